@@ -12,21 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from anatune.codegen.compat import lacks_feature, target_of
+from anatune.codegen.compat import lacks_feature
 from anatune.codegen.relax.building import lowered
-from anatune.codegen.relax.kernels import row_kernels
-from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
-from anatune.compiling.attention import attention_kernels, plan_attentions
-from anatune.compiling.layouts import ordered
+from anatune.compiling.cpu import CpuTarget, cpu_named
 from anatune.compiling.memory import views
-from anatune.compiling.planning import plan_products
-from anatune.compiling.session import device_of, kernels_of
+from anatune.compiling.request import Request
 from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import BuildError, WorkloadError
-from anatune.graph.passes import for_cpu, without_orders
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
 
@@ -35,8 +30,7 @@ __all__ = ["pipeline", "target"]
 
 def target(hw: HardwareLike = "host", threads: int | None = None) -> Any:
     """Return the target to build for; parameters and errors as `pipeline`."""
-    device, count = device_of(hw, threads)
-    return target_of(device, threads=count)
+    return CpuTarget(cpu_named(hw), Request(threads=threads)).target
 
 
 def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> Any:
@@ -54,8 +48,8 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
     """
     tvm = import_optional("tvm", "tvm", "anatune.adapters.relax")
     accuracy = checked_accuracy("pipeline: accuracy", accuracy)
-    device, count = device_of(hw, threads)
-    made_for = target_of(device, threads=count)
+    device, request = cpu_named(hw), Request(threads=threads, accuracy=accuracy)
+    CpuTarget(device, request)  # refuses what is wrong at once
 
     def transform(module: Any, _context: Any) -> Any:
         present = tvm.target.Target.current(allow_none=True)
@@ -71,18 +65,14 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         ]
         if others:
             raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected main alone")
-        own = device.with_threads(count)
-        found = ordered(without_orders(graph_of(module)), own, accuracy)
-        graph, attentions = plan_attentions(for_cpu(found.graph), own)
-        kernels = kernels_of(plan_products(graph, own, accuracy, planner=found.planner), count)
+        cpu = CpuTarget(device, request)  # each module has a planner of its own
+        planned = cpu.planned(graph_of(module))
 
         def known(weights: Sequence[Weight]) -> list[Any]:
-            memory, places = pack_weights(weights, made_for)
-            return [tvm.runtime.tensor(one) for one in views(memory, places)]
+            memory, places = pack_weights(weights, cpu.target)
+            return [tvm.runtime.tensor(weight) for weight in views(memory, places)]
 
-        rows = {**row_kernels(graph, device.fp32_lanes, count), **other_kernels(graph, device, count)}
-        rows |= attention_kernels(attentions, device.fp32_lanes, count)
-        return lowered(written(graph, {**kernels, **rows}, known).module, made_for, count)[0]
+        return lowered(written(planned.graph, cpu.kernels(planned), known).module, cpu.target, cpu.threads)[0]
 
     return tvm.transform.module_pass(transform, opt_level=0, name="anatune")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from anatune.codegen.cpu.attention import AttentionKernel, Blocks, pitch
 from anatune.codegen.cpu.rows import RowKernel, row_function
-from anatune.codegen.relax.kernels import ModelKernel, attention_kernel
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.operators import batch_matmul, matmul
@@ -21,7 +20,7 @@ from anatune.graph.attention import ATTENTION, with_attention
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["PlannedAttention", "attention_kernels", "plan_attentions"]
+__all__ = ["PlannedAttention", "plan_attentions"]
 
 _MOST_SIZES = 8
 """Numbers of keys that blocks of queries see under a causal mask: each has code of its own. With 8 the products are
@@ -86,7 +85,7 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
     Parameters
     ----------
     graph : Graph
-        As `passes.prepared` returns it.
+        As `graph.passes.for_cpu` returns it.
     hardware : CpuSpec
         With the cores that kernels may use.
     """
@@ -108,15 +107,6 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
         name = f"anatune_attention_{number}"
         planned.append(PlannedAttention(name, kernel, chosen.parts_s, planner.separate_s(nodes[0]), tuple(nodes)))
     return graph, planned
-
-
-def attention_kernels(planned: Sequence[PlannedAttention], lanes: int, threads: int) -> dict[int, ModelKernel]:
-    """Return ``id`` of each attention -> its kernel; parameters and errors as `attention_kernel`."""
-    kernels: dict[int, ModelKernel] = {}
-    for one in planned:
-        kernel = attention_kernel(one.name, one.kernel, lanes, threads)
-        kernels.update((id(node), kernel) for node in one.nodes)
-    return kernels
 
 
 class _Choice(NamedTuple):

@@ -27,21 +27,17 @@ def latency(model: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
     return Latency(statistics.median(times))
 
 
-def faster(
-    tuned: CompiledModel, plan: CompiledModel, clock: Clock = time.perf_counter
-) -> tuple[CompiledModel, Latency]:
-    """Return which of two builds of a model is kept: the tuned one, unless it is slower; and what was measured.
+def faster(tuned: CompiledModel, plan: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
+    """Return what was measured of two builds of a model, and which is kept: the tuned one, unless it is slower.
 
     Both run in turn on the same random inputs; the median of the ratios within a round decides, so that a machine that
     slows down judges neither.
     """
     inputs = tuned.random_inputs()
     ours, others = _in_turn([tuned.prepared(*inputs), plan.prepared(*inputs)], clock)
-    ratio = statistics.median(one / other for one, other in zip(ours, others, strict=True))
+    ratio = statistics.median(tuned_s / plan_s for tuned_s, plan_s in zip(ours, others, strict=True))
     tuned_s, plan_s = statistics.median(ours), statistics.median(others)
-    if ratio <= 1.0:
-        return tuned, Latency(tuned_s, plan_s, True)
-    return plan, Latency(plan_s, tuned_s, False)
+    return Latency(tuned_s, plan_s, True) if ratio <= 1.0 else Latency(plan_s, tuned_s, False)
 
 
 def _in_turn(calls: list[Callable[[], Any]], clock: Clock) -> list[list[float]]:

@@ -15,8 +15,7 @@ import numpy as np
 
 from anatune.arguments import checked_flag, checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
-from anatune.codegen.relax.gpu_machine import GpuMachine, check_gpu
-from anatune.codegen.relax.machine import Machine
+from anatune.codegen.relax.machine import Machine, check_gpu
 from anatune.compiling import folder
 from anatune.compiling.memory import Memory, mapped_file, views
 from anatune.errors import RecordError, RunError
@@ -76,9 +75,7 @@ class CompiledModel:
     @functools.cached_property
     def _machine(self) -> Machine:
         weights = [tensor_of(view) for view in views(self._memory, self.summary.weights)]
-        if self.summary.device == "gpu":
-            return GpuMachine(self._library, weights, self.summary.arch)
-        return Machine(self._library, weights)
+        return Machine(self._library, weights, self.summary.arch if self.summary.device == "gpu" else None)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)

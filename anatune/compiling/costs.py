@@ -176,21 +176,21 @@ class ModelCosts:
 
     def tell(self, graph: Graph) -> ModelEstimate:
         """Return the estimate for a model as it was imported, and tell whoever wants to hear."""
-        budget = self._request.budget
+        request = self._request
         self._told = told = estimate_model(
             sum(node.op in _PRODUCTS for node in graph.nodes()),
             self._hardware,
             self._threads,
-            trials=budget.trials,
-            time_limit_s=budget.time_limit_s,
-            may_end_early=any(value is not None for value in budget.rules.values()),
-            is_here=not any(value is not None for value in budget.elsewhere.values()),
+            trials=request.trials,
+            time_limit_s=request.time_limit_s,
+            may_end_early=any(value is not None for value in request.rules.values()),
+            is_here=not any(value is not None for value in request.elsewhere.values()),
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
             compile_s=sum(first_compilation_s(code) for code in {one.room for one in self._templates}),
         )
-        if self._request.on_estimate is not None:
-            self._request.on_estimate(told)
+        if request.on_estimate is not None:
+            request.on_estimate(told)
         return told
 
     @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject, array_of, link_library
+from anatune.codegen.compat import TvmObject, array_of
 from anatune.codegen.relax.building import built
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.machine import Machine
@@ -133,11 +133,11 @@ class Suspects:
     def _results(self, graph: Graph, kernels: Mapping[int, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
         """Return the outputs of a graph, built and run; errors as `compiling.session.compile`."""
         model = written(graph, kernels)
-        executable, _ = built(model, self.target, self.threads)
+        library = built(model, self.target, self.threads)
         memory, places = pack_weights(model.weights, self.target)
         folder = scratch_folder(BuildError)
         try:
-            link_library(executable, folder / "model.so")
+            library.link(folder / "model.so")
             machine = Machine(folder / "model.so", [tensor_of(view) for view in views(memory, places)])
             result = machine.run(*(tensor_of(array) for array in inputs))
             listed = list(result) if graph.is_tuple else [result]

@@ -3,70 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from anatune import api
-from anatune.compiling.planning import PlannedKernel, without_steps
+from anatune.compiling.planning import PlannedKernel, in_parallel, kernels_of, without_steps
+from anatune.compiling.target import PlannedModel
 from anatune.core.accuracy import RELAXED, STANDARD
-from anatune.core.hardware.spec import GpuSpec
+from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.graph.nodes import Graph, Node, tensor_type
+from anatune.graph.nodes import Graph, tensor_type
 from anatune.graph.products import PRODUCTS, workload_of
 from anatune.model.learned.corrections import NONE
 from anatune.records.place import RecordPlace
 from anatune.records.store import RecordStore
 from anatune.templates import Template, make_model, templates_of
 from anatune.templates.gpu.streaming import streaming_s
-from anatune.tuning.machine import usable_cores
 from anatune.tuning.reuse import recorded_leaders
 
-__all__ = ["PlannedGraph", "admitted", "choose_graph", "predicted", "recorded", "turning_s"]
+__all__ = ["choose_graph", "predicted", "recorded", "turning_s"]
 
 _NARROW = ("float16", "bfloat16")
 _TURN = "permute_dims"
 
 
-class Choice(NamedTuple):
+class _Choice(NamedTuple):
     """A schedule of a sum, and its prediction."""
 
     schedule: Schedule
     prediction: Prediction
-
-
-class PlannedGraph(NamedTuple):
-    """A graph, its kernels, and what the model says of it.
-
-    Attributes
-    ----------
-    graph : Graph
-    kernels : list of PlannedKernel
-        In the order in which they come.
-    turning_s : float
-        Predicted time of the transposes that its order of dimensions needs.
-    """
-
-    graph: Graph
-    kernels: list[PlannedKernel]
-    turning_s: float
-
-    @property
-    def time_s(self) -> float:
-        """Predicted time of products and transposes in a run."""
-        return self.turning_s + sum(len(one.nodes) * one.prediction.time_s for one in self.kernels)
-
-
-def admitted(template: Template, workload: Workload, hardware: GpuSpec, accuracy: str) -> bool:
-    """Whether a model's product may get schedules of a template: tensor cores round float32, which is relaxed."""
-    exact = workload.dtype in _NARROW or accuracy == RELAXED
-    return (exact or not template.tensor_cores) and template.takes(workload, hardware)
 
 
 def choose_graph(
@@ -74,7 +45,7 @@ def choose_graph(
     hardware: GpuSpec,
     accuracy: str = STANDARD,
     progress: Callable[[int, int], None] | None = None,
-) -> PlannedGraph:
+) -> PlannedModel:
     """Return the graph with the least predicted time, planned.
 
     Parameters
@@ -91,34 +62,51 @@ def choose_graph(
         No schedule of a product is legal on the hardware.
     """
     sums = [_sums_of(graph) for graph in graphs]
-    every = tuple(dict.fromkeys(one for own in sums for one in own))
+    every = tuple(dict.fromkeys(workload for own in sums for workload in own))
     total = len(every) + len(sums[0])
 
     def tell(done: int) -> None:
         if progress is not None:
             progress(min(done, total), total)
 
-    quick = [one for one in templates_of(hardware) if one.widens is None]
-    found = _planned(every, quick, hardware, accuracy, tell)
-    best = min((_of(graph, hardware, found) for graph in graphs), key=lambda one: one.time_s)
-    chosen = _sums_of(best.graph)
-    wide = [one for one in templates_of(hardware) if one.widens is not None]
-    wider = _planned(chosen, wide, hardware, accuracy, lambda done: tell(len(every) + done))
-    for workload, choice in wider.items():
-        if workload not in found or choice.prediction.time_s < found[workload].prediction.time_s:
-            found[workload] = choice
+    def choices(workloads: Sequence[Workload], *, widened: bool, before: int) -> dict[Workload, _Choice]:
+        """Return the first choices of the quick templates, or of the widened ones; sums without one are missing."""
+        used = [template for template in templates_of(hardware) if (template.widens is not None) == widened]
+        results = in_parallel(
+            lambda workload: _first_choice(workload, used, hardware, accuracy),
+            workloads,
+            lambda done: tell(before + done),
+        )
+        return {workload: choice for workload, choice in results.items() if choice is not None}
+
+    chosen = choices(every, widened=False, before=0)
+
+    def schedule_of(workload: Workload) -> Schedule:
+        choice = chosen.get(without_steps(workload))
+        if choice is None:
+            raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
+        return choice.schedule
+
+    def planned(graph: Graph) -> PlannedModel:
+        kernels = kernels_of(graph, workload_of, schedule_of, lambda schedule, _: predicted(schedule))
+        return PlannedModel(graph, kernels, turning_s=turning_s(graph, hardware))
+
+    best = min(map(planned, graphs), key=lambda model: model.time_s)
+    for workload, choice in choices(_sums_of(best.graph), widened=True, before=len(every)).items():
+        if workload not in chosen or choice.prediction.time_s < chosen[workload].prediction.time_s:
+            chosen[workload] = choice
     tell(total)
-    return _of(best.graph, hardware, found)
+    return planned(best.graph)
 
 
 def turning_s(graph: Graph, hardware: GpuSpec) -> float:
     """Return the predicted time of a graph's transposes, s."""
-    kinds = [tensor_type(node) for node in graph.nodes() if node.op == _TURN]
-    return sum(streaming_s(hardware, 2 * math.prod(one.shape) * np.dtype(one.dtype).itemsize) for one in kinds)
+    types = [tensor_type(node) for node in graph.nodes() if node.op == _TURN]
+    return sum(streaming_s(hardware, 2 * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize) for kind in types)
 
 
-def recorded(planned: PlannedGraph, hardware: GpuSpec, records: RecordPlace, accuracy: str) -> PlannedGraph:
-    """Return a planned graph with the best schedules that a record file has of its sums.
+def recorded(kernels: Iterable[PlannedKernel], records: RecordPlace, accuracy: str) -> list[PlannedKernel]:
+    """Return planned kernels with the best schedules that a record file has of their sums.
 
     Raises
     ------
@@ -126,29 +114,35 @@ def recorded(planned: PlannedGraph, hardware: GpuSpec, records: RecordPlace, acc
         The file cannot be used.
     """
     with RecordStore(records) as store:
-        kernels = []
-        for one in planned.kernels:
-            sum_ = without_steps(one.workload)
-            trials = [
-                found
-                for template in templates_of(hardware)
-                if admitted(template, sum_, hardware, accuracy)
-                for found in recorded_leaders(store, sum_, hardware, 1, 1, template=template.name, accuracy=accuracy)
-            ]
-            if trials:
-                best = min(trials, key=lambda found: found.trial.measurement.time_s or math.inf)
-                schedule = msgspec.structs.replace(best.trial.schedule, workload=one.workload, hardware=hardware)
-                is_tuned = schedule != one.schedule
-                one = one._replace(schedule=schedule, prediction=predicted(schedule), is_tuned=is_tuned)
-            kernels.append(one)
-    return planned._replace(kernels=kernels)
+        return [_recorded(kernel, store, accuracy) for kernel in kernels]
+
+
+def _recorded(kernel: PlannedKernel, store: RecordStore, accuracy: str) -> PlannedKernel:
+    workload, hardware = without_steps(kernel.workload), kernel.schedule.hardware
+    leaders = [
+        leader
+        for template in templates_of(hardware)
+        if _admitted(template, workload, hardware, accuracy)
+        for leader in recorded_leaders(store, workload, hardware, 1, 1, template=template.name, accuracy=accuracy)
+    ]
+    if not leaders:
+        return kernel
+    best = min(leaders, key=lambda leader: leader.trial.measurement.time_s or math.inf)
+    schedule = msgspec.structs.replace(best.trial.schedule, workload=kernel.workload, hardware=hardware)
+    return kernel._replace(schedule=schedule, prediction=predicted(schedule), is_tuned=schedule != kernel.schedule)
 
 
 def predicted(schedule: Schedule) -> Prediction:
     """Return what the analytical model says of a schedule."""
     model = make_model(schedule.workload, schedule.hardware, schedule.template)
-    found: Prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
-    return found
+    prediction: Prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
+    return prediction
+
+
+def _admitted(template: Template, workload: Workload, hardware: HardwareSpec, accuracy: str) -> bool:
+    """Whether a model's product may get schedules of a template: tensor cores round float32, which is relaxed."""
+    exact = workload.dtype in _NARROW or accuracy == RELAXED
+    return (exact or not template.tensor_cores) and template.takes(workload, hardware)
 
 
 def _sums_of(graph: Graph) -> tuple[Workload, ...]:
@@ -156,53 +150,13 @@ def _sums_of(graph: Graph) -> tuple[Workload, ...]:
     return tuple(dict.fromkeys(without_steps(workload_of(node)) for node in graph.nodes() if node.op in PRODUCTS))
 
 
-def _planned(
-    sums: Sequence[Workload],
-    templates: Iterable[Template],
-    hardware: GpuSpec,
-    accuracy: str,
-    tell: Callable[[int], None],
-) -> dict[Workload, Choice]:
-    """Return the first choice of some templates for each sum, which all cores look for; those without are missing."""
-    used = tuple(templates)
-    found: dict[Workload, Choice] = {}
-    pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
-    try:
-        searches = {pool.submit(_first_choice, one, used, hardware, accuracy): one for one in sums}
-        for done, search in enumerate(as_completed(searches), 1):
-            choice = search.result()
-            if choice is not None:
-                found[searches[search]] = choice
-            tell(done)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return found
-
-
 def _first_choice(
-    workload: Workload, templates: tuple[Template, ...], hardware: GpuSpec, accuracy: str
-) -> Choice | None:
-    answers = [
-        api.plan(workload, hardware, 1, template=one.name, accuracy=accuracy, correction=NONE)
-        for one in templates
-        if admitted(one, workload, hardware, accuracy)
+    workload: Workload, templates: Iterable[Template], hardware: GpuSpec, accuracy: str
+) -> _Choice | None:
+    plans = [
+        api.plan(workload, hardware, 1, template=template.name, accuracy=accuracy, correction=NONE)
+        for template in templates
+        if _admitted(template, workload, hardware, accuracy)
     ]
-    choices = [Choice(one.schedules[0], one.predictions[0]) for one in answers if one.schedules]
-    return min(choices, key=lambda one: one.prediction.time_s, default=None)
-
-
-def _of(graph: Graph, hardware: GpuSpec, found: Mapping[Workload, Choice]) -> PlannedGraph:
-    """Return a graph with the choices for its sums."""
-    groups: dict[Workload, list[Node]] = {}
-    for node in graph.nodes():
-        if node.op in PRODUCTS:
-            groups.setdefault(workload_of(node), []).append(node)
-    kernels = []
-    for number, (workload, nodes) in enumerate(groups.items()):
-        choice = found.get(without_steps(workload))
-        if choice is None:
-            raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
-        schedule = msgspec.structs.replace(choice.schedule, workload=workload)
-        name = f"anatune_{number}_{workload.operator}"
-        kernels.append(PlannedKernel(name, workload, schedule, predicted(schedule), tuple(nodes)))
-    return PlannedGraph(graph, kernels, turning_s(graph, hardware))
+    choices = [_Choice(plan.schedules[0], plan.predictions[0]) for plan in plans if plan.schedules]
+    return min(choices, key=lambda choice: choice.prediction.time_s, default=None)

@@ -11,15 +11,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from anatune.compiling.assignment import Option, assigned, cost_of
 from anatune.compiling.moving import across, same_loops
-from anatune.compiling.planning import Sum, SumPlanner, weight_bytes, without_steps
-from anatune.core.accuracy import STANDARD
+from anatune.compiling.planning import Sum, SumPlanner, without_steps
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -37,13 +35,12 @@ from anatune.graph.layouts import (
 )
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, tensor_type, values_in
 from anatune.graph.orders import reordered_in_place
-from anatune.graph.passes import in_orders
 from anatune.graph.products import CONVOLUTION, is_depthwise, known_operands, workload_of
 from anatune.graph.summary import LayoutSummary
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.pack import COPY_BYTES_PER_CYCLE, moving_cycles
 
-__all__ = ["Ordered", "chosen_layouts", "ordered", "turning_s"]
+__all__ = ["chosen_layouts", "turning_s"]
 
 _LAST = Form(CHANNELS_LAST, CHANNELS_LAST)
 _DOUBT = 0.4
@@ -55,55 +52,30 @@ _ROUNDS = 4
 """Times that the solver is asked; kernels that are still not planned then keep the loops they were predicted with."""
 
 
-class Ordered(NamedTuple):
-    """A graph with its layouts.
-
-    Attributes
-    ----------
-    graph : Graph
-    planner : SumPlanner
-        Knows the first choices for its convolutions.
-    layouts : LayoutSummary, optional
-        None: the graph has no convolutions.
-    """
-
-    graph: Graph
-    planner: SumPlanner
-    layouts: LayoutSummary | None
-
-
-def ordered(
-    graph: Graph,
-    hardware: CpuSpec,
-    accuracy: str = STANDARD,
-    progress: Callable[[int, int], None] | None = None,
-    planner: SumPlanner | None = None,
-) -> Ordered:
-    """Return a graph (`graph.passes.without_orders`) with its layouts chosen.
+def chosen_layouts(
+    graph: Graph, planner: SumPlanner, progress: Callable[[int, int], None] | None = None
+) -> tuple[Choice, LayoutSummary | None]:
+    """Return the orders of activations with the least predicted time, and what is known of them.
 
     Parameters
     ----------
-    hardware : CpuSpec
-        With the cores that kernels may use.
+    graph : Graph
+        As `graph.passes.without_orders` returns it.
+    planner : SumPlanner
+        Knows the first choices for the graph's convolutions afterwards.
     progress : callable, optional
         Called with (different sums planned, different sums).
-    planner : SumPlanner, optional
-        Of the same hardware and accuracy: what it knows is not planned again.
+
+    Returns
+    -------
+    Choice, LayoutSummary or None
+        For `graph.passes.in_orders`; None: the graph has no convolutions.
 
     Raises
     ------
     SpaceError
         No schedule of a convolution is legal on the hardware.
     """
-    planner = planner or SumPlanner(hardware, weight_bytes(graph.nodes()), accuracy)
-    choice, layouts = chosen_layouts(graph, planner, progress)
-    return Ordered(in_orders(graph, choice), planner, layouts)
-
-
-def chosen_layouts(
-    graph: Graph, planner: SumPlanner, progress: Callable[[int, int], None] | None = None
-) -> tuple[Choice, LayoutSummary | None]:
-    """Return the orders with the least predicted time, and what is known of them; errors as `ordered`."""
     nodes = graph.nodes()
     if not any(node.op == CONVOLUTION for node in nodes):
         return {}, None

@@ -12,9 +12,11 @@ from anatune.codegen.relax.kernels import ModelKernel
 from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.planning import PlannedKernel
 from anatune.core.compiler_facts import CompilerFacts
-from anatune.core.hardware.spec import CpuSpec, HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.text import workload_to_text
+from anatune.graph.attention import ATTENTION
 from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
+from anatune.graph.products import PRODUCTS
 from anatune.graph.reductions import REDUCTION
 from anatune.graph.summary import KernelSummary, OperatorSummary, TensorSummary
 from anatune.graph.windows import WINDOW
@@ -38,7 +40,7 @@ def _tensor(name: str, value: Value) -> TensorSummary:
     return TensorSummary(name, kind.dtype, kind.shape)
 
 
-def kernel_summary(one: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:
+def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:
     """Return what is known of a planned kernel.
 
     Parameters
@@ -46,71 +48,70 @@ def kernel_summary(one: PlannedKernel, facts: CompilerFacts | None = None) -> Ke
     facts : CompilerFacts, optional
         What the compiler of a GPU's kernels said.
     """
-    workload, attributes = one.workload, one.workload.attribute
+    workload, attributes = kernel.workload, kernel.workload.attribute
     return KernelSummary(
-        name=one.name,
+        name=kernel.name,
         workload=workload_to_text(workload),
-        count=len(one.nodes),
+        count=len(kernel.nodes),
         flop=workload.flop,
-        template=one.schedule.template,
-        schedule=one.schedule.to_json(),
-        predicted_s=one.prediction.time_s,
-        bound_by=one.prediction.bound_by,
+        template=kernel.schedule.template,
+        schedule=kernel.schedule.to_json(),
+        predicted_s=kernel.prediction.time_s,
+        bound_by=kernel.prediction.bound_by,
         layout=str(attributes.get("layout", "")),
         epilogue=workload.epilogue,
         registers=None if facts is None else facts.registers,
         spill_bytes=None if facts is None else facts.spill_bytes,
         shared_bytes=None if facts is None else facts.shared_bytes,
-        is_tuned=one.is_tuned,
+        is_tuned=kernel.is_tuned,
     )
 
 
-def attention_summary(one: PlannedAttention) -> KernelSummary:
+def attention_summary(attention: PlannedAttention) -> KernelSummary:
     """Return what is known of a planned attention."""
     return KernelSummary(
-        name=one.name,
-        workload=one.text,
-        count=len(one.nodes),
-        flop=one.flop,
+        name=attention.name,
+        workload=attention.text,
+        count=len(attention.nodes),
+        flop=attention.flop,
         template="attention",
         schedule="",
-        predicted_s=one.time_s,
-        bound_by=max(one.parts_s, key=lambda part: one.parts_s[part]),
+        predicted_s=attention.time_s,
+        bound_by=max(attention.parts_s, key=lambda part: attention.parts_s[part]),
         layout="",
         epilogue=(),
     )
 
 
-def operators_of(
-    graph: Graph, known: Container[int], hardware: HardwareSpec | None = None
-) -> tuple[OperatorSummary, ...]:
+def operators_of(graph: Graph, known: Container[int], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
     """Return what anatune has no kernels for, the most frequent first; reshapes only name memory anew.
 
     Parameters
     ----------
     known : container of int
         ``id`` of the nodes that have kernels.
-    hardware : CpuSpec or GpuSpec, optional
-        Times are predicted for it, of a CPU for its cores; None: they are not.
+    hardware : CpuSpec or GpuSpec
+        Times are predicted for it, of a CPU for its cores.
     """
     names = [(node.op, node) for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, "reshape")]
-    return tuple(sorted(_summed(names, hardware), key=lambda one: -one.count))
+    return tuple(sorted(_summed(names, hardware), key=lambda operator: -operator.count))
 
 
-def rows_of(graph: Graph, kernels: Mapping[int, ModelKernel], hardware: CpuSpec) -> tuple[OperatorSummary, ...]:
-    """Return the kernels that are not planned, given by the ``id`` of their nodes, in the model's order."""
-    return _summed([(kernels[id(node)].name, node) for node in graph.nodes() if id(node) in kernels], hardware)
+def rows_of(graph: Graph, kernels: Mapping[int, ModelKernel], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+    """Return those of a model's kernels that are not planned, in the model's order; `kernels` by ``id`` of nodes."""
+    planned = (*PRODUCTS, ATTENTION)
+    own = [node for node in graph.nodes() if id(node) in kernels and node.op not in planned]
+    return _summed([(kernels[id(node)].name, node) for node in own], hardware)
 
 
-def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec | None) -> tuple[OperatorSummary, ...]:
+def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
     """Return how often each name comes, and the times of all of them."""
     counts = Counter(name for name, _ in named)
     times = dict.fromkeys(counts, 0.0)
-    if hardware is not None:
-        time_s = templates_of(hardware)[0].streaming_s
-        for name, node in named:
-            times[name] += time_s(hardware, _bytes(node), _flop(node))
-    return tuple(OperatorSummary(name, counts[name], times[name] if hardware else None) for name in counts)
+    time_s = templates_of(hardware)[0].streaming_s
+    for name, node in named:
+        times[name] += time_s(hardware, _bytes(node), _flop(node))
+    return tuple(OperatorSummary(name, counts[name], times[name]) for name in counts)
 
 
 def _bytes(node: Node) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,8 +27,20 @@ from anatune.templates.cpu.model.cold import with_cold_weights
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning.machine import usable_cores
 
-__all__ = ["PlannedKernel", "Sum", "SumPlanner", "plan_products", "predicted", "weight_bytes", "without_steps"]
+__all__ = [
+    "PlannedKernel",
+    "Sum",
+    "SumPlanner",
+    "in_parallel",
+    "kernels_of",
+    "plan_products",
+    "predicted",
+    "weight_bytes",
+    "without_steps",
+]
 
+Sought = TypeVar("Sought", bound=Hashable)
+Result = TypeVar("Result")
 _TRANSFORMS = 4
 """Schedules of a template other than the default that are looked at: their weights, which all come anew, differ."""
 Sum = tuple[Workload, tuple[str, ...]]
@@ -42,7 +54,6 @@ class PlannedKernel(NamedTuple):
     ----------
     name : str
         Of its function in the library.
-    workload : Workload
     schedule : Schedule
     prediction : Prediction
         Of one call.
@@ -52,11 +63,15 @@ class PlannedKernel(NamedTuple):
     """
 
     name: str
-    workload: Workload
     schedule: Schedule
     prediction: Prediction
     nodes: tuple[Node, ...]
     is_tuned: bool = False
+
+    @property
+    def workload(self) -> Workload:
+        """What it computes."""
+        return self.schedule.workload
 
 
 class SumPlanner:
@@ -64,10 +79,10 @@ class SumPlanner:
 
     Parameters
     ----------
+    graph : Graph
+        The model: how many bytes of weights a run reads is asked of it.
     hardware : CpuSpec
         With the cores that kernels may use.
-    weights : float
-        Bytes of all products' weights (`weight_bytes`).
     accuracy : str
 
     Attributes
@@ -76,8 +91,8 @@ class SumPlanner:
         By the sum, a product with nothing fused and its constant operands; whoever finds a better one may put it here.
     """
 
-    def __init__(self, hardware: CpuSpec, weights: float, accuracy: str = STANDARD) -> None:
-        self.hardware, self.weights, self.accuracy = hardware, weights, accuracy
+    def __init__(self, graph: Graph, hardware: CpuSpec, accuracy: str = STANDARD) -> None:
+        self.hardware, self.weights, self.accuracy = hardware, weight_bytes(graph.nodes()), accuracy
         self.planned: dict[Sum, Schedule] = {}
 
     def plan(self, sums: Iterable[Sum], progress: Callable[[int, int], None] | None = None) -> None:
@@ -88,14 +103,17 @@ class SumPlanner:
         SpaceError
             No schedule of a product is legal on the hardware.
         """
-        missing = [one for one in dict.fromkeys(sums) if one not in self.planned]
+        missing = [wanted for wanted in dict.fromkeys(sums) if wanted not in self.planned]
         before = len(self.planned)
 
-        def counted(done: int, total: int) -> None:
+        def counted(done: int) -> None:
             if progress is not None:
-                progress(before + done, before + total)
+                progress(before + done, before + len(missing))
 
-        self.planned |= _first_choices(missing, self.hardware, self.weights, self.accuracy, counted)
+        def search(wanted: Sum) -> Schedule:
+            return _first_choice(*wanted, self.hardware, self.weights, self.accuracy)
+
+        self.planned |= in_parallel(search, missing, counted)
 
     def predicted(self, schedule: Schedule, known: tuple[str, ...]) -> Prediction:
         """Return the prediction of a schedule of a product whose operands `known` are constants."""
@@ -107,48 +125,94 @@ class SumPlanner:
 
 
 def plan_products(
-    graph: Graph,
-    hardware: CpuSpec,
-    accuracy: str = STANDARD,
-    progress: Callable[[int, int], None] | None = None,
-    planner: SumPlanner | None = None,
+    graph: Graph, planner: SumPlanner, progress: Callable[[int, int], None] | None = None
 ) -> list[PlannedKernel]:
     """Return the model's first choice for each different product of a graph, in the order in which they come.
 
     Parameters
     ----------
-    hardware : CpuSpec
-        With the cores that kernels may use.
+    planner : SumPlanner
+        What it knows is not planned again.
     progress : callable, optional
         Called with (different sums planned, different sums).
-    planner : SumPlanner, optional
-        Of the same hardware and accuracy: what it knows is not planned again.
 
     Raises
     ------
     SpaceError
         No schedule of a product is legal on the hardware.
     """
-    planner = planner or SumPlanner(hardware, weight_bytes(graph.nodes()), accuracy)
-    groups: dict[Sum, list[Node]] = {}
+
+    def key_of(node: Node) -> Sum:
+        return workload_of(node), known_operands(node)
+
+    def sum_of(key: Sum) -> Sum:
+        return without_steps(key[0]), key[1]
+
+    planner.plan((sum_of(key_of(node)) for node in graph.nodes() if node.op in PRODUCTS), progress)
+    return kernels_of(
+        graph,
+        key_of,
+        lambda key: planner.planned[sum_of(key)],
+        lambda schedule, key: planner.predicted(schedule, key[1]),
+    )
+
+
+def kernels_of(
+    graph: Graph,
+    key_of: Callable[[Node], Sought],
+    schedule_of: Callable[[Sought], Schedule],
+    prediction_of: Callable[[Schedule, Sought], Prediction],
+) -> list[PlannedKernel]:
+    """Return the kernels of a graph's products, in the order in which they come.
+
+    Parameters
+    ----------
+    key_of : callable
+        Products of equal keys share a kernel.
+    schedule_of : callable
+        Returns the schedule of a key's sum; what is fused into its stores is added here.
+    prediction_of : callable
+        Returns what is predicted of that.
+    """
+    groups: dict[Sought, list[Node]] = {}
     for node in graph.nodes():
         if node.op in PRODUCTS:
-            groups.setdefault((workload_of(node), known_operands(node)), []).append(node)
-    sums = {key: (without_steps(key[0]), key[1]) for key in groups}
-    planner.plan(sums.values(), progress)
-    found = []
+            groups.setdefault(key_of(node), []).append(node)
+    kernels = []
     for number, (key, nodes) in enumerate(groups.items()):
-        workload, known = key
-        schedule = msgspec.structs.replace(planner.planned[sums[key]], workload=workload)
+        workload = workload_of(nodes[0])
+        schedule = msgspec.structs.replace(schedule_of(key), workload=workload)
         name = f"anatune_{number}_{workload.operator}"
-        found.append(PlannedKernel(name, workload, schedule, planner.predicted(schedule, known), tuple(nodes)))
-    return found
+        kernels.append(PlannedKernel(name, schedule, prediction_of(schedule, key), tuple(nodes)))
+    return kernels
+
+
+def in_parallel(
+    search: Callable[[Sought], Result], wanted: Collection[Sought], progress: Callable[[int], None]
+) -> dict[Sought, Result]:
+    """Return what a search finds for each of different sums, which all cores look for.
+
+    Parameters
+    ----------
+    progress : callable
+        Called with the number of sums that were searched so far.
+    """
+    results: dict[Sought, Result] = {}
+    pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
+    try:
+        searches = {pool.submit(search, sought): sought for sought in wanted}
+        for finished in as_completed(searches):
+            results[searches[finished]] = finished.result()
+            progress(len(results))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return results
 
 
 def weight_bytes(nodes: Iterable[Node]) -> float:
     """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
-    read = {id(one): one for node in nodes if node.op in PRODUCTS for one in node.arguments[:2]}
-    return float(sum(one.array.nbytes for one in read.values() if isinstance(one, Constant)))
+    read = {id(value): value for node in nodes if node.op in PRODUCTS for value in node.arguments[:2]}
+    return float(sum(value.array.nbytes for value in read.values() if isinstance(value, Constant)))
 
 
 def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, weights: float) -> Prediction:
@@ -171,26 +235,6 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
     return with_cold_weights(prediction, own, weights, hardware, levels_overlap=overlap)
 
 
-def _first_choices(
-    sums: Collection[Sum],
-    hardware: CpuSpec,
-    weights: float,
-    accuracy: str,
-    progress: Callable[[int, int], None],
-) -> dict[Sum, Schedule]:
-    """Return the model's first choice for each of different sums, which all cores look for."""
-    planned: dict[Sum, Schedule] = {}
-    pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
-    try:
-        searches = {pool.submit(_first_choice, *one, hardware, weights, accuracy): one for one in sums}
-        for search in as_completed(searches):
-            planned[searches[search]] = search.result()
-            progress(len(planned), len(sums))
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return planned
-
-
 def without_steps(workload: Workload) -> Workload:
     """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles."""
     return CONSTRUCTORS[workload.operator](**{**workload.attribute, "epilogue": ()})
@@ -205,10 +249,10 @@ def _first_choice(
         return predicted(schedule, known, hardware, weights).time_s, schedule
 
     packs = set(constant_tensors(workload)) <= set(known)
-    found: list[Schedule] = []
+    transforms: list[Schedule] = []
     for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
-        found += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
-    choices = [min(map(timed, found), key=itemgetter(0))] if found else []
+        transforms += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
+    choices = [min(map(timed, transforms), key=itemgetter(0))] if transforms else []
     # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
     if choices and choices[0][0] < _floor_s(workload, known, hardware):
         return choices[0][1]
@@ -228,5 +272,7 @@ def _floor_s(workload: Workload, known: tuple[str, ...], hardware: CpuSpec) -> f
 def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
     """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
     if template == CPU.name:
-        return CpuModel(workload, hardware, constants=tuple(one for one in constant_tensors(workload) if one in known))
+        return CpuModel(
+            workload, hardware, constants=tuple(name for name in constant_tensors(workload) if name in known)
+        )
     return make_model(workload, hardware, template)

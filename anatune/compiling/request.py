@@ -3,22 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
-from anatune.compiling.tuning import TuningBudget
+import msgspec
+
+from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, checked_integer, checked_seconds
+from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.errors import RecordError, SpaceError
+from anatune.records.place import ServerAddress, record_place
 from anatune.tuning.cost import ModelEstimate
 from anatune.tuning.result import ModelProgress
+from anatune.tuning.settings import TuningSettings
 
 __all__ = ["Request"]
 
 
-class Request(NamedTuple):
-    """Arguments of `anatune.compiling.session.compile`, checked as far as they do not depend on the device."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of `anatune.compile`, checked as far as they do not depend on the device. Immutable.
 
-    threads: int | None
-    accuracy: str
-    budget: TuningBudget
-    check: bool | None
-    progress: Callable[[int, int], None] | None
-    tuning_progress: Callable[[ModelProgress], None] | None
+    Attributes
+    ----------
+    threads, accuracy, trials, time_limit_s, resume, check, progress, tuning_progress, on_estimate
+        As `anatune.compile`.
+    records : Path or ServerAddress, optional
+        Made of what names it.
+    cluster, tls, tracker, key, reuse
+        As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
+    stop_at, patience
+        As `anatune.tune`, of each kernel.
+
+    Raises
+    ------
+    SpaceError, RecordError
+        One of them is wrong.
+    """
+
+    threads: int | None = None
+    accuracy: str = STANDARD
+    trials: int = 0
+    time_limit_s: float | None = None
+    records: str | Path | ServerAddress | None = None
+    resume: bool = False
+    check: bool | None = None
+    progress: Callable[[int, int], None] | None = None
+    tuning_progress: Callable[[ModelProgress], None] | None = None
+    cluster: object = None
+    tls: str | Path | None = None
+    tracker: str | None = None
+    key: str | None = None
+    reuse: bool = True
+    stop_at: float | None = None
+    patience: int | None = None
     on_estimate: Callable[[ModelEstimate], None] | None = None
+
+    @property
+    def elsewhere(self) -> dict[str, Any]:
+        """Who measures, by the names of `anatune.tune`'s keywords."""
+        return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What ends a kernel's sessions early, by the names of `anatune.tune`'s keywords."""
+        return {"stop_at": self.stop_at, "patience": self.patience}
+
+    def __post_init__(self) -> None:
+        if self.check is not None:
+            msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # NumPy's, too
+        for name in ("progress", "tuning_progress", "on_estimate"):
+            checked_function(f"compile: {name}", getattr(self, name))
+        checked_accuracy("compile: accuracy", self.accuracy)
+        checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
+        checked_seconds("compile: time_limit_s", self.time_limit_s)
+        checked_flag("compile: resume", self.resume)
+        if not self.trials and any(value is not None for value in self.elsewhere.values()):
+            raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many, or leave it out")
+        TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
+        if not self.trials and any(value is not None for value in self.rules.values()):
+            raise SpaceError("compile: stop_at and patience end measuring, but trials is 0; say how many")
+        if self.records is not None:
+            place = record_place(self.records)
+            if self.resume and isinstance(place, Path) and not place.exists():
+                raise RecordError(
+                    f"{place} does not exist, and resume goes on with it; name the file of the first call"
+                )
+            msgspec.structs.force_setattr(self, "records", place)  # nobody has seen the object yet
+        elif self.resume:
+            raise SpaceError("compile: resume is True, but records is None; name the record file to go on with")

@@ -1,56 +1,30 @@
-"""``anatune.compile``: from a model to machine code, step by step."""
+"""``anatune.compile``: from a model to machine code, step by step, for any kind of device."""
 
 from __future__ import annotations
 
-import functools
-import platform
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from numpy.typing import NDArray
 
-from anatune.arguments import checked_flag, checked_function
-from anatune.codegen.compat import features_of, link_library, target_of
-from anatune.codegen.cpu.export.features import code_features
-from anatune.codegen.relax.building import built
 from anatune.codegen.relax.frontends import Imported, imported, onnx_inputs
-from anatune.codegen.relax.kernels import ModelKernel, model_kernel, row_kernels
-from anatune.codegen.relax.others import other_kernels
-from anatune.codegen.relax.writing import written
-from anatune.compiling.attention import PlannedAttention, attention_kernels, plan_attentions
-from anatune.compiling.checking import checked
 from anatune.compiling.choosing import faster, latency
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.costs import ModelCosts
-from anatune.compiling.faults import Suspects
-from anatune.compiling.layouts import Ordered, ordered
-from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of, rows_of
-from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
+from anatune.compiling.cpu import CpuTarget
 from anatune.compiling.request import Request
-from anatune.compiling.tuning import TuningBudget, tuned
-from anatune.compiling.weights import pack_weights
-from anatune.core.accuracy import STANDARD, checked_accuracy
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.errors import BuildError, SpaceError, WorkloadError
-from anatune.files import scratch_folder
-from anatune.graph.nodes import Graph
-from anatune.graph.passes import for_cpu, without_orders
-from anatune.graph.summary import ModelSummary, TensorSummary
-from anatune.measure.cpu.calls import check_instructions
-from anatune.measure.cpu.features import lacking_features
+from anatune.compiling.target import ModelTarget
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.errors import WorkloadError
+from anatune.graph.summary import TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.tuning.cost import ModelEstimate
-from anatune.tuning.machine import choose_threads
 from anatune.tuning.result import ModelProgress
-from anatune.version import __version__
 
-__all__ = ["compile", "compile_for_cpu", "device_of", "example_arrays", "kernels_of"]
-
-_ROOM_BYTES = 1 << 25
-"""More than a library with its object file takes: LLVM ends the process where it cannot write."""
+__all__ = ["compile", "example_arrays"]
 
 
 def compile(
@@ -142,83 +116,58 @@ def compile(
     MissingDependencyError
         TVM, or the library of the model, is not installed.
     """
-    check = None if check is None else checked_flag("compile: check", check)
-    checked_function("compile: progress", progress)
-    accuracy = checked_accuracy("compile: accuracy", accuracy)
-    checked_function("compile: tuning_progress", tuning_progress)
-    checked_function("compile: on_estimate", on_estimate)
-    budget = TuningBudget(
-        trials=trials, time_limit_s=time_limit_s, records=records, resume=resume, cluster=cluster, tls=tls,
-        tracker=tracker, key=key, reuse=reuse, stop_at=stop_at, patience=patience,
+    request = Request(
+        threads=threads, accuracy=accuracy, trials=trials, time_limit_s=time_limit_s, records=records, resume=resume,
+        check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
+        key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
     )  # fmt: skip
     device = hardware(hw)
-    request = Request(threads, accuracy, budget, check, progress, tuning_progress, on_estimate)
+    target = _target(device, request)
+    return _compiled(imported(model, example_inputs), target)
+
+
+def _target(device: HardwareSpec, request: Request) -> ModelTarget:
+    """Return what a kind of device has to say when models are compiled for it."""
     if isinstance(device, GpuSpec):
-        from anatune.compiling.gpu import compile_for_gpu
+        from anatune.compiling.gpu import GpuTarget
 
-        return compile_for_gpu(lambda: imported(model, example_inputs), device, request)
-    return compile_for_cpu(lambda: imported(model, example_inputs), device, request)
+        return GpuTarget(device, request)
+    assert isinstance(device, CpuSpec)
+    return CpuTarget(device, request)
 
 
-def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request: Request) -> CompiledModel:
-    """Return a model compiled for a CPU; see `compile`."""
-    device, count = device_of(device, request.threads)
-    budget = request.budget
-    source = source_of()
-    cores = device.with_threads(count)
-    is_checked = request.check is not False and source.reference is not None
-    costs, imported_graph = ModelCosts(device, count, request, is_checked=is_checked), _graph(source)
-    costs.tell(imported_graph)
+def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
+    """Return an imported model compiled for a device; errors as `compile`."""
+    is_checked = target.is_checked(source)
+    costs, graph = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked), source.graph()
+    costs.tell(graph)
     with costs.part("plan"):
-        graph, attentions, found = _prepared(imported_graph, cores, request.accuracy, request.progress)
-        planned = plan_products(graph, cores, request.accuracy, request.progress, found.planner)
-    del imported_graph  # its constants are not those of what is planned
-    best, measured, tuning = planned, budget.trials > 0 or budget.records is not None, None
-    if measured:
+        planned = target.planned(graph)
+    del graph  # its constants are not those of what is planned
+    best, judged, tuning = planned, None, None
+    if target.measures:
         with costs.part("tune"):
-            best, tuning = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
-    is_changed = [one.schedule for one in best] != [one.schedule for one in planned]
+            kernels, tuning = target.tuned(planned)
+        best = planned._replace(kernels=kernels)
+    is_changed = [kernel.schedule for kernel in best.kernels] != [kernel.schedule for kernel in planned.kernels]
     with costs.part("build"):
-        compiled, own = _built(graph, planned, attentions, found, device, count, forget=not is_changed)
+        build = target.build(planned, forget=not is_changed)
     if is_changed:
         with costs.part("build"):
-            other = _built(graph, best, attentions, found, device, count, forget=True)
+            other = target.build(best, forget=True)
         with costs.part("tune"):
-            compiled, judged = faster(other.compiled, compiled)
-        if judged.is_tuned:
-            planned, own = best, other.kernels
-        compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged)
-    elif measured:
-        compiled.summary = msgspec.structs.replace(compiled.summary, latency=latency(compiled))
-    compiled.summary = msgspec.structs.replace(compiled.summary, tuning=tuning)
+            judged = faster(other.compiled, build.compiled)
+        build = other if judged.is_tuned else build
+    elif target.measures:
+        judged = latency(build.compiled)
+    compiled = build.compiled
+    compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged, tuning=tuning)
     if is_checked:
-        original = functools.partial(_graph, source)
-
-        def again(given: Graph) -> Graph:
-            return _prepared(given, cores, request.accuracy, planner=found.planner)[0]
-
-        suspects = Suspects(graph, own, planned, target_of(device, threads=count), count, original, again)
         with costs.part("check"):
-            check = checked(compiled, source, suspects.named)
-        compiled.summary = msgspec.structs.replace(compiled.summary, check=check)
+            checked = target.check(build, source)
+        compiled.summary = msgspec.structs.replace(compiled.summary, **checked._asdict())
     costs.keep(0 if tuning is None else tuning.new_trials)
     return compiled
-
-
-class _Build(NamedTuple):
-    """A model as machine code, and its kernels by ``id`` of their nodes."""
-
-    compiled: CompiledModel
-    kernels: dict[int, ModelKernel]
-
-
-def device_of(hw: HardwareLike, threads: int | None) -> tuple[CpuSpec, int]:
-    """Return the CPU to compile for, and the threads of its kernels; errors as `compile`."""
-    device = hardware(hw)
-    if not isinstance(device, CpuSpec):
-        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
-    check_instructions(device)
-    return device, choose_threads(device, threads)
 
 
 def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
@@ -233,80 +182,6 @@ def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[NDArra
     if len(inputs) != len(shapes):
         names = ", ".join(name for name, _ in inputs)
         raise WorkloadError(f"{path}: {len(shapes)} shapes were given, expected one for each input: {names}")
-    return draw_inputs([TensorSummary(*one, shape) for one, shape in zip(inputs, shapes, strict=True)], 0)
-
-
-def _built(
-    graph: Graph,
-    planned: list[PlannedKernel],
-    attentions: list[PlannedAttention],
-    found: Ordered,
-    device: CpuSpec,
-    threads: int,
-    *,
-    forget: bool,
-) -> _Build:
-    """Return a planned model as machine code, in a scratch folder that goes with it; `forget` as `pack_weights`."""
-    target, cores = target_of(device, threads=threads), device.with_threads(threads)
-    kernels = kernels_of(planned, threads)
-    rows = {**row_kernels(graph, device.fp32_lanes, threads), **other_kernels(graph, device, threads)}
-    own = {**kernels, **rows, **attention_kernels(attentions, device.fp32_lanes, threads)}
-    model = written(graph, own)
-    executable, plain = built(model, target, threads)
-    memory, places = pack_weights(model.weights, target, forget=forget)
-    features = code_features(features_of(target), platform.machine())
-    hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
-    summary = ModelSummary(
-        version=__version__,
-        hardware=device.name,
-        arch=device.arch,
-        machine=platform.machine(),
-        features=tuple(name for name in features if name not in hidden),
-        threads=threads,
-        is_tuple=graph.is_tuple,
-        inputs=inputs_of(graph),
-        outputs=outputs_of(graph),
-        weights=places,
-        weight_bytes=len(memory),
-        kernels=(*map(kernel_summary, planned), *map(attention_summary, attentions)),
-        operators=operators_of(graph, own, cores),
-        rows=rows_of(graph, rows, cores),
-        unscheduled=plain,
-        layouts=found.layouts,
+    return draw_inputs(
+        [TensorSummary(name, dtype, shape) for (name, dtype), shape in zip(inputs, shapes, strict=True)], 0
     )
-    folder = scratch_folder(BuildError, _ROOM_BYTES)
-    try:
-        link_library(executable, folder / "model.so")
-        compiled = CompiledModel(summary, folder / "model.so", memory, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return _Build(compiled, own)
-
-
-def _graph(source: Imported) -> Graph:
-    """Return a model as it was imported."""
-    graph = source.graph()
-    graph.is_tuple = graph.is_tuple and not source.is_single
-    return graph
-
-
-def _prepared(
-    graph: Graph,
-    device: CpuSpec,
-    accuracy: str,
-    progress: Callable[[int, int], None] | None = None,
-    planner: SumPlanner | None = None,
-) -> tuple[Graph, list[PlannedAttention], Ordered]:
-    """Return what is planned of an imported model, its attentions, and its layouts."""
-    found = ordered(without_orders(graph), device, accuracy, progress, planner)
-    return *plan_attentions(for_cpu(found.graph), device), found
-
-
-def kernels_of(planned: Sequence[PlannedKernel], threads: int) -> dict[int, ModelKernel]:
-    """Return ``id`` of each product -> its kernel."""
-    kernels: dict[int, ModelKernel] = {}
-    for one in planned:
-        kernel = model_kernel(one.name, one.schedule, threads)
-        kernels.update((id(node), kernel) for node in one.nodes)
-    return kernels

@@ -15,25 +15,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from anatune.arguments import MOST_TRIALS, checked_flag, checked_integer, checked_seconds
 from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
-from anatune.core.accuracy import STANDARD
+from anatune.compiling.request import Request
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.text import workload_to_text
-from anatune.errors import RecordError, SpaceError
+from anatune.errors import RecordError
 from anatune.files import scratch_folder
 from anatune.graph.products import known_operands
 from anatune.graph.summary import KernelTuning, TuningSummary
 from anatune.measure.cpu.cold import level_of
 from anatune.measure.place import WorkerState, added_up
 from anatune.model.bound import TimeBound, time_bound
-from anatune.records.place import ServerAddress, is_missing, record_place
+from anatune.records.place import ServerAddress, is_missing
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
 from anatune.templates import joined_templates, make_model
@@ -46,77 +45,11 @@ from anatune.tuning.reuse import recorded_leaders, same_device
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["Tuned", "TuningBudget", "tuned"]
+__all__ = ["Tuned", "tuned"]
 
 PART = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 _LEAST_PART = 4
-
-
-class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be measured. Immutable.
-
-    Attributes
-    ----------
-    trials : int
-        Of all kernels together, with those that the record file has.
-    time_limit_s : float, optional
-        Ask for nothing new after that.
-    records : str or Path, optional
-        Record file; what it has is not measured again. None: nothing is kept.
-    resume : bool
-        The file has to be there.
-    cluster, tls, tracker, key, reuse
-        As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
-    stop_at, patience
-        As `anatune.tune`, of each kernel.
-
-    Raises
-    ------
-    SpaceError, RecordError
-        One of them is wrong.
-    """
-
-    trials: int = 0
-    time_limit_s: float | None = None
-    records: str | Path | ServerAddress | None = None
-    resume: bool = False
-    cluster: object = None
-    tls: str | Path | None = None
-    tracker: str | None = None
-    key: str | None = None
-    reuse: bool = True
-    stop_at: float | None = None
-    patience: int | None = None
-
-    @property
-    def elsewhere(self) -> dict[str, Any]:
-        """Who measures, by the names of `anatune.tune`'s keywords."""
-        return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
-
-    @property
-    def rules(self) -> dict[str, Any]:
-        """What ends a kernel's sessions early, by the names of `anatune.tune`'s keywords."""
-        return {"stop_at": self.stop_at, "patience": self.patience}
-
-    def __post_init__(self) -> None:
-        checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
-        checked_seconds("compile: time_limit_s", self.time_limit_s)
-        checked_flag("compile: resume", self.resume)
-        if not self.trials and any(value is not None for value in self.elsewhere.values()):
-            raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many, or leave it out")
-        TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
-        if not self.trials and any(value is not None for value in self.rules.values()):
-            raise SpaceError("compile: stop_at and patience end measuring, but trials is 0; say how many")
-        if self.records is not None:
-            place = record_place(self.records)
-            if self.resume and isinstance(place, Path) and not place.exists():
-                raise RecordError(
-                    f"{place} does not exist, and resume goes on with it; name the file of the first call"
-                )
-            msgspec.structs.force_setattr(self, "records", place)  # nobody has seen the object yet
-        elif self.resume:
-            raise SpaceError("compile: resume is True, but records is None; name the record file to go on with")
 
 
 @dataclass
@@ -174,9 +107,7 @@ def tuned(
     planned: Sequence[PlannedKernel],
     hardware: CpuSpec,
     threads: int,
-    budget: TuningBudget,
-    accuracy: str = STANDARD,
-    progress: Callable[[ModelProgress], None] | None = None,
+    request: Request,
     stand_ins: StandIns | None = None,
 ) -> Tuned:
     """Return planned kernels with the best measured schedules.
@@ -188,8 +119,8 @@ def tuned(
     ----------
     hardware : CpuSpec
         The present machine, with all its cores.
-    progress : callable, optional
-        Called with a `ModelProgress` after every trial.
+    request : Request
+        Its `tuning_progress` is called after every trial.
     stand_ins : StandIns, optional
         For tests.
 
@@ -202,12 +133,12 @@ def tuned(
     TuningInterrupted
         Ctrl-C; all trials are in the record file.
     """
-    scratch = scratch_folder(RecordError) if budget.records is None else None
+    scratch = scratch_folder(RecordError) if request.records is None else None
     try:
-        records = budget.records if scratch is None else scratch / "tuning.sqlite"
+        records = request.records if scratch is None else scratch / "tuning.sqlite"
         host = None if stand_ins is None else stand_ins.host
-        with contextlib.closing(place_of(TuningSettings(**budget.elsewhere), host)) as place:
-            tuning = _Tuning(planned, hardware, threads, budget, accuracy, progress, stand_ins, records, place)
+        with contextlib.closing(place_of(TuningSettings(**request.elsewhere), host)) as place:
+            tuning = _Tuning(planned, hardware, threads, request, stand_ins, records, place)
             ended = tuning.run()
             return Tuned(tuning.chosen(), tuning.summary(ended))
     finally:
@@ -223,21 +154,18 @@ class _Tuning:
         planned: Sequence[PlannedKernel],
         hardware: CpuSpec,
         threads: int,
-        budget: TuningBudget,
-        accuracy: str,
-        progress: Callable[[ModelProgress], None] | None,
+        request: Request,
         stand_ins: StandIns | None,
         records: str | Path | ServerAddress | None,
         place: Place,
     ) -> None:
         self._place = place
         self._planned, self._hardware, self._threads = planned, hardware, threads
-        self._budget, self._accuracy, self._progress = budget, accuracy, progress
-        self._stand_ins, self._records = stand_ins, records
+        self._request, self._stand_ins, self._records = request, stand_ins, records
         self._weights = weight_bytes(node for one in planned for node in one.nodes)
         # Boards run one kernel over and over, with its weights where the run before left them.
-        self._cold = level_of(self._weights, hardware) if budget.tracker is None else None
-        self._tasks = _tasks_of(planned, hardware.with_threads(threads), accuracy, self._cold)
+        self._cold = level_of(self._weights, hardware) if request.tracker is None else None
+        self._tasks = _tasks_of(planned, hardware.with_threads(threads), request.accuracy, self._cold)
         others = [one for one in planned if not _is_tunable(one)]
         self._others_s = sum(len(one.nodes) * one.prediction.time_s for one in others)
         self._clock = time.monotonic if stand_ins is None else stand_ins.clock
@@ -250,13 +178,13 @@ class _Tuning:
         for task in self._tasks.values():
             trials = self._session(task, 1, None).recorded()
             self._take(task, [trial.measurement.time_s for trial in trials])
-            ending = Ending(task.bound.time_s, self._budget.stop_at, self._budget.patience)
+            ending = Ending(task.bound.time_s, self._request.stop_at, self._request.patience)
             for number, trial in enumerate(trials, start=1):
                 ending.add(trial.measurement, number)
             task.ended = ending.reason or ""
         self._known = self._done()
-        part = max(_LEAST_PART, min(PART, self._budget.trials // max(1, len(self._tasks))))
-        while (left := self._budget.trials - self._done()) > 0:
+        part = max(_LEAST_PART, min(PART, self._request.trials // max(1, len(self._tasks))))
+        while (left := self._request.trials - self._done()) > 0:
             if self._left_s() <= 0:
                 return "time_limit"
             open_tasks = [task for task in self._tasks.values() if not task.ended]
@@ -289,7 +217,7 @@ class _Tuning:
     def chosen(self) -> list[PlannedKernel]:
         """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
         best: dict[Workload, Schedule] = {}
-        if self._records is not None and (self._done() or (self._budget.reuse and not is_missing(self._records))):
+        if self._records is not None and (self._done() or (self._request.reuse and not is_missing(self._records))):
             with RecordStore(self._records) as store:
                 for workload in self._tasks:
                     found = self._best(store, workload)
@@ -313,13 +241,13 @@ class _Tuning:
             for one in store.sessions(*asked)
             if one.settings.get("cold") == self._cold and same_device(one.hardware, self._hardware)
         ]
-        found = [store.best(*asked, one, accuracy=self._accuracy) for one in alike]
+        found = [store.best(*asked, one, accuracy=self._request.accuracy) for one in alike]
         ran = [one for one in found if one is not None and one.trial.measurement.time_s is not None]
         if ran:
             return min(ran, key=lambda one: one.trial.measurement.time_s or 0.0)
-        if not self._budget.reuse:
+        if not self._request.reuse:
             return None
-        leaders = recorded_leaders(store, workload, self._hardware, self._threads, 1, accuracy=self._accuracy)
+        leaders = recorded_leaders(store, workload, self._hardware, self._threads, 1, accuracy=self._request.accuracy)
         return leaders[0] if leaders else None
 
     def _replaced(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
@@ -332,8 +260,8 @@ class _Tuning:
 
     def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(
-            trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._accuracy,
-            cold=self._cold, reuse=self._budget.reuse, **self._budget.elsewhere, **self._budget.rules,
+            trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._request.accuracy,
+            cold=self._cold, reuse=self._request.reuse, **self._request.elsewhere, **self._request.rules,
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
         return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins, self._place)
@@ -344,9 +272,9 @@ class _Tuning:
 
     def _teller(self, task: _Task) -> Callable[[TuningProgress], None] | None:
         """Return what tells the model's progress when a session tells its own."""
-        if self._progress is None:
+        if self._request.tuning_progress is None:
             return None
-        report = self._progress
+        report = self._request.tuning_progress
 
         def tell(progress: TuningProgress) -> None:
             if progress.stage == "start":  # of one part of one kernel
@@ -356,9 +284,9 @@ class _Tuning:
                 if progress.best is not None:
                     task.measured_s = progress.best.measurement.time_s
             done, elapsed_s = self._done(), self._clock() - self._began
-            measured, total = done - self._known, max(self._budget.trials, done)
+            measured, total = done - self._known, max(self._request.trials, done)
             left_s = elapsed_s / measured * (total - done) if measured else None
-            if left_s is not None and self._budget.time_limit_s is not None:
+            if left_s is not None and self._request.time_limit_s is not None:
                 left_s = min(left_s, max(self._left_s(), 0.0))
             tasks = self._tasks.values()
             predicted_s = self._others_s + sum(one.calls * one.predicted_s for one in tasks)
@@ -392,7 +320,7 @@ class _Tuning:
         return sum(task.num_trials for task in self._tasks.values())
 
     def _left_s(self) -> float:
-        limit_s = self._budget.time_limit_s
+        limit_s = self._request.time_limit_s
         return float("inf") if limit_s is None else limit_s - (self._clock() - self._began)
 
 

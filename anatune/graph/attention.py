@@ -56,7 +56,7 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
     Parameters
     ----------
     graph : Graph
-        As `passes.prepared` returns it.
+        As `passes.for_cpu` returns it.
     pays : callable
         Whether an attention becomes a kernel.
     """

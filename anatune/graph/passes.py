@@ -14,13 +14,7 @@ from anatune.graph.scaling import scalars_last, without_batch_norms, without_sca
 from anatune.graph.simplify import simplified
 from anatune.graph.windows import with_windows
 
-__all__ = ["for_cpu", "in_both_orders", "in_orders", "prepared", "without_orders"]
-
-
-def prepared(graph: Graph) -> Graph:
-    """Return the graph with the channels of activations last wherever an operator can have them so, ready to plan."""
-    whole = without_orders(graph)
-    return in_orders(whole, channels_last(whole))
+__all__ = ["for_cpu", "in_both_orders", "in_orders", "without_orders"]
 
 
 def without_orders(graph: Graph) -> Graph:

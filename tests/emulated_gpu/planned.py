@@ -45,7 +45,7 @@ def main(folder, hardware="rtx3090"):
     from anatune.adapters import metaschedule
     from anatune.codegen.compat import gpu_target_of, link_library
     from anatune.codegen.cuda import device_modules
-    from anatune.codegen.relax.gpu_machine import GpuMachine
+    from anatune.codegen.relax.machine import Machine
     from anatune.measure.cpu.blocks import tensor_of
     from tests.emulated_gpu.device import Device
 
@@ -76,7 +76,7 @@ def main(folder, hardware="rtx3090"):
     cubins.embed(folder / "planned.so")
     device = Device(folder, sources, spec.arch)
 
-    class Plain(GpuMachine):
+    class Plain(Machine):
         def run(self, *inputs):
             found = self._main(*(one.copyto(self._device) for one in inputs))
             return found.copyto(self._host)

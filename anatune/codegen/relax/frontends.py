@@ -62,8 +62,10 @@ class Imported:
 
     def graph(self) -> Graph:
         """Return the graph of ``main``; errors as `reading.graph_of`."""
-        found = graph_of(self.module)
-        return found if self.is_relax else with_partial_means(found)
+        graph = graph_of(self.module)
+        graph = graph if self.is_relax else with_partial_means(graph)
+        graph.is_tuple = graph.is_tuple and not self.is_single
+        return graph
 
     @property
     def module(self) -> TvmObject:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
+from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
+from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
+from anatune.codegen.cpu.windows import WindowKernel, window_program
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
+from anatune.graph.concatenations import CONCAT
 from anatune.graph.nodes import Graph, Node, tensor_type
+from anatune.graph.reductions import REDUCTION
 from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
+from anatune.graph.windows import WINDOW
 from anatune.templates import template_named
 from anatune.templates.cpu.program.program import CpuProgram
 
-__all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "attention_kernel", "model_kernel", "row_kernels"]
+__all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "attention_kernel", "model_kernel", "unplanned_kernels"]
 
 KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
@@ -62,6 +71,11 @@ class ModelKernel:
         """Memory that the function takes last, behind the result, and that holds nothing between calls."""
         return None
 
+    @property
+    def facts(self) -> CompilerFacts | None:
+        """What the compiler of a GPU's kernels said."""
+        return None
+
 
 def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
     """Return a schedule's program as a kernel of a model.
@@ -98,31 +112,35 @@ def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: in
     SpaceError, BuildError
         As `model_kernel`.
     """
-    function = parse_program(*attention_program(kernel, name, lanes, threads))
-    attributes = {"global_symbol": name, KERNEL: "attention", "op_pattern": OPAQUE}
-    return ModelKernel(name, function.with_attr(attributes), {})
+    return _without_weights(name, "attention", attention_program(kernel, name, lanes, threads))
 
 
-def row_kernels(graph: Graph, lanes: int, threads: int) -> dict[int, ModelKernel]:
-    """Return ``id`` of each node of `anatune.graph.rows` -> its kernel, which equal nodes share.
+def _without_weights(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
+    """Return a kernel of a program, TVMScript and LLVM IR, that packs none of its operands."""
+    attributes = {"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE}
+    return ModelKernel(name, parse_program(*program).with_attr(attributes), {})
 
-    Parameters
-    ----------
-    lanes : int
-        float32 elements of a vector.
-    """
-    made: dict[RowKernel, ModelKernel] = {}
-    found = {}
+
+def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int, ModelKernel]:
+    """Return ``id`` of each node of `_OPERATORS` -> its kernel, which equal nodes share."""
+    made: dict[str, dict[Hashable, ModelKernel]] = {}
+    kernels = {}
     for node in graph.nodes():
-        if node.op in ROWS:
-            kernel = _row_kernel(node)
-            if kernel not in made:
-                name = f"anatune_rows_{len(made)}_{kernel.kind}"
-                function = parse_program(*row_program(kernel, name, lanes, threads))
-                attributes = {"global_symbol": name, KERNEL: kernel.kind, "op_pattern": OPAQUE}
-                made[kernel] = ModelKernel(name, function.with_attr(attributes), {})
-            found[id(node)] = made[kernel]
-    return found
+        if node.op not in _OPERATORS or tensor_type(node).dtype != "float32" or 0 in tensor_type(node).shape:
+            continue
+        operator = _OPERATORS[node.op]
+        known = made.setdefault("rows" if operator.word == "rows" else "others", {})
+        kernel = operator.kernel_of(node)
+        if kernel not in known:
+            name = f"anatune_{operator.word}_{len(known)}_{kernel.kind}"
+            known[kernel] = _without_weights(name, kernel.kind, operator.program(kernel, name, threads, hardware))
+        kernels[id(node)] = known[kernel]
+    return kernels
+
+
+def _on_lanes(program: Callable[..., tuple[str, str]]) -> Callable[[Any, str, int, CpuSpec], tuple[str, str]]:
+    """Return what writes the program of a kernel that asks for the elements of a vector alone."""
+    return lambda kernel, name, threads, hardware: program(kernel, name, threads=threads, lanes=hardware.fp32_lanes)
 
 
 def _row_kernel(node: Node) -> RowKernel:
@@ -135,3 +153,49 @@ def _row_kernel(node: Node) -> RowKernel:
         return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
     assert node.op == MAP
     return RowKernel(own["function"], rows, length)
+
+
+def _window(node: Node) -> WindowKernel:
+    batch, blocks, *sizes, channels = tensor_type(node.arguments[0]).shape
+    return WindowKernel(batch=batch, blocks=blocks, channels=channels, sizes=(sizes[0], sizes[1]), **node.attributes)
+
+
+def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
+    return window_program(
+        kernel,
+        name,
+        threads,
+        lanes=hardware.fp32_lanes,
+        registers=hardware.compute.num_vector_registers,
+        caches=(hardware.l1.size_bytes, hardware.l2.size_bytes),
+    )
+
+
+def _reduction(node: Node) -> ReductionKernel:
+    return ReductionKernel(node.attributes["kind"], *tensor_type(node.arguments[0]).shape)
+
+
+def _permute(node: Node) -> PermuteKernel:
+    return PermuteKernel(tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"]))
+
+
+def _concat(node: Node) -> ConcatKernel:
+    return ConcatKernel(tensor_type(node).shape[0], tuple(tensor_type(part).shape[1] for part in node.arguments))
+
+
+class _Operator(NamedTuple):
+    """An operator of anatune's: its word in names of functions, what a node asks for, and the code of that."""
+
+    word: str
+    kernel_of: Callable[[Node], Any]
+    program: Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+
+
+_OPERATORS: dict[str, _Operator] = {
+    **dict.fromkeys(ROWS, _Operator("rows", _row_kernel, _on_lanes(row_program))),
+    CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
+    "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
+    WINDOW: _Operator("windows", _window, _window_program),
+    REDUCTION: _Operator("reduction", _reduction, _on_lanes(reduction_program)),
+}
+"""What has kernels on CPUs that are not planned: rows, windows, reductions, moves."""

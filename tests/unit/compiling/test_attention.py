@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,7 +10,6 @@ import anatune
 from anatune import api
 from anatune.compiling.attention import plan_attentions
 from anatune.graph.nodes import Constant, Node, TensorType
-from anatune.graph.passes import prepared
 from anatune.graph.simplify import permuted
 from tests.machine import fixed
 from tests.unit.compiling import models
@@ -25,7 +25,7 @@ def attention(queries, keys, *, heads=4, dim=16, mask=None):
     scores = graphs.matmul(q, permuted(k, (0, 2, 1)))
     scores = scores if mask is None else graphs.add(scores, Constant(mask[None]))
     powers = Node("nn.softmax", (scores,), scores.type, {"axis": -1})
-    return prepared(graphs.graph(graphs.matmul(powers, v), inputs=[q, k, v]))
+    return graphs.prepared(graphs.graph(graphs.matmul(powers, v), inputs=[q, k, v]))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_a_transformer_block_has_one_product_and_one_attention(is_causal):
     assert kernel.bound_by in ("turning", "scores", "softmax", "values")
     assert kernel.predicted_s > 0
     assert kernel.workload in compiled.report().replace("\n", " ")
-    (own,) = [one for one in json.loads(compiled.summary.to_json())["kernels"] if one["name"] == kernel.name]
+    (own,) = [one for one in json.loads(msgspec.json.encode(compiled.summary))["kernels"] if one["name"] == kernel.name]
     assert own["template"] == "attention"
 
 
@@ -102,7 +102,7 @@ def test_equal_attentions_are_one_kernel(hardware):
     for _ in range(2):
         scores = graphs.matmul(value, permuted(q, (0, 2, 1)))
         value = graphs.matmul(Node("nn.softmax", (scores,), scores.type, {"axis": -1}), q)
-    graph, planned = plan_attentions(prepared(graphs.graph(value, inputs=[q])), hardware)
+    graph, planned = plan_attentions(graphs.prepared(graphs.graph(value, inputs=[q])), hardware)
     assert [len(one.nodes) for one in planned] == [1, 1]  # the second one reads what the first one wrote, by heads
     assert len({one.kernel.blocks for one in planned}) == 1
     assert all(isinstance(node.type, TensorType) for node in graph.nodes())

@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from anatune.compiling import session
+from anatune.codegen.relax.frontends import Imported
+from anatune.compiling import cpu
 from anatune.compiling.checking import compared
 from anatune.compiling.session import compile as compile_model
 from anatune.core.workload.operators import CONSTRUCTORS
@@ -31,7 +32,7 @@ def complaint(path):
 
 def test_a_broken_kernel_is_named_with_its_workload_and_schedule(path, monkeypatch):
     onnx_models.resnet18(path)
-    good = session.model_kernel
+    good = cpu.model_kernel
     broken = []
 
     def model_kernel(name, schedule, threads):
@@ -43,7 +44,7 @@ def test_a_broken_kernel_is_named_with_its_workload_and_schedule(path, monkeypat
             schedule = msgspec.structs.replace(schedule, workload=other)
         return good(name, schedule, threads)
 
-    monkeypatch.setattr(session, "model_kernel", model_kernel)
+    monkeypatch.setattr(cpu, "model_kernel", model_kernel)
     text = complaint(path)
     (schedule,) = broken
     assert f"the first operator that differs is anatune_2_conv2d, {workload_to_text(schedule.workload)}, " in text
@@ -53,9 +54,9 @@ def test_a_broken_kernel_is_named_with_its_workload_and_schedule(path, monkeypat
 
 def test_a_broken_kernel_of_rows_is_named(path, monkeypatch):
     onnx_models.bert_base(path)
-    good = session.row_kernels
+    good = cpu.unplanned_kernels
 
-    def row_kernels(graph, *given):
+    def unplanned_kernels(graph, *given):
         for node in graph.nodes():
             if node.op == "anatune.softmax":
                 node.attributes["scale"] *= 2
@@ -65,7 +66,7 @@ def test_a_broken_kernel_of_rows_is_named(path, monkeypatch):
                 node.attributes["scale"] /= 2
         return made
 
-    monkeypatch.setattr(session, "row_kernels", row_kernels)
+    monkeypatch.setattr(cpu, "unplanned_kernels", unplanned_kernels)
     assert "the first operator that differs is anatune_rows_0_softmax, anatune.softmax" in complaint(path)
 
 
@@ -79,7 +80,7 @@ def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypat
                 node.arguments = (node.arguments[0], Constant(node.arguments[1].array / 2), *node.arguments[2:])
         return made
 
-    monkeypatch.setattr(session, "without_orders", halved)
+    monkeypatch.setattr(cpu, "without_orders", halved)
     text = complaint(path)
     assert "each operator alone is right on its operands (not judged: none)" in text
     assert "a pass of anatune's over the graph changes what it computes" in text
@@ -87,7 +88,7 @@ def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypat
 
 def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
     onnx_models.vgg16(path)
-    good = session._graph
+    good = Imported.graph
 
     def negated(source):
         graph = good(source)
@@ -95,7 +96,7 @@ def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
         graph.outputs = (Node("negative", (output,), output.type),)
         return graph
 
-    monkeypatch.setattr(session, "_graph", negated)
+    monkeypatch.setattr(Imported, "graph", negated)
     assert "TVM's own import and code differ as well, by 2, without anything of anatune's" in complaint(path)
 
 

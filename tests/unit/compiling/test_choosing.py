@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from anatune.compiling import session
+from anatune.compiling import cpu, session
 from anatune.compiling.choosing import faster, latency
 from anatune.compiling.session import compile as compile_model
 from anatune.graph.summary import Latency
@@ -39,17 +39,15 @@ class Model:
 def test_the_faster_build_is_kept():
     clock = Clock()
     quick, slow = Model(clock, 1 / 64), Model(clock, 1 / 32)
-    assert faster(quick, slow, clock) == (quick, Latency(1 / 64, 1 / 32, True))
-    assert faster(slow, quick, clock) == (quick, Latency(1 / 64, 1 / 32, False))
+    assert faster(quick, slow, clock) == Latency(1 / 64, 1 / 32, True)
+    assert faster(slow, quick, clock) == Latency(1 / 64, 1 / 32, False)
     assert quick.runs == slow.runs
 
 
 def test_a_machine_that_slows_down_judges_neither():
     clock = Clock()
     tuned, plan = Model(clock, *[0.09] * 3, *[0.9] * 20), Model(clock, *[0.1] * 3, *[1.0] * 20)
-    kept, found = faster(tuned, plan, clock)
-    assert kept is tuned
-    assert found.is_tuned
+    assert faster(tuned, plan, clock).is_tuned
 
 
 def test_long_models_run_a_few_times():
@@ -79,17 +77,14 @@ def other_schedules(planned, hardware, threads, *_):
 
 @pytest.mark.parametrize("is_tuned", [True, False])
 def test_what_is_kept_is_what_runs_and_the_report_says_it(path, tmp_path, monkeypatch, is_tuned):
-    def judge(tuned, plan):
-        return (tuned, Latency(1e-3, 2e-3, True)) if is_tuned else (plan, Latency(1e-3, 2e-3, False))
-
     chosen = {}
 
     def tuned(planned, *given):
         chosen["plan"], chosen["tuned"] = planned, other_schedules(planned, *given)
         return chosen["tuned"], None
 
-    monkeypatch.setattr(session, "tuned", tuned)
-    monkeypatch.setattr(session, "faster", judge)
+    monkeypatch.setattr(cpu, "tuned", tuned)
+    monkeypatch.setattr(session, "faster", lambda tuned, plan: Latency(1e-3, 2e-3, is_tuned))
     compiled = compile_model(path, threads=1, trials=4)
     (want,) = chosen["tuned" if is_tuned else "plan"]
     assert compiled.summary.kernels[0].schedule == want.schedule.to_json()
@@ -106,7 +101,7 @@ def test_what_is_kept_is_what_runs_and_the_report_says_it(path, tmp_path, monkey
 def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
     from anatune.errors import RunError
 
-    good = session.model_kernel
+    good = cpu.model_kernel
     planned = {}
 
     def tuned(given, *more):
@@ -119,9 +114,9 @@ def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
             schedule = msgspec.structs.replace(schedule, workload=wrong)
         return good(name, schedule, threads)
 
-    monkeypatch.setattr(session, "tuned", tuned)
-    monkeypatch.setattr(session, "faster", lambda tuned, plan: (tuned, Latency(1.0, 2.0, True)))
-    monkeypatch.setattr(session, "model_kernel", model_kernel)
+    monkeypatch.setattr(cpu, "tuned", tuned)
+    monkeypatch.setattr(session, "faster", lambda tuned, plan: Latency(1.0, 2.0, True))
+    monkeypatch.setattr(cpu, "model_kernel", model_kernel)
     with pytest.raises(RunError, match="the first operator that differs is anatune_0_conv2d") as caught:
         compile_model(path, threads=1, trials=4)
     assert planned["tuned"][0].schedule.describe() in str(caught.value)

@@ -4,7 +4,6 @@ import pytest
 
 from anatune.compiling.costs import ModelCost, ModelCosts, estimate_model
 from anatune.compiling.request import Request
-from anatune.compiling.tuning import TuningBudget
 from anatune.report.tuning import model_cost_text
 from tests.unit.graph import graphs as g
 from tests.unit.tuning.fakes import HOST
@@ -59,7 +58,7 @@ def test_models_learn_from_models_but_not_of_what_happens_once(tmp_path, monkeyp
     now, told = [0.0], []
     x = g.source(16, 32)
     graph = g.graph(g.matmul(g.matmul(x, g.constant(32, 32)), g.constant(32, 32, seed=1)), inputs=[x])
-    request = Request(1, "standard", TuningBudget(), None, None, None, told.append)
+    request = Request(threads=1, on_estimate=told.append)
     for _ in range(2):
         costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
         assert costs.tell(graph) is told[-1]
@@ -79,7 +78,7 @@ def test_models_learn_from_models_but_not_of_what_happens_once(tmp_path, monkeyp
 def test_models_without_products_neither_fail_nor_count(tmp_path):
     now, told = [0.0], []
     x = g.source(16, 32)
-    empty, request = g.graph(x, inputs=[x]), Request(1, "standard", TuningBudget(), None, None, None, told.append)
+    empty, request = g.graph(x, inputs=[x]), Request(threads=1, on_estimate=told.append)
     for _ in range(5):
         costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
         costs.tell(empty)

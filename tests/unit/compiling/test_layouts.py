@@ -5,14 +5,14 @@ import pytest
 
 import anatune
 from anatune.compiling import layouts
-from anatune.compiling.layouts import chosen_layouts, ordered, turning_s
+from anatune.compiling.layouts import chosen_layouts, turning_s
 from anatune.compiling.moving import across, same_loops
-from anatune.compiling.planning import SumPlanner, plan_products, weight_bytes
+from anatune.compiling.planning import SumPlanner, plan_products
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order
 from anatune.graph.layouts import Form
 from anatune.graph.nodes import TensorType
-from anatune.graph.passes import in_orders, prepared, without_orders
+from anatune.graph.passes import in_orders, without_orders
 from anatune.graph.products import CONVOLUTION
 from anatune.templates.cpu.model.model import CpuModel
 from tests.naive_graph import run
@@ -28,20 +28,22 @@ def hardware():
 
 def test_channels_last_is_kept_where_nothing_else_is_clearly_faster(hardware):
     graph = without_orders(g.residual_network())
-    found = ordered(graph, hardware)
-    assert found.layouts.layouts == {"NHWC": 6}
-    assert found.layouts.transposes == 1
-    assert found.layouts.predicted_s == pytest.approx(found.layouts.channels_last_s)
-    assert 0.0 <= found.layouts.gap < 1e-6
+    choice, found = chosen_layouts(graph, SumPlanner(graph, hardware))
+    assert found.layouts == {"NHWC": 6}
+    assert found.transposes == 1
+    assert found.predicted_s == pytest.approx(found.channels_last_s)
+    assert 0.0 <= found.gap < 1e-6
     x = g.array(1, 3, 16, 16)
-    np.testing.assert_allclose(run(found.graph, x)[0], run(graph, x)[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(run(in_orders(graph, choice), x)[0], run(graph, x)[0], rtol=1e-6, atol=1e-6)
 
 
 def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
-    found = ordered(without_orders(g.residual_network()), hardware)
-    known, calls = dict(found.planner.planned), []
-    kernels = plan_products(found.graph, hardware, planner=found.planner, progress=lambda *done: calls.append(done))
-    new = set(found.planner.planned) - set(known)
+    graph = without_orders(g.residual_network())
+    planner = SumPlanner(graph, hardware)
+    choice, _ = chosen_layouts(graph, planner)
+    known, calls = dict(planner.planned), []
+    kernels = plan_products(in_orders(graph, choice), planner, lambda *done: calls.append(done))
+    new = set(planner.planned) - set(known)
     assert {workload.operator for workload, _ in new} == {"matmul"}
     assert calls == [(len(known) + 1, len(known) + 1)]
     assert all(one.schedule.workload == one.workload for one in kernels)
@@ -50,7 +52,7 @@ def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
 def test_a_graph_without_convolutions_has_no_layouts(hardware):
     x = g.source(8, 16)
     graph = without_orders(g.graph(g.matmul(x, g.constant(16, 8)), inputs=[x]))
-    assert ordered(graph, hardware).layouts is None
+    assert chosen_layouts(graph, SumPlanner(graph, hardware)) == ({}, None)
 
 
 def costing(monkeypatch, factors):
@@ -73,7 +75,7 @@ def chain():
 
 def test_blocks_are_chosen_where_they_pay_and_a_transpose_where_it_does(hardware, monkeypatch):
     graph = chain()
-    planner = SumPlanner(hardware, weight_bytes(graph.nodes()))
+    planner = SumPlanner(graph, hardware)
     last = Form(CHANNELS_LAST, CHANNELS_LAST)
     costing(monkeypatch, {last: 1.0, Form(BLOCKS, BLOCKS): 0.1})
     choice, found = chosen_layouts(graph, planner)
@@ -117,5 +119,5 @@ def test_turning_takes_bytes_over_bandwidth_unless_nothing_moves(hardware):
 
 
 def test_prepared_graphs_have_channels_last():
-    made = prepared(g.residual_network())
+    made = g.prepared(g.residual_network())
     assert {node.attributes["layout"] for node in made.nodes() if node.op == CONVOLUTION} == {"NHWC"}

@@ -4,10 +4,9 @@ import pytest
 
 import anatune
 from anatune.compiling import planning
-from anatune.compiling.planning import plan_products, without_steps
+from anatune.compiling.planning import SumPlanner, plan_products, without_steps
 from anatune.errors import SpaceError
-from anatune.graph.passes import prepared
-from tests.unit.graph.graphs import residual_network
+from tests.unit.graph.graphs import prepared, residual_network
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +17,10 @@ def hardware():
 def test_cores_together_choose_what_one_chooses(hardware, monkeypatch):
     calls = []
     monkeypatch.setattr(planning, "usable_cores", lambda: 4)
-    found = plan_products(prepared(residual_network()), hardware, progress=lambda *done: calls.append(done))
+    graph = prepared(residual_network())
+    found = plan_products(graph, SumPlanner(graph, hardware), lambda *done: calls.append(done))
     monkeypatch.setattr(planning, "usable_cores", lambda: 1)
-    alone = plan_products(prepared(residual_network()), hardware)
+    alone = plan_products(graph, SumPlanner(graph, hardware))
     assert [(one.name, one.schedule, one.prediction) for one in found] == [
         (one.name, one.schedule, one.prediction) for one in alone
     ]
@@ -35,5 +35,6 @@ def test_error_of_a_search_ends_planning(hardware, monkeypatch):
         raise SpaceError(f"no schedule of {workload.describe()} is legal")
 
     monkeypatch.setattr(planning, "_first_choice", refuse)
+    graph = prepared(residual_network())
     with pytest.raises(SpaceError, match="no schedule of conv2d"):
-        plan_products(prepared(residual_network()), hardware)
+        plan_products(graph, SumPlanner(graph, hardware))

@@ -10,8 +10,8 @@ import pytest
 
 import anatune
 from anatune.codegen.relax.reading import graph_of
+from anatune.compiling.cpu import cpu_named
 from anatune.compiling.session import compile as compile_model
-from anatune.compiling.session import device_of
 from anatune.errors import RunError, SpaceError, WorkloadError
 from tests.machine import fixed
 from tests.unit.compiling import models
@@ -310,7 +310,7 @@ def test_other_arguments_are_checked():
     with pytest.raises(WorkloadError, match=r"compile: model is 5, expected a torch\.nn\.Module"):
         compile_model(5)
     with pytest.raises(SpaceError, match="rtx3090 is a GPU, expected a CPU"):
-        device_of("rtx3090", None)
+        cpu_named("rtx3090")
     with pytest.raises(SpaceError, match="compile: trials is -1"):
         compile_model(5, trials=-1)
 

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from anatune.compiling.planning import plan_products, without_steps
-from anatune.compiling.tuning import PART, TuningBudget, tuned
+from anatune.compiling.planning import SumPlanner, plan_products, without_steps
+from anatune.compiling.request import Request
+from anatune.compiling.tuning import PART, tuned
 from anatune.errors import RecordError, SpaceError
-from anatune.graph.passes import prepared
 from anatune.measure.place import WorkerState
 from anatune.model.bound import time_bound
 from anatune.records.store import RecordStore
@@ -25,8 +25,8 @@ def planned():
     second = g.matmul(first, g.constant(32, 32, seed=1))
     third = g.matmul(second, g.constant(32, 32, seed=2))
     large = g.matmul(third, g.constant(32, 512))
-    graph = g.graph(large, g.matmul(third, y), inputs=[x, y])
-    return plan_products(prepared(graph), HOST.with_threads(1))
+    graph = g.prepared(g.graph(large, g.matmul(third, y), inputs=[x, y]))
+    return plan_products(graph, SumPlanner(graph, HOST.with_threads(1)))
 
 
 class Machine:
@@ -50,9 +50,9 @@ class Machine:
         return self.tuned(*given, **more).kernels
 
     def tuned(self, kernels, trials, path=None, *, progress=None, clock=None, **budget):
-        given = TuningBudget(trials=trials, records=path, **budget)
+        given = Request(trials=trials, records=path, tuning_progress=progress, **budget)
         stand_ins = self.stand_ins(**({} if clock is None else {"clock": clock}))
-        return tuned(kernels, HOST, 1, given, progress=progress, stand_ins=stand_ins)
+        return tuned(kernels, HOST, 1, given, stand_ins)
 
 
 @pytest.fixture
@@ -180,9 +180,9 @@ def test_kernels_that_are_near_their_bound_get_no_more(path):
     summary = Machine().tuned(planned(), 20, path, stop_at=1e-9).summary  # one trial is near enough for that
     assert [(one.trials, one.ended) for one in summary.kernels] == [(1, "stop_at")] * 2
     with pytest.raises(SpaceError, match="stop_at and patience end measuring"):
-        TuningBudget(patience=3)
+        Request(patience=3)
     with pytest.raises(SpaceError, match="tune: stop_at is"):
-        TuningBudget(trials=3, stop_at=95)
+        Request(trials=3, stop_at=95)
 
 
 def test_progress_says_what_is_tuned_and_the_models_times():
@@ -213,19 +213,19 @@ def test_who_measured_is_told_over_all_parts(monkeypatch):
 
 def test_bad_budgets_are_one_line(tmp_path):
     with pytest.raises(RecordError, match="does not exist, and resume"):
-        TuningBudget(records=tmp_path / "none.sqlite", resume=True)
+        Request(records=tmp_path / "none.sqlite", resume=True)
     with pytest.raises(SpaceError, match="records is None"):
-        TuningBudget(resume=True)
+        Request(resume=True)
     with pytest.raises(SpaceError, match="compile: trials"):
-        TuningBudget(trials=-1)
+        Request(trials=-1)
 
 
 def test_who_measures_is_checked_before_anything_is_planned(path):
     with pytest.raises(SpaceError, match="trials is 0"):
-        TuningBudget(cluster="tcp://127.0.0.1:8786")
+        Request(cluster="tcp://127.0.0.1:8786")
     with pytest.raises(SpaceError, match="expected one of them"):
-        TuningBudget(trials=1, cluster="tcp://127.0.0.1:8786", tracker="127.0.0.1:9190", key="pi4")
+        Request(trials=1, cluster="tcp://127.0.0.1:8786", tracker="127.0.0.1:9190", key="pi4")
     with pytest.raises(SpaceError, match="tracker is given without key"):
-        TuningBudget(trials=1, tracker="127.0.0.1:9190")
+        Request(trials=1, tracker="127.0.0.1:9190")
     with pytest.raises(SpaceError, match="reuse is 1"):
-        TuningBudget(trials=1, reuse=1)
+        Request(trials=1, reuse=1)

@@ -2,9 +2,17 @@
 
 import numpy as np
 
+from anatune.graph.layouts import channels_last
 from anatune.graph.nodes import Constant, Graph, Input, Node, Shape, TensorType, item_of
+from anatune.graph.passes import in_orders, without_orders
 
 _CONVOLUTIONS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
+
+
+def prepared(graph):
+    """Return a graph behind all passes but those for CPUs, with channels last wherever an operator can have them so."""
+    whole = without_orders(graph)
+    return in_orders(whole, channels_last(whole))
 
 
 def array(*shape, seed=0):

@@ -5,7 +5,6 @@ import pytest
 
 from anatune.graph.attention import Place, with_attention
 from anatune.graph.nodes import Constant, Node, TensorType, item_of
-from anatune.graph.passes import prepared
 from anatune.graph.simplify import permuted, reshaped
 from tests import naive_graph
 from tests.unit.graph import graphs
@@ -33,7 +32,7 @@ def attention(query, key, value, mask=None, normalised=softmax):
 
 def fused(graph):
     """Return the graph with all attentions fused, and its nodes of that kind."""
-    made = with_attention(prepared(graph), lambda node: True)
+    made = with_attention(graphs.prepared(graph), lambda node: True)
     return made, [node for node in made.nodes() if node.op == "anatune.attention"]
 
 
@@ -69,7 +68,7 @@ def test_parts_of_one_product_are_read_in_place():
     assert node.attributes["zero_rows"]
     assert node.attributes["visible"] == tuple(range(1, TOKENS + 1))
     plain = graphs.graph(attention(*(item_of(split, n) for n in range(3)), mask=causal(TOKENS)), inputs=[x])
-    agree(made, with_attention(prepared(plain), lambda node: False), graphs.array(1, TOKENS, WIDTH))
+    agree(made, with_attention(graphs.prepared(plain), lambda node: False), graphs.array(1, TOKENS, WIDTH))
 
 
 def test_other_lengths_and_sizes_of_keys_and_values():
@@ -124,7 +123,7 @@ def test_tensors_beyond_32_bits_stay():
 
 def test_what_does_not_pay_stays_as_it_is():
     x = graphs.source(1, TOKENS, WIDTH)
-    graph = prepared(graphs.graph(attention(*(projected(x, seed) for seed in range(3))), inputs=[x]))
+    graph = graphs.prepared(graphs.graph(attention(*(projected(x, seed) for seed in range(3))), inputs=[x]))
     assert with_attention(graph, lambda node: False) is graph
 
 

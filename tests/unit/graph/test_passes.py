@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from anatune.graph.nodes import Constant, tensor_type
-from anatune.graph.passes import prepared
 from anatune.graph.products import CONVOLUTION, MATMUL, PRODUCTS, known_operands, workload_of
 from tests.naive_graph import run
 from tests.unit.graph import graphs as g
@@ -12,7 +11,7 @@ from tests.unit.graph import graphs as g
 
 def check(graph, *inputs):
     """Return the prepared graph, which computes the same."""
-    made = prepared(graph)
+    made = g.prepared(graph)
     arrays = inputs or [g.array(*tensor_type(value).shape, seed=9) for value in graph.inputs]
     for got, want in zip(run(made, *arrays), run(graph, *arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
@@ -35,7 +34,7 @@ def test_a_residual_network_is_products_pools_and_one_transpose():
 
 
 def test_workloads_say_what_the_nodes_compute():
-    made = prepared(g.residual_network())
+    made = g.prepared(g.residual_network())
     for node in made.nodes():
         if node.op in PRODUCTS:
             workload = workload_of(node)

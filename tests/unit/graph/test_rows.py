@@ -5,7 +5,6 @@ import pytest
 
 from anatune.graph.activations import with_activations
 from anatune.graph.nodes import Constant, Node, Scalar, TensorType
-from anatune.graph.passes import prepared
 from tests import naive_graph
 from tests.unit.graph import graphs
 
@@ -48,7 +47,7 @@ def test_an_attention_is_two_products_and_a_softmax():
     scaled = [graphs.multiply(value, scalar(0.5)) for value in (x, y)]
     scores = graphs.add(graphs.matmul(*scaled), causal(8))
     graph = graphs.graph(guarded(scores), inputs=[x, y])
-    made = prepared(graph)
+    made = graphs.prepared(graph)
     assert operators(made) == ["anatune.batch_matmul", "anatune.softmax"]
     (node,) = [node for node in made.nodes() if node.op == "anatune.softmax"]
     assert node.attributes == {"scale": 0.25, "zero_rows": True, "block": 16}
@@ -61,7 +60,9 @@ def test_an_attention_is_two_products_and_a_softmax():
 def test_a_mask_of_zeros_is_left_out():
     x = graphs.source(*ATTENTION)
     zeros = Constant(np.zeros((1, 1, 8, 8), np.float32))
-    (node,) = [n for n in prepared(graphs.graph(softmax(graphs.add(x, zeros)), inputs=[x])).nodes() if n.op[0] == "a"]
+    (node,) = [
+        n for n in graphs.prepared(graphs.graph(softmax(graphs.add(x, zeros)), inputs=[x])).nodes() if n.op[0] == "a"
+    ]
     assert len(node.arguments) == 1
 
 
@@ -81,7 +82,7 @@ def test_a_mask_of_zeros_is_left_out():
 def test_masks_are_repeated_along_neighbouring_dimensions(shape, rows, block):
     x, mask = graphs.source(2, 4, 6, 8), graphs.source(*shape, name="mask")
     graph = graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask])
-    made = prepared(graph)
+    made = graphs.prepared(graph)
     (node,) = [node for node in made.nodes() if node.op != "reshape"]
     assert node.arguments[1].type.shape == (rows, 8)
     assert node.attributes["block"] == block
@@ -92,7 +93,7 @@ def test_masks_are_repeated_along_neighbouring_dimensions(shape, rows, block):
 @pytest.mark.parametrize("shape", [(4, 1, 8), (2, 4, 6, 1)])
 def test_other_masks_stay_sums(shape):
     x, mask = graphs.source(2, 4, 6, 8), graphs.source(*shape, name="mask")
-    made = prepared(graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask]))
+    made = graphs.prepared(graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask]))
     assert operators(made) == ["add", "anatune.softmax"]
 
 
@@ -100,7 +101,7 @@ def test_a_condition_on_other_scores_stays():
     x, y = graphs.source(*ATTENTION), graphs.source(*ATTENTION, name="y")
     other = guarded(x)
     found = Node("where", (other.arguments[0], other.arguments[1], softmax(y)), x.type)
-    assert "where" in operators(prepared(graphs.graph(found, inputs=[x, y])))
+    assert "where" in operators(graphs.prepared(graphs.graph(found, inputs=[x, y])))
 
 
 @pytest.mark.parametrize("flags", [(True, True), (False, True), (False, False)])
@@ -109,12 +110,12 @@ def test_layer_norm_along_the_last_dimensions(flags):
     attributes = {"axes": (-2, -1), "epsilon": 1e-5, "center": flags[0], "scale": flags[1]}
     norm = Node("nn.layer_norm", (x, graphs.constant(4, 5), graphs.constant(4, 5, seed=1)), x.type, attributes)
     graph = graphs.graph(norm, inputs=[x])
-    made = prepared(graph)
+    made = graphs.prepared(graph)
     assert operators(made) == ["anatune.layer_norm"]
     data = graphs.array(2, 3, 4, 5)
     np.testing.assert_allclose(naive_graph.run(made, data)[0], naive_graph.run(graph, data)[0], atol=1e-9)
     first = Node("nn.layer_norm", (x, graphs.constant(2), graphs.constant(2)), x.type, {**attributes, "axes": (0,)})
-    assert operators(prepared(graphs.graph(first, inputs=[x]))) == ["nn.layer_norm"]
+    assert operators(graphs.prepared(graphs.graph(first, inputs=[x]))) == ["nn.layer_norm"]
 
 
 def spelt_gelu(x):
@@ -147,7 +148,7 @@ def test_activations_are_known_by_their_values(spelt, name):
 def test_activations_behind_products_are_fused(spelt, step):
     x = graphs.source(4, 8)
     graph = graphs.graph(spelt(graphs.add(graphs.matmul(x, graphs.constant(8, 16)), graphs.constant(16))), inputs=[x])
-    made = prepared(graph)
+    made = graphs.prepared(graph)
     assert operators(made) == ["anatune.matmul"]
     assert made.nodes()[-1].attributes["epilogue"] == ("bias", step)
     data = graphs.array(4, 8)
@@ -156,7 +157,7 @@ def test_activations_behind_products_are_fused(spelt, step):
 
 def test_activations_that_follow_nothing_have_kernels_of_their_own():
     x = graphs.source(4, 100)
-    (node,) = prepared(graphs.graph(spelt_gelu(x), inputs=[x])).nodes()
+    (node,) = graphs.prepared(graphs.graph(spelt_gelu(x), inputs=[x])).nodes()
     assert (node.op, node.attributes, node.type.shape) == ("anatune.map", {"function": "gelu"}, (4, 100))
 
 

@@ -6,14 +6,14 @@ import pytest
 from anatune.core.workload.orders import Order
 from anatune.graph.layouts import everywhere, laid_out
 from anatune.graph.nodes import Node, TensorType, tensor_type
-from anatune.graph.passes import for_cpu, prepared
+from anatune.graph.passes import for_cpu
 from anatune.graph.products import CONVOLUTION, with_products
 from anatune.graph.windows import WINDOW, with_windows
 from tests.naive_graph import run
 from tests.unit.graph import graphs as g
 
 
-def check(graph, passes=lambda graph: for_cpu(prepared(graph))):
+def check(graph, passes=lambda graph: for_cpu(g.prepared(graph))):
     """Return what passes make of a graph: it computes the same."""
     made = passes(graph)
     arrays = [g.array(*tensor_type(value).shape, seed=9) for value in graph.inputs]

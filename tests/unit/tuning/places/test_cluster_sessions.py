@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 
 import anatune
-from anatune.compiling.tuning import TuningBudget, tuned
+from anatune.compiling.request import Request
+from anatune.compiling.tuning import tuned
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.cluster.security import connect
@@ -83,8 +84,7 @@ def test_a_session_on_a_cluster_records_who_measured(client, tmp_path):
 def test_a_models_kernels_are_tuned_on_a_cluster(client, tmp_path):
     hardware = msgspec.structs.replace(HARDWARE, name="xeon_8124m")
     path = tmp_path / "records.sqlite"
-    budget = TuningBudget(trials=8, records=path, cluster=client)
-    tuned(planned(), hardware, 1, budget)
+    tuned(planned(), hardware, 1, Request(trials=8, records=path, cluster=client))
     with RecordStore(path) as store:
         trials = [record.trial for record in store.trials()]
     measured = [trial for trial in trials if trial.source != "compare"]

@@ -1,0 +1,199 @@
+"""What a device has to say when a model is compiled for it, and what a compiled model is made of on any of them."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from anatune.codegen.compat import TvmObject
+from anatune.codegen.relax.building import Built
+from anatune.codegen.relax.frontends import Imported
+from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.relax.writing import Weight
+from anatune.compiling.attention import PlannedAttention
+from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of, rows_of
+from anatune.compiling.planning import PlannedKernel
+from anatune.compiling.request import Request
+from anatune.compiling.weights import pack_weights
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.errors import BuildError
+from anatune.files import scratch_folder
+from anatune.graph.nodes import Graph
+from anatune.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
+from anatune.version import __version__
+
+__all__ = ["Checked", "Code", "ModelBuild", "ModelTarget", "PlannedModel"]
+
+_ROOM_BYTES = 1 << 25
+"""More than a library with its object file takes: LLVM ends the process where it cannot write."""
+
+
+class PlannedModel(NamedTuple):
+    """A model after all passes, and the kernels of its products.
+
+    Attributes
+    ----------
+    graph : Graph
+    kernels : list of PlannedKernel
+        In the order in which they come.
+    attentions : list of PlannedAttention
+    layouts : LayoutSummary, optional
+        What was known when the orders of activations were chosen; None: there are no convolutions, or it is for a GPU.
+    turning_s : float
+        Predicted time of the transposes that the order of dimensions needs on a GPU, s.
+    """
+
+    graph: Graph
+    kernels: list[PlannedKernel]
+    attentions: Sequence[PlannedAttention] = ()
+    layouts: LayoutSummary | None = None
+    turning_s: float = 0.0
+
+    @property
+    def time_s(self) -> float:
+        """Predicted time of products and transposes in a run."""
+        return self.turning_s + sum(len(kernel.nodes) * kernel.prediction.time_s for kernel in self.kernels)
+
+
+class Code(NamedTuple):
+    """A planned model as TVM built it.
+
+    Attributes
+    ----------
+    planned : PlannedModel
+        With the kernels that the compiler made of it.
+    kernels : mapping of int to ModelKernel
+        ``id`` of each node that anatune has a kernel for -> its kernel.
+    weights : tuple of Weight
+    built : Built
+    """
+
+    planned: PlannedModel
+    kernels: Mapping[int, ModelKernel]
+    weights: tuple[Weight, ...]
+    built: Built
+
+
+class ModelBuild(NamedTuple):
+    """A model that runs, the plan that it was built from, and its kernels by ``id`` of their nodes."""
+
+    compiled: CompiledModel
+    planned: PlannedModel
+    kernels: Mapping[int, ModelKernel]
+
+
+class Checked(NamedTuple):
+    """What a check found: how far outputs are from the original's; the largest error of a kernel in the emulator."""
+
+    check: Check | None = None
+    emulated: float | None = None
+
+
+class ModelTarget(ABC):
+    """One device, as one call of ``anatune.compile`` asks for it.
+
+    Attributes
+    ----------
+    hardware : CpuSpec or GpuSpec
+    cores : CpuSpec or GpuSpec
+        With the cores that kernels may use: what is predicted is predicted for these.
+    threads : int
+    request : Request
+    target : tvm.target.Target
+    features : tuple of str
+        LLVM's names of the instructions that code may use.
+    measures : bool
+        Whether `tuned` is asked for.
+    """
+
+    features: tuple[str, ...] = ()
+    measures = False
+
+    def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:
+        self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
+        self.request, self.target = request, target
+
+    @abstractmethod
+    def planned(self, graph: Graph) -> PlannedModel:
+        """Return an imported model behind all passes, with the model's first choices of kernels.
+
+        Raises
+        ------
+        SpaceError
+            No schedule of a product is legal.
+        """
+
+    def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
+        """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tuned`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def code(self, planned: PlannedModel) -> Code:
+        """Return what TVM builds of a planned model.
+
+        Raises
+        ------
+        BuildError
+            TVM has no code for something.
+        """
+
+    @abstractmethod
+    def is_checked(self, source: Imported) -> bool:
+        """Whether `check` has something to do."""
+
+    @abstractmethod
+    def check(self, build: ModelBuild, source: Imported) -> Checked:
+        """Return what checking a model found.
+
+        Raises
+        ------
+        RunError
+            An output, or a kernel in the emulator, is wrong.
+        """
+
+    def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
+        """Return a planned model as machine code, in a scratch folder that goes with it; `forget` as `pack_weights`.
+
+        Raises
+        ------
+        BuildError
+            TVM has no code for something, or there is no space.
+        """
+        planned, kernels, weights, built = self.code(planned)
+        memory, places = pack_weights(weights, self.target, forget=forget)
+        graph = planned.graph
+        summary = ModelSummary(
+            version=__version__,
+            hardware=self.hardware.name,
+            arch=self.hardware.arch,
+            machine=platform.machine(),
+            features=self.features,
+            threads=self.threads,
+            is_tuple=graph.is_tuple,
+            inputs=inputs_of(graph),
+            outputs=outputs_of(graph),
+            weights=places,
+            weight_bytes=len(memory),
+            kernels=(
+                *(kernel_summary(kernel, kernels[id(kernel.nodes[0])].facts) for kernel in planned.kernels),
+                *map(attention_summary, planned.attentions),
+            ),
+            operators=operators_of(graph, kernels, self.cores),
+            rows=rows_of(graph, kernels, self.cores),
+            unscheduled=built.unscheduled,
+            device="cpu" if self.hardware.kind == "cpu" else "gpu",
+            turning_s=planned.turning_s,
+            layouts=planned.layouts,
+        )
+        folder = scratch_folder(BuildError, _ROOM_BYTES)
+        try:
+            built.link(folder / "model.so")
+            compiled = CompiledModel(summary, folder / "model.so", memory, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return ModelBuild(compiled, planned, kernels)
