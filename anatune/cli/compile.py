@@ -8,34 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from anatune.cli.html import check_html, write_page
 from anatune.cli.options import (
     DEFAULT_RECORDS,
-    RECORDS,
     Accuracy,
     AsJson,
-    BoardKey,
-    Cluster,
     Device,
+    Elsewhere,
     Html,
-    NoReuse,
     Patience,
     StopAt,
     Threads,
-    Tls,
-    Tracker,
-    checked_place,
-    refuse_places,
+    records_option,
     refuse_threads,
     seconds_option,
+    spread,
 )
-from anatune.cli.output import (
-    UsageError,
-    line_width,
-    note,
-    print_json,
-    print_lines,
-)
+from anatune.cli.output import UsageError, line_width, note, print_json, print_lines
+from anatune.cli.outputs import check_html, write_page
 from anatune.cli.tune.output import ModelDisplay
 
 if TYPE_CHECKING:
@@ -44,45 +33,38 @@ if TYPE_CHECKING:
 __all__ = ["compile_model"]
 
 
-def compile_model(
-    model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="An ONNX file, or a program that torch.export.save wrote (.pt2)."),
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")],
-    hw: Device = "host",
-    threads: Threads = None,
-    accuracy: Accuracy = "standard",
-    inputs: Annotated[
+class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a model; fields of the names of `anatune.compile`'s keywords are passed on as they."""
+
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")]
+    hw: Device = "host"
+    threads: Threads = None
+    accuracy: Accuracy = "standard"
+    input_shape: Annotated[
         list[str] | None,
         typer.Option(
             "--input-shape",
             metavar="NxCxHxW",
             help="Sizes of an input, once for each, in order: for ONNX files with dynamic axes.",
         ),
-    ] = None,
+    ] = None
     trials: Annotated[
         int,
         typer.Option(
             "--trials", metavar="N", min=0, help="Measurements, of all kernels together, recorded ones included."
         ),
-    ] = 0,
-    time_limit: Annotated[float | None, seconds_option("Measure nothing new after that.")] = None,
-    stop_at: StopAt = None,
-    patience: Patience = None,
+    ] = 0
+    time_limit_s: Annotated[float | None, seconds_option("Measure nothing new after that.")] = None
+    stop_at: StopAt = None
+    patience: Patience = None
     records: Annotated[
         Any,
-        typer.Option(
-            "--records",
-            metavar=RECORDS,
-            parser=checked_place,
-            help=f"The record file; what it has is not measured again.  [default: {DEFAULT_RECORDS} with --trials]",
+        records_option(
+            f"The record file; what it has is not measured again.  [default: {DEFAULT_RECORDS} with --trials]",
             show_default=False,
         ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the record file, which has to be there.")
-    ] = False,
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the record file, which has to be there.")] = False
     check: Annotated[
         bool | None,
         typer.Option(
@@ -91,13 +73,23 @@ def compile_model(
             "run each kernel (seconds a kernel).  [default: compare where the device is here]",
             show_default=False,
         ),
-    ] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False,
-    cluster: Cluster = None,
-    tls: Tls = None,
-    tracker: Tracker = None,
-    key: BoardKey = None,
-    no_reuse: NoReuse = False,
+    ] = None
+    measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what `anatune.compile` takes of it by the same name."""
+        names = ("threads", "accuracy", "trials", "time_limit_s", "stop_at", "patience", "resume", "check")
+        return {name: getattr(self, name) for name in names}
+
+
+@spread
+def compile_model(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="An ONNX file, or a program that torch.export.save wrote (.pt2)."),
+    ],
+    asked: CompileOptions,
+    elsewhere: Elsewhere,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
@@ -121,24 +113,20 @@ def compile_model(
     from anatune.report.tuning import model_cost_text
     from anatune.tuning.result import TuningInterrupted
 
-    refuse_places(cluster, tls, tracker, key)
-    page_file = check_html(html, model, records, output, hw)
+    output, records = asked.output, asked.records
+    measures = elsewhere.keywords()
+    page_file = check_html(html, model, records, output, asked.hw)
     check_place(output)
-    if not trials and (cluster is not None or tracker is not None):
-        given = "--cluster" if tracker is None else "--tracker"
-        raise UsageError(f"{given} says who measures, and without --trials nothing is measured; say how many")
-    if not trials and (stop_at is not None or patience is not None):
-        given = "--stop-at" if stop_at is not None else "--patience"
-        raise UsageError(f"{given} ends measuring, and without --trials nothing is measured; say how many")
+    _refuse_unmeasured(asked, elsewhere)
     if model.suffix == ".pt2" and model.is_file():
         note(
             f"note: {model} is read by torch.export.load, which runs code that it may hold: compile only files "
             "of people you trust; ONNX files hold none"
         )
-    device = hardware(hw)
-    refuse_threads(threads, device)
-    kept = records if records is not None or not (trials or resume) else DEFAULT_RECORDS
-    if records is not None and not no_reuse and not is_missing(records):
+    device = hardware(asked.hw)
+    refuse_threads(asked.threads, device)
+    kept = records if records is not None or not (asked.trials or asked.resume) else DEFAULT_RECORDS
+    if records is not None and not elsewhere.no_reuse and not is_missing(records):
         note(
             f"note: kernels are those that {records} has of this device, where it has some; --no-reuse plans them anew"
         )
@@ -151,32 +139,15 @@ def compile_model(
 
     try:
         with display:
+            inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
             compiled = session.compile(
-                model,
-                session.example_arrays(model, [_shape(word) for word in inputs]) if inputs else None,
-                hw=device,
-                threads=threads,
-                accuracy=accuracy,
-                trials=trials,
-                time_limit_s=time_limit,
-                records=kept,
-                resume=resume,
-                check=check,
-                progress=display.progress.count("planning", then="building"),
-                tuning_progress=display,
-                cluster=cluster,
-                tls=tls,
-                tracker=tracker,
-                key=key,
-                reuse=not no_reuse,
-                stop_at=stop_at,
-                patience=patience,
-                on_estimate=say,
-            )
+                model, inputs, hw=device, records=kept, reuse=not elsewhere.no_reuse, **asked.keywords(), **measures,
+                progress=display.progress.count("planning", then="building"), tuning_progress=display, on_estimate=say,
+            )  # fmt: skip
     except TuningInterrupted:
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
-    measured = compiled.profile() if measure else None
+    measured = compiled.profile() if asked.measure else None
     if page_file is not None:
         from anatune.pages.compiled import model_page
 
@@ -190,11 +161,26 @@ def compile_model(
     note(f"written to {output}; `anatune run {output} --benchmark` times it{where}")
 
 
-def _shape(word: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(size) for size in word.split("x"))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise UsageError(f"--input-shape is {word!r}, expected sizes such as 1x3x224x224")
-    return shape
+def _refuse_unmeasured(asked: CompileOptions, elsewhere: Elsewhere) -> None:
+    """Raise UsageError for an option about measuring where nothing is measured."""
+    if asked.trials:
+        return
+    for name, value, does in (
+        ("--cluster", elsewhere.cluster, "says who measures"),
+        ("--tracker", elsewhere.tracker, "says who measures"),
+        ("--stop-at", asked.stop_at, "ends measuring"),
+        ("--patience", asked.patience, "ends measuring"),
+    ):
+        if value is not None:
+            raise UsageError(f"{name} {does}, and without --trials nothing is measured; say how many")
+
+
+def _shapes(words: list[str] | None) -> list[tuple[int, ...]]:
+    """Return the sizes that ``--input-shape`` names."""
+    shapes = []
+    for word in words or ():
+        sizes = word.split("x")
+        if not all(size.strip().isdecimal() and int(size) for size in sizes):
+            raise UsageError(f"--input-shape is {word!r}, expected sizes such as 1x3x224x224")
+        shapes.append(tuple(map(int, sizes)))
+    return shapes

@@ -163,11 +163,11 @@ def _adopt() -> None:
 def _end_processes() -> None:
     """End all processes below this one (Linux; elsewhere they notice that nobody is at the other end)."""
     for number, pause_s in ((signal.SIGTERM, _GENTLY_S), (signal.SIGKILL, 0.0)):
-        found = _descendants()
-        for process in found:
+        processes = _descendants()
+        for process in processes:
             with contextlib.suppress(OSError):
                 os.kill(process, number)
-        if found:
+        if processes:
             time.sleep(pause_s)
 
 

@@ -19,11 +19,12 @@ import typer
 
 from anatune.arguments import shown
 from anatune.cli.cluster import app as cluster_app
+from anatune.cli.cluster import worker
 from anatune.cli.compile import compile_model
 from anatune.cli.completion import complete, completion
 from anatune.cli.doctor import doctor
 from anatune.cli.export.command import export
-from anatune.cli.hardware import app as hardware_app
+from anatune.cli.hardware.app import app as hardware_app
 from anatune.cli.interrupts import INTERRUPTED, present, watched
 from anatune.cli.output import UsageError, note
 from anatune.cli.panels import Grouped
@@ -33,7 +34,6 @@ from anatune.cli.prune import prune
 from anatune.cli.records.app import app as records_app
 from anatune.cli.run import run_model
 from anatune.cli.tune.command import tune
-from anatune.cli.worker import worker
 from anatune.errors import AnatuneError
 from anatune.files import reason, remove_scratch
 from anatune.printable import printable

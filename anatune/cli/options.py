@@ -1,11 +1,15 @@
-"""Options that several commands have, written once: their names, bounds and help."""
+"""Options that several commands have, written once: their names, bounds and help; structs of those that go together."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
+import msgspec
 import typer
 
 from anatune.arguments import MOST_SECONDS, MOST_TRIALS
@@ -17,38 +21,10 @@ if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.records.place import ServerAddress
 
-__all__ = [
-    "DEFAULT_RECORDS",
-    "RECORDS",
-    "Accuracy",
-    "AsJson",
-    "BoardKey",
-    "Cluster",
-    "CorrectionName",
-    "Device",
-    "Html",
-    "NoReuse",
-    "Patience",
-    "Plain",
-    "RecordFile",
-    "StopAt",
-    "Template",
-    "Threads",
-    "Tls",
-    "Tracker",
-    "checked_place",
-    "correction_of",
-    "refuse_places",
-    "refuse_threads",
-    "seconds_option",
-    "share_of",
-]
-
 DEFAULT_RECORDS = Path("tuning.sqlite")
 """The record file where none is named."""
 
 _LEAST_SECONDS = 1e-6
-
 
 RECORDS = "FILE|URL"
 """A file, or postgresql://USER@HOST:PORT/DATABASE."""
@@ -108,22 +84,14 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", metavar="T", min=1, help="CPUs: threads of the kernels.  [default: all cores]"),
 ]
-CorrectionName = Annotated[
-    str | None, typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own.")
-]
-Plain = Annotated[bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")]
-RecordFile = Annotated[
-    Any, typer.Option("--records", metavar=RECORDS, parser=checked_place, help="The record file or server.")
-]
-"""Its value is a `records.place.RecordPlace`: whatever prints it prints no password."""
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="ADDRESS",
-        help="Build and measure on a Dask cluster of `anatune worker`s; --hw host is their CPU.",
-    ),
-]
+
+
+def records_option(help: str, **more: Any) -> Any:
+    """Return the option ``--records`` of a command; its value is a `RecordPlace`, which is printed without password."""
+    return typer.Option("--records", metavar=RECORDS, parser=checked_place, help=help, **more)
+
+
+RecordFile = Annotated[Any, records_option("The record file or server.")]
 Tls = Annotated[
     Path | None,
     typer.Option(
@@ -141,9 +109,6 @@ Tracker = Annotated[
 BoardKey = Annotated[
     str | None, typer.Option("--key", metavar="KEY", help="Which boards: the key that their servers registered with.")
 ]
-NoReuse = Annotated[
-    bool, typer.Option("--no-reuse", help="Do not begin with what the records have of this workload and device.")
-]
 Patience = Annotated[
     int | None,
     typer.Option(
@@ -153,6 +118,10 @@ Patience = Annotated[
         max=MOST_TRIALS,
         help="End after N trials without one that is better beyond noise.",
     ),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option("--backend", metavar="NAME", help="GPUs: pycuda or cuda-bindings.  [default: the one that works]"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Html = Annotated[
@@ -208,27 +177,107 @@ def refuse_threads(threads: int | None, hardware: CpuSpec | GpuSpec) -> None:
         raise UsageError(f"--threads is for CPUs, and {hardware.name} is none; leave it out")
 
 
-def refuse_places(cluster: str | None, tls: Path | None, tracker: str | None, key: str | None) -> None:
-    """Raise UsageError if options that say who measures contradict each other, or one needs another."""
-    if cluster is not None and tracker is not None:
-        raise UsageError("--cluster and --tracker both say who measures; leave one out")
-    for given, needed, name, other in (
-        (tls, cluster, "--tls", "--cluster: the certificates are a cluster's"),
-        (key, tracker, "--key", "--tracker: boards are found by both"),
-        (tracker, key, "--tracker", "--key: boards are found by both"),
-    ):
-        if given is not None and needed is None:
-            raise UsageError(f"{name} needs {other}")
+class Predicting(msgspec.Struct, frozen=True, kw_only=True):
+    """For which device schedules are ranked, and how."""
+
+    hw: Device
+    template: Template = None
+    accuracy: Accuracy = "standard"
+    threads: Threads = None
+    correction: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own."),
+    ] = None
+    plain: Annotated[
+        bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")
+    ] = False
+
+    def hardware(self) -> CpuSpec | GpuSpec:
+        """Return the device.
+
+        Raises
+        ------
+        UsageError
+            Options contradict each other, or are of another kind of device.
+        """
+        from anatune import api
+
+        if self.plain and self.correction is not None:
+            raise UsageError("--plain uses no correction, --model names one; leave one out")
+        hardware = api.hardware(self.hw)
+        refuse_threads(self.threads, hardware)
+        return hardware
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what calls of the library take besides, by their names."""
+        correction = "none" if self.plain else self.correction or "auto"
+        shared = {"template": self.template, "accuracy": self.accuracy, "threads": self.threads}
+        return {**shared, "correction": correction}
 
 
-def correction_of(name: str | None, plain: bool) -> str:
-    """Return what ``--model`` and ``--plain`` say, as the library takes it.
+class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """Who measures, by default this machine; what was measured before."""
 
-    Raises
-    ------
-    UsageError
-        Both are given.
-    """
-    if plain and name is not None:
-        raise UsageError("--plain uses no correction, --model names one; leave one out")
-    return "none" if plain else name or "auto"
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="ADDRESS",
+            help="Build and measure on a Dask cluster of `anatune worker`s; --hw host is their CPU.",
+        ),
+    ] = None
+    tls: Tls = None
+    tracker: Tracker = None
+    key: BoardKey = None
+    no_reuse: Annotated[
+        bool, typer.Option("--no-reuse", help="Do not begin with what the records have of this workload and device.")
+    ] = False
+
+    def keywords(self) -> dict[str, Any]:
+        """Return who measures, by the names of the library's keywords.
+
+        Raises
+        ------
+        UsageError
+            Options contradict each other, or one needs another.
+        """
+        if self.cluster is not None and self.tracker is not None:
+            raise UsageError("--cluster and --tracker both say who measures; leave one out")
+        for given, needed, name, other in (
+            (self.tls, self.cluster, "--tls", "--cluster: the certificates are a cluster's"),
+            (self.key, self.tracker, "--key", "--tracker: boards are found by both"),
+            (self.tracker, self.key, "--tracker", "--key: boards are found by both"),
+        ):
+            if given is not None and needed is None:
+                raise UsageError(f"{name} needs {other}")
+        return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of the structs among its parameters; it gets the structs whole."""
+    structs: dict[str, type[msgspec.Struct]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        structs[parameter.name] = kind
+        annotations = get_type_hints(kind, include_extras=True)
+        for field in msgspec.structs.fields(kind):
+            default = parameter.empty if field.required else field.default
+            annotation = annotations[field.name]
+            parameters.append(
+                inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, kind in structs.items():
+            given[name] = kind(**{field: given.pop(field) for field in kind.__struct_fields__})
+        command(**given)
+
+    # typer reads the signature, and the annotations on their own
+    run.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": None}
+    return run

@@ -77,7 +77,7 @@ def print_json(value: Any) -> None:
 
     text = msgspec.json.encode(value).decode()
     typer.echo(
-        text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+        text if text.isprintable() else "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
     )
 
 

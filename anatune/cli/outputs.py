@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from anatune.cli.output import UsageError, note
 from anatune.errors import RecordError
 from anatune.files import Output, OutputKind, json_with, open_file, read_file
 
-__all__ = ["ARRAYS", "MANIFEST", "PAGE", "RECORD_LINES", "RECORD_TABLE", "SCHEDULE", "marked", "move_export"]
+if TYPE_CHECKING:
+    from anatune.pages.page import Page
+
+__all__ = ["ARRAYS", "MANIFEST", "PAGE", "SCHEDULE", "check_html", "marked", "move_export", "write_page"]
 
 _GENERATOR = b'<meta name="generator" content="anatune"'
 """In the head of every page."""
@@ -116,3 +120,42 @@ def _written(manifest: Path) -> set[str]:
         return set()
     written = json.loads(read_file(manifest))["written"]
     return {name for name in written if isinstance(name, str)} if isinstance(written, list) else set()
+
+
+def check_html(path: Path | None, *others: str | Path | None) -> Output | None:
+    """Return where the page goes; an error where none could be written: better before a long search than after it.
+
+    Parameters
+    ----------
+    others : str, Path or None
+        Files that the command reads or writes besides, which need not be there yet.
+
+    Raises
+    ------
+    MissingDependencyError
+        A package of the extra ``report`` is not installed.
+    UsageError
+        The page would take the place of another file.
+    OSError
+        There is something else, or nothing can be written there.
+    """
+    if path is None:
+        return None
+    from anatune.pages.page import check_packages
+
+    check_packages()
+    for other in others:
+        if other is not None and os.path.realpath(other) == os.path.realpath(path):
+            raise UsageError(
+                f"--html {path}: the page would replace {other}, which this command needs; name another file"
+            )
+    return Output(path, PAGE)
+
+
+def write_page(page: Page, target: Output) -> None:
+    """Write a page as a whole, and say where it lies and how large it is."""
+    from anatune.report import units
+
+    content = page.html().encode()
+    target.write(content)
+    note(f"page: {target.path}, {units.size(len(content))}")

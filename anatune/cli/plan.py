@@ -5,63 +5,42 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from anatune.cli.html import check_html, write_page
 from anatune.cli.options import (
-    RECORDS,
-    Accuracy,
     AsJson,
-    CorrectionName,
-    Device,
     Html,
-    Plain,
-    Template,
-    Threads,
-    checked_place,
-    correction_of,
-    refuse_threads,
+    Predicting,
+    records_option,
     seconds_option,
+    share_of,
+    spread,
 )
-from anatune.cli.output import (
-    line_width,
-    print_json,
-    print_lines,
-)
+from anatune.cli.output import UsageError, line_width, print_json, print_lines
+from anatune.cli.outputs import check_html, write_page
 from anatune.cli.progress import Progress
-from anatune.cli.ranges import (
-    Kernels,
-    Loss,
-    Mean,
-    plan_ranged,
-    refuse_plan_options,
-    refuse_range_options,
-)
-from anatune.cli.workload import with_workload
+from anatune.cli.workload import Words, WorkloadOptions
 from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
-    from anatune.core.workload.nest import Workload
+    from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.core.workload.ranges import RangedWorkload
+    from anatune.model.plan import Plan
 
 __all__ = ["plan"]
 
 _NUM_EXPLAINED = 64
 """Schedules that an explanation looks at to find one that differs materially from the best."""
+_NUM_KERNELS = 6
+"""Kernels for a range where neither their number nor a loss is given."""
 
 
-@with_workload("plan", ranges=True)
-def plan(
-    workload: Workload | RangedWorkload,
-    hw: Device,
-    top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="How many schedules to return.")] = 10,
-    kernels: Kernels = None,
-    loss: Loss = None,
-    mean: Mean = False,
-    template: Template = None,
-    accuracy: Accuracy = "standard",
-    threads: Threads = None,
-    time_limit: Annotated[float | None, seconds_option("Stop then; the answer says how far off.")] = None,
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan holds, and what is said of it."""
+
+    top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="How many schedules to return.")] = 10
+    time_limit: Annotated[float | None, seconds_option("Stop then; the answer says how far off.")] = None
     distinct: Annotated[
         bool | None,
         typer.Option(
@@ -70,8 +49,8 @@ def plan(
             "distinct; all with --compile]",
             show_default=False,
         ),
-    ] = None,
-    compile_count: Annotated[
+    ] = None
+    compile: Annotated[
         int,
         typer.Option(
             "--compile",
@@ -79,21 +58,66 @@ def plan(
             min=0,
             help="Compile the first N different programs and correct their predictions.",
         ),
-    ] = 0,
-    correction: CorrectionName = None,
-    plain: Plain = False,
+    ] = 0
     records: Annotated[
-        Any,
+        Any, records_option("Show the best that this record file or server has of the same, beside the plan.")
+    ] = None
+    as_json: AsJson = False
+    explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False
+    html: Html = None
+
+    def refuse_of_one_shape(self, correction: str | None) -> None:
+        """Raise UsageError for the first option that is given and plans for ranges do not have."""
+        given = {
+            "--top-k": self.top_k != 10, "--explain": self.explain, "--compile": self.compile, "--model": correction,
+            "--distinct": self.distinct is not None, "--records": self.records, "--html": self.html,
+        }  # fmt: skip
+        for name, value in given.items():
+            if value:
+                raise UsageError(f"{name} is for plans of one shape, and the workload has a range; leave it out")
+
+
+class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan for a range of extents holds."""
+
+    kernels: Annotated[
+        int | None,
         typer.Option(
-            "--records",
-            metavar=RECORDS,
-            parser=checked_place,
-            help="Show the best that this record file or server has of the same, beside the plan.",
+            "--kernels",
+            metavar="K",
+            min=1,
+            help="Ranges: at most so many kernels, with the least worst loss.  [default: 6]",
         ),
-    ] = None,
-    as_json: AsJson = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False,
-    html: Html = None,
+    ] = None
+    loss: Annotated[
+        str | None,
+        typer.Option("--loss", metavar="SHARE", help="Ranges: as few kernels as lose no more than this: 5% or 0.05."),
+    ] = None
+    mean: Annotated[
+        bool, typer.Option("--mean", help="Ranges: the least mean loss of all extents, not the least worst.")
+    ] = False
+
+    def refuse(self) -> None:
+        """Raise UsageError if an option of ranges is given for a workload without one."""
+        for name, value in (("--kernels", self.kernels), ("--loss", self.loss), ("--mean", self.mean)):
+            if value:
+                raise UsageError(
+                    f"{name} is for a range of extents, and the workload has none; write for example matmul "
+                    "1..512x768x768"
+                )
+
+    def keywords(self, num_extents: int) -> dict[str, Any]:
+        """Return what `anatune.plan_range` takes of it, for a range of so many extents."""
+        loss = None if self.loss is None else share_of("--loss", self.loss)
+        if loss is not None and (self.kernels is not None or self.mean):
+            raise UsageError("--loss asks for as few kernels as keep it; leave out --kernels and --mean")
+        kernels = min(_NUM_KERNELS, num_extents) if self.kernels is None and loss is None else self.kernels
+        return {"kernels": kernels, "loss": loss, "weights": [1.0] * num_extents if self.mean else None}
+
+
+@spread
+def plan(
+    workload: WorkloadOptions, asked: PlanOptions, ranges: RangeOptions, predicting: Predicting, words: Words = None
 ) -> None:
     """Rank every schedule of a workload on a device by the analytical model.
 
@@ -103,69 +127,33 @@ def plan(
     from anatune import api
     from anatune.core.workload.ranges import RangedWorkload
 
-    chosen = correction_of(correction, plain)
-    hardware = api.hardware(hw)
-    refuse_threads(threads, hardware)
-    if isinstance(workload, RangedWorkload):
-        refuse_plan_options(
-            {"--top-k": top_k != 10, "--explain": explain, "--compile": compile_count, "--model": correction,
-             "--distinct": distinct is not None, "--records": records, "--html": html}
-        )  # fmt: skip
-        plan_ranged(workload, hardware, kernels, loss, mean, template, threads, time_limit, as_json)
+    what = workload.parse_range("plan", words, predicting.hw)
+    hardware = predicting.hardware()
+    if isinstance(what, RangedWorkload):
+        asked.refuse_of_one_shape(predicting.correction)
+        _plan_ranged(what, hardware, asked, ranges, predicting)
         return
-    refuse_range_options(kernels, loss, mean)
-    page_file = check_html(html, records, hw)
+    ranges.refuse()
+    page_file = check_html(asked.html, asked.records, predicting.hw)
     start = time.perf_counter()
     with Progress(compiles=True) as progress:
         answer = api.plan(
-            workload,
+            what,
             hardware,
-            max(top_k, _NUM_EXPLAINED) if explain or html else top_k,
-            template=template,
-            accuracy=accuracy,
-            threads=threads,
-            time_limit_s=time_limit,
-            distinct=not compile_count if distinct is None else distinct,
-            compile=compile_count,
-            correction=chosen,
-            records=records,
+            max(asked.top_k, _NUM_EXPLAINED) if asked.explain or asked.html else asked.top_k,
+            **predicting.keywords(),
+            time_limit_s=asked.time_limit,
+            distinct=not asked.compile if asked.distinct is None else asked.distinct,
+            compile=asked.compile,
+            records=asked.records,
             progress=progress.search(),
             compile_progress=progress.count("compiling"),
         )
     seconds = time.perf_counter() - start
-    shown = answer.first(top_k)
-    if as_json:
-        tree = shown.to_dict()
-        if explain:
-            from anatune.report.explain import explanation
-
-            tree["explanation"] = explanation(answer, api.steps_from(answer))
-        if answer.compilation is not None:
-            from anatune.report.compilation import compilation_sentences
-
-            tree["compilation"]["text"] = compilation_sentences(answer.compilation)
-        print_json(tree)
+    if asked.as_json:
+        _print_tree(answer, asked)
     elif answer.schedules:
-        from anatune.report.tables import plan_lines
-        from anatune.report.text import Line, wrapped
-
-        print_lines(plan_lines(shown, width=line_width(), seconds=seconds))
-        if answer.measured is not None:
-            from anatune.records.store import now_utc
-
-            told = answer.measured.describe(now_utc())
-        else:
-            told = f"measured: nothing of this workload, device and number of threads in {records}"
-        if records is not None:
-            print_lines([Line(text) for text in wrapped(told, line_width(), hanging="  ")])
-        if answer.compilation is not None:
-            from anatune.report.compilation import compilation_lines
-
-            print_lines(compilation_lines(answer.compilation, top_k, width=line_width()))
-        if explain:
-            from anatune.report.explain import explanation_lines
-
-            print_lines(explanation_lines(answer, api.steps_from(answer), width=line_width()))
+        _print_plan(answer, asked, seconds)
     if not answer.schedules:
         from anatune.report.explain import nothing_legal_text
 
@@ -174,5 +162,75 @@ def plan(
         from anatune.pages.plan import WHAT_IF_S, plan_page
 
         with Progress(compiles=True) as progress:
-            page = plan_page(answer, what_if_s=time_limit or WHAT_IF_S, progress=progress.share("searching: what if"))
+            limit_s = asked.time_limit or WHAT_IF_S
+            page = plan_page(answer, what_if_s=limit_s, progress=progress.share("searching: what if"))
         write_page(page, page_file)
+
+
+def _print_tree(answer: Plan, asked: PlanOptions) -> None:
+    """Print a plan as JSON."""
+    tree = answer.first(asked.top_k).to_dict()
+    if asked.explain:
+        from anatune.api import steps_from
+        from anatune.report.explain import explanation
+
+        tree["explanation"] = explanation(answer, steps_from(answer))
+    if answer.compilation is not None:
+        from anatune.report.compilation import compilation_sentences
+
+        tree["compilation"]["text"] = compilation_sentences(answer.compilation)
+    print_json(tree)
+
+
+def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
+    """Print a plan that took so many seconds, what records have, what compilers said, why the best is the best."""
+    from anatune.report.tables import plan_lines
+    from anatune.report.text import Line, wrapped
+
+    width = line_width()
+    print_lines(plan_lines(answer.first(asked.top_k), width=width, seconds=seconds))
+    if asked.records is not None:
+        from anatune.records.store import now_utc
+
+        told = f"measured: nothing of this workload, device and number of threads in {asked.records}"
+        if answer.measured is not None:
+            told = answer.measured.describe(now_utc())
+        print_lines([Line(text) for text in wrapped(told, width, hanging="  ")])
+    if answer.compilation is not None:
+        from anatune.report.compilation import compilation_lines
+
+        print_lines(compilation_lines(answer.compilation, asked.top_k, width=width))
+    if asked.explain:
+        from anatune.api import steps_from
+        from anatune.report.explain import explanation_lines
+
+        print_lines(explanation_lines(answer, steps_from(answer), width=width))
+
+
+def _plan_ranged(
+    workload: RangedWorkload,
+    hardware: GpuSpec | CpuSpec,
+    asked: PlanOptions,
+    ranges: RangeOptions,
+    predicting: Predicting,
+) -> None:
+    """Print the plan for a range."""
+    from anatune import api
+    from anatune.report.ranges import range_lines
+
+    kernels = ranges.keywords(len(workload.extents))
+    start = time.perf_counter()
+    with Progress(compiles=True) as progress:
+        answer = api.plan_range(
+            workload,
+            hardware,
+            **kernels,
+            template=predicting.template,
+            threads=predicting.threads,
+            time_limit_s=asked.time_limit,
+            progress=progress.search(),
+        )
+    if asked.as_json:
+        print_json(answer.to_dict())
+    else:
+        print_lines(range_lines(answer, width=line_width(), seconds=time.perf_counter() - start))

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
-from anatune.cli.html import check_html, write_page
-from anatune.cli.options import (
-    Accuracy,
-    CorrectionName,
-    Device,
-    Html,
-    Plain,
-    Template,
-    Threads,
-    correction_of,
-    refuse_threads,
-    seconds_option,
-)
-from anatune.cli.output import (
-    UsageError,
-    line_width,
-    note,
-    print_data,
-    print_lines,
-    refuse_given,
-)
+from anatune.cli.options import Html, Predicting, seconds_option, spread
+from anatune.cli.output import UsageError, line_width, note, print_data, print_lines, refuse_given
+from anatune.cli.outputs import check_html, write_page
 from anatune.cli.progress import Progress
-from anatune.cli.workload import with_workload
-
-if TYPE_CHECKING:
-    from anatune.core.workload.nest import Workload
+from anatune.cli.workload import Words, WorkloadOptions
 
 __all__ = ["prune"]
 
@@ -59,31 +39,33 @@ def _keep(word: str) -> float:
     return number
 
 
-@with_workload("prune")
-def prune(
-    context: typer.Context,
-    workload: Workload,
-    hw: Device,
+class PruneOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How many schedules are listed, which, and how."""
+
     keep: Annotated[
         str, typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share of the legal ones, or count.")
-    ] = "0.01",
+    ] = "0.01"
     form: Annotated[
         Form | None,
         typer.Option("--for", help="Whom the whole list is for: what it looks like.  [default: a summary, for people]"),
-    ] = None,
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most so many.")] = 1000,
-    template: Template = None,
-    accuracy: Accuracy = "standard",
-    threads: Threads = None,
-    time_limit: Annotated[float | None, seconds_option("Of the search; 10,000 at most then.")] = None,
-    distinct: Annotated[
-        bool, typer.Option("--distinct", help="One schedule of each predicted time; for a count.")
-    ] = False,
+    ] = None
+    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most so many.")] = 1000
+    time_limit: Annotated[float | None, seconds_option("Of the search; 10,000 at most then.")] = None
+    distinct: Annotated[bool, typer.Option("--distinct", help="One schedule of each predicted time; for a count.")] = (
+        False
+    )
     no_diverse: Annotated[
         bool, typer.Option("--no-diverse", help="The first of the order, also where few are kept and they are alike.")
-    ] = False,
-    correction: CorrectionName = None,
-    plain: Plain = False,
+    ] = False
+
+
+@spread
+def prune(
+    context: typer.Context,
+    workload: WorkloadOptions,
+    asked: PruneOptions,
+    predicting: Predicting,
+    words: Words = None,
     html: Html = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON: as --for json.")] = False,
 ) -> None:
@@ -92,50 +74,39 @@ def prune(
     from anatune.adapters.formats import IGNORED, OTHER_LINES, PruneRequest, writer
     from anatune.report.subsets import subset_lines
 
-    chosen = correction_of(correction, plain)
-    hardware = api.hardware(hw)
-    refuse_threads(threads, hardware)
-    if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --for {form} both say what the list looks like; leave one out")
-    listed = "json" if as_json else form
-    page_file = check_html(html, hw)
+    what = workload.parse_one("prune", words, predicting.hw)
+    hardware, keywords = predicting.hardware(), predicting.keywords()
+    if as_json and asked.form not in (None, "json"):
+        raise UsageError(f"--json and --for {asked.form} both say what the list looks like; leave one out")
+    listed = "json" if as_json else asked.form
+    page_file = check_html(html, predicting.hw)
     refuse_given(context, IGNORED.get(listed or "", ()), f"does not apply to --for {listed}")
     lines = 0
     with Progress(compiles=True) as progress:
         request = PruneRequest(
-            workload,
-            hardware,
-            _keep(keep),
-            most=most,
-            template=template,
-            accuracy=accuracy,
-            threads=threads,
-            time_limit_s=time_limit,
-            distinct=distinct,
-            diverse=not no_diverse,
-            correction=chosen,
-            progress=progress.search(),
-        )
+            what, hardware, _keep(asked.keep), most=asked.most, **keywords, time_limit_s=asked.time_limit,
+            distinct=asked.distinct, diverse=not asked.no_diverse, progress=progress.search(),
+        )  # fmt: skip
         if listed is None:
-            summary = subset_lines(request.subset(), min(_NUM_FIRST, most), width=line_width())
+            summary = subset_lines(request.subset(), min(_NUM_FIRST, asked.most), width=line_width())
             progress.clear()
             print_lines(summary)
         for line in writer(listed)(request) if listed else ():
             progress.clear()  # it may be the same terminal
             print_data(f"{line}\n")
             lines += 1
-    if listed and request.may_end_early and lines - OTHER_LINES.get(listed, 0) == most:
-        note(f"note: at most {most} are written; --most N writes more")
+    if listed and request.may_end_early and lines - OTHER_LINES.get(listed, 0) == asked.most:
+        note(f"note: at most {asked.most} are written; --most N writes more")
     if page_file is not None:
         from anatune.pages.prune import prune_page
         from anatune.templates import template_of
 
-        space = template_of(template, hardware).name
+        keywords["template"] = template_of(predicting.template, hardware).name
         with Progress(compiles=True) as progress:
             answer = api.plan(
-                workload, hardware, _NUM_SHOWN, template=space, accuracy=accuracy, threads=threads,
-                time_limit_s=time_limit, distinct=True, correction=chosen, progress=progress.search(),
+                what, hardware, _NUM_SHOWN, **keywords, time_limit_s=asked.time_limit, distinct=True,
+                progress=progress.search(),
             )  # fmt: skip
             progress.begin("the page")
-            page = prune_page(request.subset(), answer, most)
+            page = prune_page(request.subset(), answer, asked.most)
         write_page(page, page_file)

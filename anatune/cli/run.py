@@ -47,17 +47,22 @@ def run_model(
     target = None if output is None else Output(output, ARRAYS)
     model = load(folder, mapped=not in_memory)
     arrays = [_array(path) for path in inputs or ()] or model.random_inputs()
-    found = model(*arrays)
-    outputs = found if isinstance(found, tuple) else (found,)
+    result = model(*arrays)
+    outputs = result if isinstance(result, tuple) else (result,)
     answer: dict[str, Any] = {
         "outputs": [
-            {"name": one.name, "dtype": one.dtype, "shape": one.shape, "largest": float(np.abs(array).max(initial=0))}
-            for one, array in zip(model.summary.outputs, outputs, strict=True)
+            {
+                "name": tensor.name,
+                "dtype": tensor.dtype,
+                "shape": tensor.shape,
+                "largest": float(np.abs(array).max(initial=0)),
+            }
+            for tensor, array in zip(model.summary.outputs, outputs, strict=True)
         ]
     }
     if target is not None:
         stream = io.BytesIO()
-        names = [one.name for one in model.summary.outputs]
+        names = [tensor.name for tensor in model.summary.outputs]
         np.savez(stream, **dict(zip(names, outputs, strict=True)))  # type: ignore[arg-type]
         target.write(marked(stream.getvalue()))
     if benchmark:
@@ -72,9 +77,9 @@ def run_model(
         return
     from anatune.report import units
 
-    for one in answer["outputs"]:
-        shape = "x".join(map(str, one["shape"])) or "scalar"
-        print_text(f"{one['name']}: {shape} {one['dtype']}, largest magnitude {one['largest']:.6g}")
+    for described in answer["outputs"]:
+        shape = "x".join(map(str, described["shape"])) or "scalar"
+        print_text(f"{described['name']}: {shape} {described['dtype']}, largest magnitude {described['largest']:.6g}")
     if benchmark:
         times = answer["benchmark"]
         print_text(

@@ -20,9 +20,10 @@ from anatune.graph.products import PRODUCTS
 from anatune.graph.scaling import CONVOLUTIONS
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.numerics._jit import first_compilation_s
+from anatune.resources import user_cache_folder
 from anatune.templates import templates_of
 from anatune.tuning.cost import ModelEstimate, error_factor, first_trial_seconds
-from anatune.tuning.cost_history import CostHistory, default_folder, machine_key
+from anatune.tuning.cost_history import CostHistory, machine_key
 
 __all__ = ["ModelCost", "ModelCosts", "estimate_model"]
 
@@ -168,7 +169,7 @@ class ModelCosts:
         self._is_checked, self._clock = is_checked, clock
         default, *others = templates_of(hardware)
         self._templates = (default, *(one for one in others if one.joins))
-        self._history = CostHistory(_FILE, ModelCost, folder or default_folder())
+        self._history = CostHistory(_FILE, ModelCost, folder or user_cache_folder())
         self._key = machine_key(hardware, f"{threads} threads")
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._times: defaultdict[str, int] = defaultdict(int)

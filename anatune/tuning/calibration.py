@@ -164,9 +164,9 @@ def learn_from_records(
     Predictions are those of the present spec, whatever spec a nest was recorded with.
     """
     with RecordStore(records) as store:
-        found = [record for record in store.trials() if _is_of(record.session, hardware)]
+        recorded = [record for record in store.trials() if _is_of(record.session, hardware)]
     replace = msgspec.structs.replace
-    own = [replace(record, session=replace(record.session, hardware=hardware)) for record in found]
+    own = [replace(record, session=replace(record.session, hardware=hardware)) for record in recorded]
     families = [family for family in families_of(own, MIN_TRIALS) if len(family.workloads) >= _LEAST_WORKLOADS]
     target = folder or user_correction_folder() / f"{hardware.name}_cpu_{CALIBRATED}"
     if not families:

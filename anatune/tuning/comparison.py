@@ -56,7 +56,7 @@ class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def winner(self) -> Measurement:
         """What the winner took, in turn with the others."""
-        return next(one.measurement for one in self.contenders if one.number == self.best)
+        return next(contender.measurement for contender in self.contenders if contender.number == self.best)
 
     @property
     def decided(self) -> bool:
@@ -123,8 +123,8 @@ class Standing:
         return self._best_relative if self._relative else self._best_time
 
 
-def _less(one: Trial, other: Trial, name: str) -> bool:
-    return bool(getattr(one.measurement, name) < getattr(other.measurement, name))
+def _less(trial: Trial, other: Trial, name: str) -> bool:
+    return bool(getattr(trial.measurement, name) < getattr(other.measurement, name))
 
 
 def choose_contenders(trials: Sequence[Trial], plan: Trial) -> list[Trial]:
@@ -150,11 +150,11 @@ def compare_contenders(
         Number of the trial of the plan's first choice.
     """
     contenders = tuple(Contender(trial.number, m) for trial, m in zip(trials, measurements, strict=True))
-    ran = [one for one in contenders if one.measurement.relative is not None]
+    ran = [contender for contender in contenders if contender.measurement.relative is not None]
     if not ran:
         return None
-    best = min(ran, key=lambda one: (one.measurement.stopped_early, one.measurement.relative))
-    first = next((one for one in ran if one.number == plan), None)
+    best = min(ran, key=lambda contender: (contender.measurement.stopped_early, contender.measurement.relative))
+    first = next((contender for contender in ran if contender.number == plan), None)
     if first is None:
         return FinalComparison(contenders, best.number)
     if first is best:

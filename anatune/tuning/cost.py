@@ -248,32 +248,35 @@ def estimate_session(
     build_s, run_ratio, start_s, pace, compare_s = _FIRST[hardware.kind]
     if earlier:
         build_s, run_ratio, start_s, pace = (
-            statistics.median(getattr(one, name) for one in earlier)
+            statistics.median(getattr(cost, name) for cost in earlier)
             for name in ("build_s", "run_ratio", "start_s", "pace")
         )
-        compare_s = statistics.median([one.compare_s for one in earlier if one.compare_s is not None] or [compare_s])
+        compare_s = statistics.median([cost.compare_s for cost in earlier if cost.compare_s is not None] or [compare_s])
     run_s = run_ratio * run_seconds(_SLOWER * (predicted_s or bound.time_s), workload, protocol)
-    ran = [one for one in resumed if one.time_s is not None]
+    ran = [measurement for measurement in resumed if measurement.time_s is not None]
     is_known = len(ran) >= _ENOUGH
     if is_known:
-        build_s, run_s = statistics.fmean(one.build_s for one in ran), statistics.fmean(one.run_s for one in ran)
+        build_s, run_s = (
+            statistics.fmean(measurement.build_s for measurement in ran),
+            statistics.fmean(measurement.run_s for measurement in ran),
+        )
     build_s = 0.0 if is_built else build_s
     may_end_early |= time_limit_s is not None
     basis: Literal["session", "machine", "first", "elsewhere"]
     basis = "session" if is_known else "machine" if earlier else "first"
     trial_s = 0.0 if cores is None else pace * seconds_a_trial(build_s, run_s, cores)
     limit_s = math.inf if time_limit_s is None else time_limit_s
-    factor = error_factor([(one.total_s, one.estimated_s) for one in earlier], is_known=is_known)
+    factor = error_factor([(cost.total_s, cost.estimated_s) for cost in earlier], is_known=is_known)
     low_s, seconds, high_s = (
         min(share * (start_s + trials * trial_s), limit_s) + share * compare_s for share in (1 / factor, 1.0, factor)
     )
-    found = CostEstimate(
+    estimate = CostEstimate(
         trials, seconds, low_s, high_s, start_s, trial_s, compare_s, build_s, run_s, basis, len(earlier),
         may_end_early, predicted_s, bound,
     )  # fmt: skip
     if cores is not None:
-        return found
-    return msgspec.structs.replace(found, seconds=None, low_s=None, high_s=None, basis="elsewhere")
+        return estimate
+    return msgspec.structs.replace(estimate, seconds=None, low_s=None, high_s=None, basis="elsewhere")
 
 
 def first_trial_seconds(hardware: CpuSpec | GpuSpec, cores: CorePlan, part: int) -> float:
@@ -326,11 +329,14 @@ def session_cost(
     estimated_s : float
         What was told of all of it.
     """
-    ran = [one for one in measurements if one.time_s is not None]
+    ran = [measurement for measurement in measurements if measurement.time_s is not None]
     if len(ran) < _ENOUGH:
         return None
-    build_s, run_s = statistics.fmean(one.build_s for one in ran), statistics.fmean(one.run_s for one in ran)
-    modelled_s = statistics.fmean(run_seconds(one.time_s or 0.0, workload, protocol) for one in ran)
+    build_s, run_s = (
+        statistics.fmean(measurement.build_s for measurement in ran),
+        statistics.fmean(measurement.run_s for measurement in ran),
+    )
+    modelled_s = statistics.fmean(run_seconds(measurement.time_s or 0.0, workload, protocol) for measurement in ran)
     pace = measure_s / len(measurements) / seconds_a_trial(build_s, run_s, cores)
     total_s = start_s + measure_s + (compare_s or 0.0)
     if not all(value > 0 for value in (build_s, run_s, start_s, measure_s, estimated_s)):

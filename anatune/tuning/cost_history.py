@@ -1,21 +1,35 @@
-"""What earlier sessions took on this machine: a small file in the user's cache folder, which can go at any time."""
+"""A session's own account: what it told before it began, what its parts took, what it leaves for the next estimate.
+
+What earlier sessions took on this machine is a small file in the user's cache folder, which can go at any time.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.trial import Measurement, Trial
 from anatune.decoding import converted
 from anatune.files import read_file, replace_file
+from anatune.measure.devices import protocol_of
+from anatune.measure.run.cores import CorePlan, physical_cores, plan_cores
+from anatune.measure.run.timing import TimingProtocol
 from anatune.records.environment import environment
-from anatune.resources import user_cache_folder
+from anatune.tuning.cost import CostEstimate, SessionCost, estimate_session, session_cost
+from anatune.tuning.places.place import Place
+from anatune.tuning.settings import TuningSettings
+from anatune.tuning.source import Source
+from anatune.tuning.target import Target
 
-__all__ = ["CostHistory", "default_folder", "machine_key"]
+__all__ = ["CostHistory", "SessionCosts", "machine_key"]
 
+_FILE = "tuning_costs"
 _VERSION = 1
 _KEPT = 8
 """Latest costs of a key: what a machine does changes with its load and its software."""
@@ -23,11 +37,6 @@ _MOST_KEYS = 64
 _MOST_BYTES = 1 << 20
 
 CostT = TypeVar("CostT", bound=msgspec.Struct)
-
-
-def default_folder() -> Path | None:
-    """Return the folder of the histories; None: nothing is kept."""
-    return user_cache_folder()
 
 
 def machine_key(hardware: CpuSpec | GpuSpec, *words: str) -> str:
@@ -75,10 +84,96 @@ class CostHistory(Generic[CostT]):
         if self._path is None:
             return {}
         try:
-            found = msgspec.json.decode(read_file(self._path, _MOST_BYTES))
-            if not isinstance(found, dict) or found.get("version") != _VERSION:
+            file = msgspec.json.decode(read_file(self._path, _MOST_BYTES))
+            if not isinstance(file, dict) or file.get("version") != _VERSION:
                 return {}
-            costs: dict[str, list[CostT]] = converted(found["costs"], self._type)
+            costs: dict[str, list[CostT]] = converted(file["costs"], self._type)
         except (OSError, msgspec.MsgspecError, KeyError, UnicodeDecodeError):
             return {}
         return costs
+
+
+class SessionCosts:
+    """Estimates one session, and times its parts.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Of what earlier sessions took; None: nothing is known and kept.
+
+    Attributes
+    ----------
+    told : CostEstimate or None
+        The estimate.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.told: CostEstimate | None = None
+        self._history = CostHistory(_FILE, SessionCost, folder)
+        self._key = ""
+        self._cores: CorePlan | None = None
+        self._protocol = TimingProtocol()
+        self._target: Target | None = None
+        self._began: dict[str, float] = {}
+
+    def estimate(
+        self,
+        target: Target,
+        place: Place,
+        settings: TuningSettings,
+        source: Source,
+        history: Sequence[Trial],
+        left_s: float | None = None,
+    ) -> CostEstimate:
+        """Return an estimate of what is left to measure after `history`; `left_s` is the rest of the time limit."""
+        self._target = target
+        self._protocol = protocol_of(target.hardware)
+        is_built = target.manifest is not None
+        self._cores = plan_cores(target.threads, physical_cores()) if place.is_here else None
+        self._key = machine_key(
+            target.hardware, f"{target.threads} threads", *(template.name for template in target.templates)
+        )
+        wanted = settings.trials if target.manifest is None else min(settings.trials, len(target.manifest.entries))
+        self.told = estimate_session(
+            max(0, wanted - len(history)),
+            target.workload,
+            target.hardware,
+            source.predicted(source.first),
+            source.bound,
+            cores=self._cores,
+            protocol=self._protocol,
+            earlier=[] if is_built else self._history.of(self._key),
+            resumed=[trial.measurement for trial in history],
+            time_limit_s=settings.time_limit_s if left_s is None else left_s,
+            may_end_early=settings.stop_at is not None or settings.patience is not None,
+            is_built=is_built,
+        )
+        return self.told
+
+    def begin(self, part: str, now_s: float) -> None:
+        """Note when a part of the session begins: "start", "measure", "compare", "" at the end."""
+        self._began[part] = now_s
+
+    def spent_s(self, now_s: float) -> float | None:
+        """Return the wall time since the estimate, until the end; None before it."""
+        return self._began.get("", now_s) - self._began["start"] if "start" in self._began else None
+
+    def keep(self, measurements: Sequence[Measurement]) -> None:
+        """Keep what a session took that came to its end, for later ones: the trials that it made."""
+        told, target = self.told, self._target
+        if told is None or told.seconds is None or target is None or self._cores is None:
+            return
+        starts = [self._began[part] for part in ("start", "measure", "compare", "")]
+        start_s, measure_s, compare_s = (later - earlier for earlier, later in pairwise(starts))
+        cost = session_cost(
+            measurements,
+            target.workload,
+            cores=self._cores,
+            protocol=self._protocol,
+            start_s=start_s,
+            measure_s=measure_s,
+            compare_s=compare_s,
+            estimated_s=told.start_s + len(measurements) * told.trial_s + told.compare_s,
+        )
+        if cost is not None:
+            self._history.add(self._key, cost)

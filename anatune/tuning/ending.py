@@ -26,15 +26,15 @@ def beyond_noise(trial: Measurement, leader: Measurement) -> bool:
     By times over the reference kernel's, where both have that. A single sample says nothing of its noise.
     """
     relative = trial.relative is not None and leader.relative is not None
-    (one, one_error), (other, other_error) = (_log_time(each, relative=relative) for each in (trial, leader))
-    return other - one > max(_SAME, _DEVIATIONS * math.hypot(one_error, other_error))
+    (log_s, error), (leading_s, leading_error) = (_log_time(each, relative=relative) for each in (trial, leader))
+    return leading_s - log_s > max(_SAME, _DEVIATIONS * math.hypot(error, leading_error))
 
 
 def _log_time(measurement: Measurement, *, relative: bool) -> tuple[float, float]:
     """Return the logarithm of a time that was measured, and its standard error."""
     samples = measurement.times_s
     if relative:
-        samples = tuple(one / base for one, base in zip(samples, measurement.reference_times_s, strict=True))
+        samples = tuple(sample / base for sample, base in zip(samples, measurement.reference_times_s, strict=True))
     logs = [math.log(sample) for sample in samples]
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
     return statistics.median(logs), error

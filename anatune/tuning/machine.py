@@ -119,17 +119,17 @@ def check_gpu(
     if present is None:
         from anatune.measure.cuda.detect import gpu_detection
 
-        found, why = gpu_detection(backend)
-        if device >= len(found):
+        gpus, why = gpu_detection(backend)
+        if device >= len(gpus):
             advice = "`anatune tune --build-only` builds here what a machine with the GPU can measure"
             if built:
                 advice = "take the folder of the manifest to a machine that has it"
             raise DeviceError(
                 f"tuning for {hardware.name} needs that GPU: {why}; {advice}"
-                if not found
-                else f"GPU {device} does not exist, expected 0 to {len(found) - 1}"
+                if not gpus
+                else f"GPU {device} does not exist, expected 0 to {len(gpus) - 1}"
             )
-        present = found[device]
+        present = gpus[device]
     assert isinstance(present, GpuSpec)
     differs = difference(hardware, present)
     if differs is None:

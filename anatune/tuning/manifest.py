@@ -88,12 +88,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def built(self) -> dict[str, Built]:
         """Return what became of each schedule, by its key."""
-        found: dict[str, Built] = {}
+        results: dict[str, Built] = {}
         for schedule, entry in zip(self.schedules(), self.entries, strict=True):
-            one = entry.artifact if entry.artifact is not None else entry.failure
-            assert one is not None
-            found[schedule.key] = one
-        return found
+            result = entry.artifact if entry.artifact is not None else entry.failure
+            assert result is not None
+            results[schedule.key] = result
+        return results
 
     def predictions(self) -> dict[str, float | None]:
         """Return the model's times by key of the schedule, s."""
@@ -192,12 +192,12 @@ def build_manifest(
     reference: GpuArtifact | None = None
     built: dict[str, Built] = {}
     failed = 0
-    for one in builds(schedules, hardware, path, limits=limits):
-        if isinstance(one, GpuArtifact):
-            reference = one
+    for result in builds(schedules, hardware, path, limits=limits):
+        if isinstance(result, GpuArtifact):
+            reference = result
             continue
-        built[one[0].key] = one[1]
-        failed += isinstance(one[1], Measurement)
+        built[result[0].key] = result[1]
+        failed += isinstance(result[1], Measurement)
         if progress is not None:
             progress(len(built), failed, len(schedules))
     assert reference is not None
@@ -285,6 +285,6 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 def _checked(artifact: GpuArtifact, where: Path) -> GpuArtifact:
     """Return the artifact with an absolute path; raise RunError if its cubin is not what was built."""
-    found = msgspec.structs.replace(artifact, image=str(where / Path(artifact.image).name))
-    read_image(found)
-    return found
+    absolute = msgspec.structs.replace(artifact, image=str(where / Path(artifact.image).name))
+    read_image(absolute)
+    return absolute

@@ -26,6 +26,11 @@ __all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult
 
 MOST_SHOWN = 20
 """Trials that a notebook shows of a session, fastest first."""
+_AS_THEY_ARE = (
+    *("correction", "num_resumed", "num_reused", "records", "session", "elapsed_s", "bound", "share_of_bound", "ended"),
+    *("stop_at", "patience", "estimate", "measure_s", "energy_j", "energy_of", "templates", "accuracy"),
+)
+"""What a result's JSON has under the names of its attributes."""
 _EARLIER = "measured in an earlier call, and is not there now"
 
 
@@ -274,28 +279,12 @@ class TuningResult:
             "plan_first": None if self.plan_first is None else self.plan_first.number,
             "best": None if self.best_trial is None else self.best_trial.number,
             "best_s": self.best_s,
-            "compare": None if self.compare is None else msgspec.to_builtins(self.compare),
+            "compare": msgspec.to_builtins(self.compare),
             "best_schedule": None if self.best_trial is None else msgspec.to_builtins(self.best_trial.schedule),
-            "correction": self.correction,
-            "num_resumed": self.num_resumed,
-            "num_reused": self.num_reused,
-            "records": self.records,
-            "session": self.session,
-            "elapsed_s": self.elapsed_s,
-            "bound": None if self.bound is None else msgspec.to_builtins(self.bound),
-            "share_of_bound": self.share_of_bound,
-            "ended": self.ended,
-            "stop_at": self.stop_at,
-            "patience": self.patience,
-            "estimate": None if self.estimate is None else msgspec.to_builtins(self.estimate),
-            "measure_s": self.measure_s,
-            "energy_j": self.energy_j,
-            "energy_of": self.energy_of,
-            "templates": self.templates,
-            "accuracy": self.accuracy,
+            **{name: msgspec.to_builtins(getattr(self, name)) for name in _AS_THEY_ARE},
             "workers": [
-                {**msgspec.to_builtins(one.worker), "best": None if one.best is None else one.best.number}
-                for one in self.shares
+                {**msgspec.to_builtins(share.worker), "best": None if share.best is None else share.best.number}
+                for share in self.shares
             ],
         }
 
@@ -316,14 +305,14 @@ def shares_of(trials: Sequence[Trial], workers: Sequence[WorkerState]) -> tuple[
     names = dict.fromkeys([*known, *(trial.measurement.worker for trial in trials)])
     if not any(names):
         return ()
-    found = []
+    shares = []
     for name in names:
         own = [trial for trial in trials if trial.measurement.worker == name]
         failed = sum(trial.measurement.time_s is None for trial in own)
         worker = known.get(name) or WorkerState(name, state="lost" if name else "ready", why=_EARLIER if name else "")
         counted = msgspec.structs.replace(worker, trials=len(own), failed=failed)
-        found.append(WorkerShare(counted, next(iter(rank_trials(own)), None)))
-    return tuple(found)
+        shares.append(WorkerShare(counted, next(iter(rank_trials(own)), None)))
+    return tuple(shares)
 
 
 class TuningInterrupted(KeyboardInterrupt):

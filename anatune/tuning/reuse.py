@@ -43,10 +43,10 @@ def recorded_leaders(
 
     The device is found by its name, as sessions that are resumed.
     """
-    found = store.leaders(
+    leaders = store.leaders(
         workload, hardware.name, threads, count, template=template, accuracy=accuracy, on_damage=on_damage
     )
-    return [record for record in found if same_device(record.session.hardware, hardware)]
+    return [record for record in leaders if same_device(record.session.hardware, hardware)]
 
 
 def session_to_resume(
@@ -58,15 +58,15 @@ def session_to_resume(
     """
     here = target.hardware
     same = [
-        one
-        for one in store.sessions(target.workload, here.name, target.threads, strategy, on_damage=on_damage)
-        if same_device(one.hardware, here)
-        and {name: one.settings.get(name) for name in (*target.conditions, "cold")}
+        session
+        for session in store.sessions(target.workload, here.name, target.threads, strategy, on_damage=on_damage)
+        if same_device(session.hardware, here)
+        and {name: session.settings.get(name) for name in (*target.conditions, "cold")}
         == {"cold": None, **target.conditions}
-        and one.settings.get("start", "model") == start
-        and target.asked_of(one) == target.asked
+        and session.settings.get("start", "model") == start
+        and target.asked_of(session) == target.asked
     ]
-    return next((one for one in reversed(same) if one.hardware == here), same[-1] if same else None)
+    return next((session for session in reversed(same) if session.hardware == here), same[-1] if same else None)
 
 
 def suggested_schedules(
@@ -74,13 +74,13 @@ def suggested_schedules(
 ) -> list[Schedule]:
     """Return the best `count` recorded schedules of a target that are legal here and now, fastest first."""
     here = (store, target.workload, target.hardware, target.threads, count)
-    found = [
+    leaders = [
         record
         for template in target.templates
         for record in recorded_leaders(*here, template=template.name, accuracy=target.accuracy, on_damage=on_damage)
     ]
-    found.sort(key=lambda record: record.trial.measurement.time_s or math.inf)
-    made = [msgspec.structs.replace(record.trial.schedule, hardware=source.hardware) for record in found]
+    leaders.sort(key=lambda record: record.trial.measurement.time_s or math.inf)
+    made = [msgspec.structs.replace(record.trial.schedule, hardware=source.hardware) for record in leaders]
     return [schedule for schedule in dict.fromkeys(made) if _is_legal(schedule, source)][:count]
 
 

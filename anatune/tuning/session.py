@@ -26,10 +26,11 @@ from anatune.records.choice import COMPARED
 from anatune.records.place import is_missing
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
+from anatune.resources import user_cache_folder
 from anatune.search.base import DEFAULT_STRATEGY
 from anatune.tuning.comparison import FinalComparison, Standing, choose_contenders, compare_contenders
 from anatune.tuning.cost import CostEstimate
-from anatune.tuning.cost_history import default_folder
+from anatune.tuning.cost_history import SessionCosts
 from anatune.tuning.ending import Ended, Ending
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.manifest import SOURCE
@@ -39,7 +40,6 @@ from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
 from anatune.tuning.reuse import MOST_REUSED, session_to_resume, suggested_schedules
-from anatune.tuning.session_costs import SessionCosts
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.source import Source, source_of_manifest, source_of_model
 from anatune.tuning.target import target_of
@@ -254,7 +254,7 @@ class TuningSession:
             counters = energy_counters(self._target.device)
         self._energy = EnergyMeter(counters or ())
         is_real = stand_ins.measurer is None and stand_ins.costs is None
-        self._costs = SessionCosts(default_folder() if is_real else stand_ins.costs)
+        self._costs = SessionCosts(user_cache_folder() if is_real else stand_ins.costs)
         self._ended: Ended | None = None
         self.damaged: list[str] = []
         self._num_resumed = self._num_reused = 0
@@ -358,12 +358,12 @@ class TuningSession:
         if self._store is None or not self._settings.resume:
             return []
         start, on_damage = self._settings.start, self.damaged.append
-        found = session_to_resume(self._store, self._target, self._strategy_name, start, on_damage)
-        if found is None:
+        session = session_to_resume(self._store, self._target, self._strategy_name, start, on_damage)
+        if session is None:
             return []
-        self._session, self._seed = found, found.seed
-        self._target = self._target._replace(hardware=found.hardware)
-        recorded = [record.trial for record in self._store.trials(session=found, on_damage=on_damage)]
+        self._session, self._seed = session, session.seed
+        self._target = self._target._replace(hardware=session.hardware)
+        recorded = [record.trial for record in self._store.trials(session=session, on_damage=on_damage)]
         return [trial for trial in recorded if trial.source != COMPARED]
 
     def _suggested(self) -> list[Schedule]:
@@ -403,7 +403,7 @@ class TuningSession:
         if reason is not None:  # no end yet: what is on its way may be better, and patience begins anew
             return None
         # With several devices none waits for the answer of another one.
-        return questions.next(ahead=sum(one.state == "ready" and one.measures for one in self._workers) > 1)
+        return questions.next(ahead=sum(worker.state == "ready" and worker.measures for worker in self._workers) > 1)
 
     def _reason(self, questions: Questions) -> Ended | None:
         """Return why nothing more is asked for; None: go on."""
@@ -439,7 +439,7 @@ class TuningSession:
     def _record(self, trial: Trial) -> None:
         if self._store is not None and self._session is not None:
             by = trial.measurement.worker
-            worker = next((one for one in self._workers if one.name == by), None) if by else None
+            worker = next((worker for worker in self._workers if worker.name == by), None) if by else None
             self._store.append(self._session, trial, worker.environment if worker is not None else None)
 
     def _compare(self, measurer: MeasurerLike) -> None:
@@ -512,7 +512,7 @@ class TuningSession:
             workload=self._target.workload,
             hardware=self._target.hardware,
             threads=self._target.threads,
-            templates=tuple(one.name for one in self._target.templates),
+            templates=tuple(template.name for template in self._target.templates),
             accuracy=self._target.accuracy,
             strategy=self._strategy_name,
             seed=self._seed,

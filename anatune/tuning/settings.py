@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -64,7 +65,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        checked = {
+        checked: dict[str, Any] = {
             "trials": checked_integer("tune: trials", self.trials, 1, MOST_TRIALS),
             "strategy": check_strategy(self.strategy),
             "start": check_start(self.start),

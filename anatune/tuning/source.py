@@ -95,9 +95,9 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
     best, *others = members.values()
     made = SharedStrategy(tuple(members.values())) if others else best.strategy
     # The default's where they are equal, as in a plan.
-    chosen = min(members.values(), key=lambda one: float(one.model.times(one.ranked[:1])[0][0]))
+    chosen = min(members.values(), key=lambda member: float(member.model.times(member.ranked[:1])[0][0]))
     first = chosen.model.space.schedule_of(chosen.ranked[0])
-    bound = _bound(target, here, [one.model for one in members.values()])
+    bound = _bound(target, here, [member.model for member in members.values()])
     measurer = measurer_of(target.hardware)
     return Source(made, first, here, predicted, _program, measurer, bound, corrected_by)
 

@@ -53,7 +53,7 @@ class Target(NamedTuple):
     @property
     def asked(self) -> dict[str, Any]:
         """Which schedules are candidates, as sessions record it: sessions that differ in it are not resumed."""
-        return {"templates": [one.name for one in self.templates], "accuracy": self.accuracy}
+        return {"templates": [template.name for template in self.templates], "accuracy": self.accuracy}
 
     def asked_of(self, session: Session) -> dict[str, Any]:
         """Return the same of a recorded session; older ones had one template, and standard arithmetic."""

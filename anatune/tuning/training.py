@@ -62,10 +62,10 @@ class Family(NamedTuple):
     def workloads(self) -> list[MeasuredWorkload]:
         """Return what it is trained on, a workload once, however many kinds of sessions measured it."""
         counts: dict[str, list[int]] = {}
-        for one in self.measured:
-            count = counts.setdefault(str(one.workload), [0, 0])
-            count[0] += len(one.time_s)
-            count[1] += int(np.isnan(one.time_s).sum())
+        for points in self.measured:
+            count = counts.setdefault(str(points.workload), [0, 0])
+            count[0] += len(points.time_s)
+            count[1] += int(np.isnan(points.time_s).sum())
         return [MeasuredWorkload(name, *count) for name, count in counts.items()]
 
     @property
@@ -134,19 +134,21 @@ def families_of(records: Iterable[Record], min_trials: int = MIN_TRIALS) -> list
     RecordError
         One log of another tuner was imported as two workloads: held out, one would be predicted by the other.
     """
-    found: dict[tuple[str, str, str], dict[tuple[Workload, int], list[_Recorded]]] = {}
+    by_family: dict[tuple[str, str, str], dict[tuple[Workload, int], list[_Recorded]]] = {}
     for record in records:
         trial = record.trial
         if trial.measurement.outcome in _LOST:
             continue
         kernels = trial.source if trial.source in FOREIGN else "anatune"
-        family = found.setdefault((record.session.hardware.name, trial.schedule.template, kernels), {})
+        family = by_family.setdefault((record.session.hardware.name, trial.schedule.template, kernels), {})
         family.setdefault((record.session.workload, trial.threads), []).append((record, trial))
     families = []
-    for (_, template, kernels), workloads in found.items():
+    for (_, template, kernels), workloads in by_family.items():
         _check_names(workloads)
         measured = [_measured(trials, template) for trials in workloads.values()]
-        kept = [one for one in measured if one is not None and int(np.isfinite(one.time_s).sum()) >= min_trials]
+        kept = [
+            points for points in measured if points is not None and int(np.isfinite(points.time_s).sum()) >= min_trials
+        ]
         if kept:
             hardware = next(iter(workloads.values()))[-1][0].session.hardware
             families.append(Family(hardware, template, kernels, kept, len(measured) - len(kept)))
@@ -214,21 +216,23 @@ def judge(
         LightGBM or scikit-learn is not installed.
     """
     own = family.measured
-    time_s = np.concatenate([one.time_s for one in own])
+    time_s = np.concatenate([points.time_s for points in own])
     seen = [other for other in others if (other.template, other.kernels) == (family.template, family.kernels)]
-    together = [one for other in seen for one in other.measured]
+    together = [points for other in seen for points in other.measured]
     by_device = plain_by_device = None
-    has_others = len({one.device for one in together}) > 1
+    has_others = len({points.device for points in together}) > 1
     first = 0.5 if has_others else 1.0
     by_workload = _quality(own, cross_fit(own, "workload", options, progress=lambda share: progress(first * share)))
     if has_others:
         times = cross_fit(together, "device", options, progress=lambda share: progress(first + (1.0 - first) * share))
-        pairs = [(one, found) for one, found in zip(together, times, strict=True) if one.device == own[0].device]
-        by_device = _quality([one for one, _ in pairs], [found for _, found in pairs])
-        plain_by_device = _quality(own, [one.table.time_s for one in own])
+        pairs = [
+            (points, scored) for points, scored in zip(together, times, strict=True) if points.device == own[0].device
+        ]
+        by_device = _quality([points for points, _ in pairs], [scored for _, scored in pairs])
+        plain_by_device = _quality(own, [points.table.time_s for points in own])
     return Judgement(
         len(family.workloads), len(time_s), int(np.isnan(time_s).sum()),
-        _quality(own, [one.table.time_s for one in own]), by_workload, plain_by_device, by_device,
+        _quality(own, [points.table.time_s for points in own]), by_workload, plain_by_device, by_device,
     )  # fmt: skip
 
 
@@ -236,15 +240,15 @@ def _quality(measured: Sequence[MeasuredPoints], times: Sequence[Floats | None])
     """Return the medians over workloads; None if one was not scored."""
     from scipy.stats import spearmanr
 
-    if not measured or any(found is None for found in times):
+    if not measured or any(scored is None for scored in times):
         return None
     ranks, regrets, firsts = [], [], []
-    for one, found in zip(measured, times, strict=True):
-        assert found is not None
-        good = np.isfinite(one.time_s)
-        ranks.append(float(spearmanr(found[good], one.time_s[good])[0]))
-        order = np.lexsort((found, one.table.rule != 0))
-        slower = np.where(good, one.time_s, np.inf)[order] / np.nanmin(one.time_s)
+    for points, scored in zip(measured, times, strict=True):
+        assert scored is not None
+        good = np.isfinite(points.time_s)
+        ranks.append(float(spearmanr(scored[good], points.time_s[good])[0]))
+        order = np.lexsort((scored, points.table.rule != 0))
+        slower = np.where(good, points.time_s, np.inf)[order] / np.nanmin(points.time_s)
         regrets.append(float(slower[:_TOP].min()))
         firsts.append(float(slower[np.isfinite(slower)][0]))  # what fails is passed over
     first = float(np.exp(np.mean(np.log(firsts))))
@@ -287,7 +291,7 @@ def train(
     model = fit_residual(family.measured, options)
     data = DataSource(
         source, "the user's own", "anatune records", (family.hardware.name,),
-        tuple(one.workload for one in family.workloads), judgement.num_trials, judgement.num_failed,
+        tuple(workload.workload for workload in family.workloads), judgement.num_trials, judgement.num_failed,
     )  # fmt: skip
     card = Card(
         name=family.name, kernels=family.kernels, template=family.template, devices=(family.hardware.name,), vendors=(),

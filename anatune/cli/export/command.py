@@ -7,19 +7,19 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anatune.cli.options import RECORDS, Accuracy, AsJson, Template, checked_place
+from anatune.cli.export.source import Asked, find_range, find_schedule
+from anatune.cli.options import AsJson, spread
 from anatune.cli.output import note, print_json, print_text
 from anatune.cli.outputs import MANIFEST, move_export
-from anatune.cli.workload import with_workload_words
+from anatune.cli.workload import WorkloadOptions
 from anatune.files import Output, make_folder, temporary_folder
 
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
-    from anatune.model.ranges.plan import RangePlan
 
 __all__ = ["export"]
 
@@ -48,78 +48,34 @@ def _check_name(value: str | None) -> str | None:
     return value
 
 
-@with_workload_words(_Words)
+@spread
 def export(
-    words: list[str],
-    chosen: dict[str, Any],
-    hw: Annotated[
-        str | None,
-        typer.Option(
-            "--hw",
-            metavar="NAME",
-            help="With --records: what was measured on this hardware. Without: the plan's first choice for it.",
-        ),
-    ] = None,
-    records: Annotated[
-        Any,
-        typer.Option(
-            "--records",
-            metavar=RECORDS,
-            parser=checked_place,
-            help="Take the best schedule of this record file or server.",
-        ),
-    ] = None,
-    form: Annotated[
-        Literal["so", "o", "a", "tvm"] | None,
-        typer.Option(
-            "--format",
-            help="CPUs: a shared library (so, the default), an object (o) or a static library (a), with a C header. "
-            "tvm: an IRModule as JSON.",
-        ),
-    ] = None,
-    target: Annotated[
-        Literal["cpu", "cuda"] | None,
-        typer.Option(
-            "--target",
-            help="cuda: CUDA C, a cubin and a C header that launches it; no GPU is needed.  [default: the schedule's]",
-        ),
-    ] = None,
-    template: Template = None,
-    accuracy: Accuracy = "standard",
+    options: WorkloadOptions,
+    asked: Asked,
+    words: _Words = None,
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder; made if it is missing.")] = Path("."),
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", callback=_check_name, help="C function.  [default: from the workload]"),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            metavar="T",
-            min=1,
-            help="CPUs: threads of parallel loops; with --records only what was measured with so many.  "
-            "[default: what it was tuned or planned for]",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
-    from anatune.cli.export.source import Asked, find_range, find_schedule
+    from anatune.cli.export.files import write_range, write_schedule
 
-    asked = Asked(words, chosen, records, hw, target, template, accuracy, form, threads)
-    write: Callable[..., dict[str, Any]]
-    if plan := find_range(asked):
+    write: Callable[[Path], dict[str, Any]]
+    if plan := find_range(asked, words or [], options):
         extents = plan.workload.extents
         title = name or f"{_identifier(plan.programs[-1].schedule)}_{plan.workload.axis}_{extents[0]}_to_{extents[-1]}"
-        write = functools.partial(_write_range, plan, title)
+        write = functools.partial(write_range, plan, title, asked.form or "so", asked.threads)
     else:
-        schedule, tuned_threads = find_schedule(asked)
+        schedule, threads = find_schedule(asked, words or [], options)
         title = name or _identifier(schedule)
-        write, threads = functools.partial(_write, schedule, title), threads or tuned_threads
+        write = functools.partial(write_schedule, schedule, title, asked.form or "so", asked.threads or threads)
     make_folder(output)
     Output(output / f"{title}.json", MANIFEST)  # looked at before anything is built
     with temporary_folder(output) as scratch:
-        manifest = write(scratch, form, threads)
+        manifest = write(scratch)
         _note_replaced(output / f"{title}.json", manifest)
         path = move_export(scratch, output, title, manifest)
     if as_json:
@@ -131,25 +87,6 @@ def export(
     lines += [str(function["prototype"]) for function in manifest["functions"] if "prototype" in function]
     lines += [str(manifest[key]) for key in ("supported",) if key in manifest]
     print_text("\n".join(lines))
-
-
-def _write(schedule: Schedule, name: str, folder: Path, form: str | None, threads: int) -> dict[str, Any]:
-    """Write the files of an export, but for its manifest, which is returned."""
-    from anatune.cli.export.files import export_cuda, export_library, export_module
-    from anatune.cli.export.source import is_gpu
-
-    if form == "tvm":
-        return export_module(schedule, name, folder, threads)
-    if is_gpu(schedule.hardware):
-        return export_cuda(schedule, name, folder)
-    return export_library(schedule, name, folder, form or "so", threads)
-
-
-def _write_range(plan: RangePlan, name: str, folder: Path, form: str | None, threads: int | None) -> dict[str, Any]:
-    """Write the files of a range, but for its manifest, which is returned."""
-    from anatune.cli.export.files import export_range
-
-    return export_range(plan, name, folder, form or "so", threads or plan.hardware.most_threads or 1)
 
 
 def _identifier(schedule: Schedule) -> str:

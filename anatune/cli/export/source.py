@@ -3,36 +3,66 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
+import typer
+
+from anatune.cli.options import Accuracy, Template, records_option
 from anatune.cli.output import UsageError, note_once
-from anatune.cli.workload import refuse_workload_options
+from anatune.cli.workload import WorkloadOptions
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.core.schedule import Schedule
     from anatune.core.workload.nest import Workload
     from anatune.model.ranges.plan import RangePlan
-    from anatune.records.place import RecordPlace
 
-__all__ = ["Asked", "find_range", "find_schedule", "is_gpu"]
-
-
-class Asked(NamedTuple):
-    """What the command line says: the words, a workload's options by name, and what else chooses a schedule."""
-
-    words: list[str]
-    options: dict[str, Any]
-    records: RecordPlace | None
-    hw: str | None
-    target: str | None
-    template: str | None
-    accuracy: str
-    form: str | None
-    threads: int | None
+__all__ = ["Asked", "find_range", "find_schedule"]
 
 
-def find_schedule(asked: Asked) -> tuple[Schedule, int]:
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What chooses a schedule, and what is made of it."""
+
+    hw: Annotated[
+        str | None,
+        typer.Option(
+            "--hw",
+            metavar="NAME",
+            help="With --records: what was measured on this hardware. Without: the plan's first choice for it.",
+        ),
+    ] = None
+    records: Annotated[Any, records_option("Take the best schedule of this record file or server.")] = None
+    form: Annotated[
+        Literal["so", "o", "a", "tvm"] | None,
+        typer.Option(
+            "--format",
+            help="CPUs: a shared library (so, the default), an object (o) or a static library (a), with a C header. "
+            "tvm: an IRModule as JSON.",
+        ),
+    ] = None
+    target: Annotated[
+        Literal["cpu", "cuda"] | None,
+        typer.Option(
+            "--target",
+            help="cuda: CUDA C, a cubin and a C header that launches it; no GPU is needed.  [default: the schedule's]",
+        ),
+    ] = None
+    template: Template = None
+    accuracy: Accuracy = "standard"
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="T",
+            min=1,
+            help="CPUs: threads of parallel loops; with --records only what was measured with so many.  "
+            "[default: what it was tuned or planned for]",
+        ),
+    ] = None
+
+
+def find_schedule(asked: Asked, words: list[str], options: WorkloadOptions) -> tuple[Schedule, int]:
     """Return the schedule that is asked for, and the threads it was tuned for.
 
     Raises
@@ -43,19 +73,19 @@ def find_schedule(asked: Asked) -> tuple[Schedule, int]:
         There is no such file, record or legal schedule.
     """
     if asked.records is not None:
-        found = _from_records(asked, asked.records)
+        chosen = _from_records(asked, words, options)
     elif asked.hw is not None:
-        found = _from_plan(asked, asked.hw)
+        chosen = _from_plan(asked, words, options)
     else:
-        found = _from_file(asked)
-    schedule, _ = found
+        chosen = _from_file(words, options)
+    schedule, _ = chosen
     _check(asked, schedule.hardware)
     if asked.template not in (None, schedule.template):
         raise UsageError(f"--template {asked.template}: the schedule is of the template {schedule.template}")
-    return found
+    return chosen
 
 
-def find_range(asked: Asked) -> RangePlan | None:
+def find_range(asked: Asked, words: list[str], options: WorkloadOptions) -> RangePlan | None:
     """Return the plan for a range that a file holds; None: it holds something else, or no file is asked for.
 
     Raises
@@ -65,19 +95,17 @@ def find_range(asked: Asked) -> RangePlan | None:
     """
     from anatune.core.workload.ranges import has_range
 
-    if has_range(asked.words):
+    if has_range(words):
         raise UsageError(
-            f"{' '.join(asked.words)} has a range of extents; plan it first: anatune plan --hw NAME "
-            f"{' '.join(asked.words)} --json > range.json, then anatune export range.json"
+            f"{' '.join(words)} has a range of extents; plan it first: anatune plan --hw NAME "
+            f"{' '.join(words)} --json > range.json, then anatune export range.json"
         )
-    if asked.records is not None or asked.hw is not None or len(asked.words) != 1:
+    if asked.records is not None or asked.hw is not None or len(words) != 1:
         return None
-    import msgspec
-
     from anatune.files import read_file
     from anatune.model.ranges.plan import RangePlan
 
-    path = Path(asked.words[0])
+    path = Path(words[0])
     try:
         tree = msgspec.json.decode(read_file(path)) if path.is_file() else {}
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -86,23 +114,18 @@ def find_range(asked: Asked) -> RangePlan | None:
     if "intervals" not in tree:
         return None
     plan = RangePlan.from_json(msgspec.json.encode(tree))
-    refuse_workload_options(asked.options, "is for a WORKLOAD, a plan has its own")
+    options.refuse("is for a WORKLOAD, a plan has its own")
     _check(asked, plan.hardware)
     if asked.form == "tvm":
         raise UsageError("--format tvm is for single schedules, the file is a plan for a range; say so, o or a")
-    if asked.template not in (None, *(one.schedule.template for one in plan.programs)):
+    if asked.template not in (None, *(program.schedule.template for program in plan.programs)):
         raise UsageError(f"--template {asked.template}: the programs are of another template")
     return plan
 
 
-def is_gpu(hardware: GpuSpec | CpuSpec) -> bool:
-    """Whether the hardware is a GPU."""
-    return hardware.kind == "gpu"
-
-
 def _check(asked: Asked, hardware: GpuSpec | CpuSpec) -> None:
     """Raise UsageError where an option does not go with the hardware."""
-    kind = "cuda" if is_gpu(hardware) else "cpu"
+    kind = "cuda" if hardware.kind == "gpu" else "cpu"
     if asked.target not in (None, kind):
         raise UsageError(f"--target {asked.target}: the schedule is for {hardware.name}; leave it out or say {kind}")
     if kind == "cuda" and asked.threads is not None:
@@ -114,19 +137,17 @@ def _check(asked: Asked, hardware: GpuSpec | CpuSpec) -> None:
         )
 
 
-def _workload(asked: Asked, example: str) -> Workload:
-    from anatune.core.workload.text import parse_workload
-
-    if not asked.words:
+def _workload(words: list[str], options: WorkloadOptions, example: str) -> Workload:
+    if not words:
         raise UsageError(f"the workload is missing; write for example anatune export {example}")
-    return parse_workload(asked.words, **asked.options)
+    return options.parse(words)
 
 
 def _cores(schedule: Schedule) -> int:
     return schedule.hardware.most_threads or 1
 
 
-def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
+def _from_plan(asked: Asked, words: list[str], options: WorkloadOptions) -> tuple[Schedule, int]:
     """Return the plan's first choice, and the cores that it was planned for."""
     from anatune.api import hardware, plan
     from anatune.codegen.compat import gpu_target_of
@@ -135,10 +156,10 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
     from anatune.core.hardware.spec import GpuSpec
     from anatune.errors import SpaceError
 
-    if len(asked.words) == 1 and Path(asked.words[0]).is_file():
-        raise UsageError(f"{asked.words[0]} is a file, which says what it is for; leave out --hw")
-    workload = _workload(asked, "--hw rtx3090 matmul 512x4096x1024")
-    spec = hardware(hw)
+    if len(words) == 1 and Path(words[0]).is_file():
+        raise UsageError(f"{words[0]} is a file, which says what it is for; leave out --hw")
+    workload = _workload(words, options, "--hw rtx3090 matmul 512x4096x1024")
+    spec = hardware(str(asked.hw))
     _check(asked, spec)  # better before a search than after it
     if isinstance(spec, GpuSpec):
         gpu_target_of(spec)
@@ -152,20 +173,19 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
     return schedules[0], _cores(schedules[0])
 
 
-def _from_file(asked: Asked) -> tuple[Schedule, int]:
+def _from_file(words: list[str], options: WorkloadOptions) -> tuple[Schedule, int]:
     """Return the schedule of a file, and the cores that it was planned for."""
     from anatune.core.schedule import Schedule
     from anatune.errors import SpaceError
     from anatune.files import read_file
 
-    words = asked.words
     if len(words) != 1:
         got = f"got {' '.join(words)!r}" if words else "it is missing"
         raise UsageError(
             f"expected a schedule file, {got}; write anatune export FILE.json, or --records FILE WORKLOAD, "
             "or --hw NAME WORKLOAD"
         )
-    refuse_workload_options(asked.options, "is for a WORKLOAD, a schedule file has its own")
+    options.refuse("is for a WORKLOAD, a schedule file has its own")
     path = Path(words[0])
     try:
         schedule = Schedule.from_json(read_file(path))
@@ -174,13 +194,13 @@ def _from_file(asked: Asked) -> tuple[Schedule, int]:
     return schedule, _cores(schedule)
 
 
-def _from_records(asked: Asked, records: RecordPlace) -> tuple[Schedule, int]:
+def _from_records(asked: Asked, words: list[str], options: WorkloadOptions) -> tuple[Schedule, int]:
     """Return the best recorded schedule of a workload, and the threads it was measured with."""
     from anatune.core.accuracy import RELAXED
     from anatune.errors import RecordError
     from anatune.records.store import RecordStore
 
-    workload = _workload(asked, "--records FILE matmul 64x64x64")
+    workload, records = _workload(words, options, "--records FILE matmul 64x64x64"), asked.records
     with RecordStore(records, read_only=True) as store:
         best = store.best(
             workload, asked.hw, asked.threads, template=asked.template, accuracy=asked.accuracy, on_damage=note_once()
@@ -195,9 +215,9 @@ def _from_records(asked: Asked, records: RecordPlace) -> tuple[Schedule, int]:
         )
     if best is None:
         only = {"on": asked.hw, "of the template": asked.template, "with --threads": asked.threads}
-        words = [workload.describe(), *(f"{word} {value}" for word, value in only.items() if value is not None)]
+        what = [workload.describe(), *(f"{word} {value}" for word, value in only.items() if value is not None)]
         raise RecordError(
-            f"{records}: has no trial of {' '.join(words)} that ran; `anatune records list --records {records}` "
+            f"{records}: has no trial of {' '.join(what)} that ran; `anatune records list --records {records}` "
             "shows those it has"
         )
     return best.trial.schedule, best.trial.threads

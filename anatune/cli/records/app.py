@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.options import Accuracy, AsJson
+from anatune.cli.options import Accuracy, AsJson, spread
 from anatune.cli.output import UsageError, note_once, print_json, print_lines, print_text
 from anatune.cli.panels import Grouped
 from anatune.cli.records.export import export_records
 from anatune.cli.records.import_ import import_records
 from anatune.cli.records.merge import merge_records
-from anatune.cli.records.place import (
-    AnyRecordFile,
-    Limit,
-    OfHardware,
-    OfThreads,
-    OutcomeName,
-    SessionStart,
-    Words,
-    WorkerName,
-    opened,
-    place,
-    session_id,
-)
+from anatune.cli.records.place import Selection, Trials, Words, opened
 from anatune.cli.records.report import report_records
 from anatune.cli.records.train import train_corrections
-from anatune.cli.workload import with_workload_words
+from anatune.cli.workload import WorkloadOptions
 
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
@@ -50,91 +38,79 @@ app.command("train", cls=Grouped)(train_corrections)
 
 
 @app.command("list", cls=Grouped)
-@with_workload_words(Words)
+@spread
 def list_records(
-    words: list[str],
-    chosen: dict[str, Any],
-    records: AnyRecordFile = None,
-    hw: OfHardware = None,
-    threads: OfThreads = None,
-    session: SessionStart = None,
-    outcome: OutcomeName = None,
-    worker: WorkerName = None,
-    limit: Limit = None,
+    options: WorkloadOptions,
+    which: Trials,
+    words: Words = None,
     sessions: Annotated[bool, typer.Option("--sessions", help="One line a session instead of one a trial.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the trials of a record file or server, one a line, or its sessions."""
     from anatune.report.records import trial_lines
 
-    path, workload = place(words, chosen, records)
+    path, workload = which.named(words, options)
     with opened(path) as store:
-        only = session_id(store, session)
         if sessions:
-            if outcome is not None or limit is not None or worker is not None:
-                raise UsageError(
-                    "--outcome, --worker and --limit choose trials, --sessions lists sessions; leave one out"
-                )
-            _list_sessions(store, workload, hw, threads, only, as_json)
+            _list_sessions(store, workload, which, as_json)
             return
-        found = store.trials(workload, hw, only, threads, outcome, limit, worker=worker, on_damage=note_once())
+        trials = store.trials(**which.keywords(store, workload), on_damage=note_once())
     if as_json:
-        print_json([_tree(record) for record in found])
-    elif found:
-        print_lines(trial_lines(found))
+        print_json([_tree(record) for record in trials])
+    elif trials:
+        print_lines(trial_lines(trials))
     else:
         print_text(f"no trials in {path} meet the conditions")
 
 
-def _list_sessions(
-    store: RecordStore,
-    workload: Workload | None,
-    hw: str | None,
-    threads: int | None,
-    only: str | None,
-    as_json: bool,
-) -> None:
+def _list_sessions(store: RecordStore, workload: Workload | None, which: Trials, as_json: bool) -> None:
     from anatune.core.accuracy import RELAXED
     from anatune.records.export import workload_text
     from anatune.report.records import session_lines
 
-    told = note_once()
-    found = [one for one in store.sessions(workload, hw, threads, on_damage=told) if only in (None, one.id)]
-    counts = {one.id: store.counts(one) for one in found}
+    told, only = note_once(), which.session_id(store)
+    if which.outcome is not None or which.limit is not None or which.worker is not None:
+        raise UsageError("--outcome, --worker and --limit choose trials, --sessions lists sessions; leave one out")
+    sessions = [
+        session
+        for session in store.sessions(workload, which.hw, which.threads, on_damage=told)
+        if only in (None, session.id)
+    ]
+    counts = {session.id: store.counts(session) for session in sessions}
     if as_json:
         print_json(
             [
                 {
-                    "id": one.id,
-                    "created_utc": one.created_utc,
-                    "workload": workload_text(one.workload),
-                    "hardware": one.hardware.name,
-                    "threads": one.threads,
-                    "strategy": one.strategy,
-                    "seed": one.seed,
-                    "settings": one.settings,
-                    "environment": one.environment,
-                    "trials": {outcome.value: number for outcome, number in counts[one.id].items()},
+                    "id": session.id,
+                    "created_utc": session.created_utc,
+                    "workload": workload_text(session.workload),
+                    "hardware": session.hardware.name,
+                    "threads": session.threads,
+                    "strategy": session.strategy,
+                    "seed": session.seed,
+                    "settings": session.settings,
+                    "environment": session.environment,
+                    "trials": {outcome.value: number for outcome, number in counts[session.id].items()},
                 }
-                for one in found
+                for session in sessions
             ]
         )
-    elif found:
-        bests = {one.id: store.best(one.workload, session=one, accuracy=RELAXED, on_damage=told) for one in found}
-        print_lines(session_lines(found, counts, bests))
+    elif sessions:
+        bests = {
+            session.id: store.best(session.workload, session=session, accuracy=RELAXED, on_damage=told)
+            for session in sessions
+        }
+        print_lines(session_lines(sessions, counts, bests))
     else:
         print_text(f"no sessions in {store.path} meet the conditions")
 
 
 @app.command("best", cls=Grouped)
-@with_workload_words(Words)
+@spread
 def best(
-    words: list[str],
-    chosen: dict[str, Any],
-    records: AnyRecordFile = None,
-    hw: OfHardware = None,
-    threads: OfThreads = None,
-    session: SessionStart = None,
+    options: WorkloadOptions,
+    which: Selection,
+    words: Words = None,
     accuracy: Accuracy = "standard",
     as_json: AsJson = False,
 ) -> None:
@@ -148,15 +124,15 @@ def best(
     from anatune.core.accuracy import RELAXED
     from anatune.report.records import best_lines
 
-    path, workload = place(words, chosen, records)
+    path, workload = which.named(words, options)
     with opened(path) as store:
-        only = session_id(store, session)
-        found = store.bests(workload, hw, threads, only, accuracy=accuracy, on_damage=note_once())
-        hidden = not found and store.bests(workload, hw, threads, only, accuracy=RELAXED, on_damage=lambda text: None)
+        selected = (workload, which.hw, which.threads, which.session_id(store))
+        bests = store.bests(*selected, accuracy=accuracy, on_damage=note_once())
+        hidden = not bests and store.bests(*selected, accuracy=RELAXED, on_damage=lambda text: None)
     if as_json:
-        print_json([_tree(record) for record in found])
-    elif found:
-        print_lines(best_lines(found))
+        print_json([_tree(record) for record in bests])
+    elif bests:
+        print_lines(best_lines(bests))
     else:
         more = f"; --accuracy {RELAXED} shows some" if hidden else ""
         print_text(f"no trials in {path} that ran meet the conditions{more}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile
+from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile, spread
 from anatune.cli.output import UsageError, print_json, print_lines, print_text
 from anatune.cli.progress import Progress
-from anatune.cli.workload import refuse_workload_options, with_workload_words
+from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _Words = Annotated[
 ]
 
 
-@with_workload_words(_Words)
+@spread
 def import_records(
     file: Annotated[
         Path,
@@ -39,8 +39,8 @@ def import_records(
             help="JSON lines of `anatune records export`, or a log of AutoTVM, Ansor, MetaSchedule or Kernel Tuner.",
         ),
     ],
-    words: list[str],
-    chosen: dict[str, Any],
+    options: WorkloadOptions,
+    words: _Words = None,
     records: RecordFile = DEFAULT_RECORDS,
     hw: Annotated[
         str | None,
@@ -58,15 +58,14 @@ def import_records(
     contradicts --hw or WORKLOAD, or that anatune's templates cannot express, is left out and counted by reason. What
     was imported before is not recorded again.
     """
-    from anatune.core.workload.text import parse_workload
     from anatune.records.export import import_json_lines
     from anatune.records.foreign import is_export
     from anatune.records.store import RecordStore
 
     if not words:
-        refuse_workload_options(chosen, "is of a workload, and none is given; leave it out")
+        options.parse_any(words)
     if not is_export(file):
-        _import_foreign(file, parse_workload(words, **chosen) if words else None, records, hw, as_json)
+        _import_foreign(file, options.parse_any(words), records, hw, as_json)
         return
     if words or hw is not None:
         raise UsageError(f"{file} is an export of anatune's, which names device and workload; leave both out")
@@ -89,27 +88,27 @@ def _import_foreign(file: Path, workload: Workload | None, records: RecordPlace,
     hardware = None if hw is None else api.hardware(hw)
     with Progress() as progress:
         progress.begin(f"reading {file}")
-        found = read_foreign(file, hardware, workload, _function_reader)
-        if not found.trials:
-            why = reasons_text(found.left_out) or "it is empty"
-            raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
+        log = read_foreign(file, hardware, workload, _function_reader)
+        if not log.trials:
+            why = reasons_text(log.left_out) or "it is empty"
+            raise RecordError(f"{file}: nothing to import from this {log.kind} log: {why}")
         with RecordStore(records) as store:
-            imported = record_foreign(store, found, file)
+            imported = record_foreign(store, log, file)
     if not as_json:
-        print_lines(import_lines(store.path, found.kind, imported, found.left_out))
+        print_lines(import_lines(store.path, log.kind, imported, log.left_out))
         return
     tasks = [
         {
-            "hardware": one.hardware.name,
-            "workload": workload_text(one.workload),
-            "trials": one.rows,
-            "failed": one.failed,
-            "known": one.known,
+            "hardware": task.hardware.name,
+            "workload": workload_text(task.workload),
+            "trials": task.rows,
+            "failed": task.failed,
+            "known": task.known,
         }
-        for one in imported
+        for task in imported
     ]
     print_json(
-        {"kind": found.kind, "trials": sum(one.rows for one in imported), "tasks": tasks, "left_out": found.left_out}
+        {"kind": log.kind, "trials": sum(task.rows for task in imported), "tasks": tasks, "left_out": log.left_out}
     )
 
 

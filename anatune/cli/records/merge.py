@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from anatune.cli.options import AsJson, checked_place
-from anatune.cli.output import UsageError, note, print_json, print_text
+from anatune.cli.output import UsageError, print_json, print_text
 from anatune.cli.progress import Progress
-from anatune.errors import RecordError
+from anatune.cli.records.place import Damaged
 
 __all__ = ["merge_records"]
 
@@ -32,25 +32,19 @@ def merge_records(
     from anatune.records.merge import merge
     from anatune.records.store import RecordStore
 
-    *sources, into = [checked_place(one) for one in stores]
+    *sources, into = [checked_place(store) for store in stores]
     if not sources:
         raise UsageError("expected two stores at least: anatune records merge SOURCE... INTO")
-    damaged: list[str] = []
-
-    def report(text: str) -> None:
-        damaged.append(text)
-        note(f"note: {text}")
-
+    damaged = Damaged()
     with ExitStack() as opened, Progress() as progress:
         # All sources first: one that is missing is said before anything is written.
         read = [opened.enter_context(RecordStore(source, read_only=True)) for source in sources]
         written = opened.enter_context(RecordStore(into))
-        told = [merge(one, written, on_damage=report, progress=progress.count("merging")) for one in read]
+        told = [merge(store, written, on_damage=damaged, progress=progress.count("merging")) for store in read]
     if as_json:
-        print_json([{"source": str(source), **one._asdict()} for source, one in zip(sources, told, strict=True)])
+        print_json([{"source": str(source), **new._asdict()} for source, new in zip(sources, told, strict=True)])
     else:
-        for source, one in zip(sources, told, strict=True):
-            there = f", {one.known} trials were there" if one.known else ""
-            print_text(f"{into}: {one.sessions} sessions and {one.trials} trials of {source} are new{there}")
-    if damaged:
-        raise RecordError(f"{len(damaged)} rows of the sources are damaged and were left out; all others are merged")
+        for source, new in zip(sources, told, strict=True):
+            there = f", {new.known} trials were there" if new.known else ""
+            print_text(f"{into}: {new.sessions} sessions and {new.trials} trials of {source} are new{there}")
+    damaged.check(f"{damaged.num_rows} rows of the sources", "merged")

@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
-from anatune.cli.options import DEFAULT_RECORDS, RECORDS, checked_place
-from anatune.cli.output import UsageError
-from anatune.cli.workload import refuse_workload_options
+from anatune.cli.options import DEFAULT_RECORDS, checked_place, records_option
+from anatune.cli.output import UsageError, note
+from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
 
 if TYPE_CHECKING:
@@ -18,19 +19,7 @@ if TYPE_CHECKING:
     from anatune.records.place import RecordPlace
     from anatune.records.store import RecordStore
 
-__all__ = [
-    "AnyRecordFile",
-    "Limit",
-    "OfHardware",
-    "OfThreads",
-    "OutcomeName",
-    "SessionStart",
-    "Words",
-    "WorkerName",
-    "opened",
-    "place",
-    "session_id",
-]
+__all__ = ["Damaged", "OutcomeName", "Place", "Selection", "Trials", "Words", "WorkerName", "opened"]
 
 Words = Annotated[
     list[str] | None,
@@ -38,25 +27,6 @@ Words = Annotated[
         metavar="WORKLOAD...",
         help="Only its trials: an operator and its extents or a named layer, as for `anatune plan`.",
     ),
-]
-AnyRecordFile = Annotated[
-    Any,
-    typer.Option(
-        "--records",
-        metavar=RECORDS,
-        parser=checked_place,
-        help=f"The record file or server.  [default: {DEFAULT_RECORDS}]",
-        show_default=False,
-    ),
-]
-OfHardware = Annotated[
-    str | None, typer.Option("--hw", metavar="NAME", help="Only what was measured on hardware of this name.")
-]
-OfThreads = Annotated[
-    int | None, typer.Option("--threads", metavar="T", min=1, help="Only kernels of so many threads.")
-]
-SessionStart = Annotated[
-    str | None, typer.Option("--session", metavar="ID", help="Only this session (its first digits).")
 ]
 OutcomeName = Annotated[
     Literal[
@@ -68,31 +38,79 @@ OutcomeName = Annotated[
 WorkerName = Annotated[
     str | None, typer.Option("--worker", metavar="NAME", help="Only what this worker of a cluster or board measured.")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the last N trials.")]
 
 
-def place(words: list[str], chosen: dict[str, Any], records: RecordPlace | None) -> tuple[RecordPlace, Workload | None]:
-    """Return the record file or server and the workload that the words name.
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A record file or server, and the hardware of what is meant in it."""
 
-    The place may also be the first word, as in earlier versions.
+    records: Annotated[
+        Any, records_option(f"The record file or server.  [default: {DEFAULT_RECORDS}]", show_default=False)
+    ] = None
+    hw: Annotated[
+        str | None, typer.Option("--hw", metavar="NAME", help="Only what was measured on hardware of this name.")
+    ] = None
 
-    Raises
-    ------
-    UsageError
-        There are two record files, or options of a workload without one.
-    """
-    from anatune.core.workload.text import parse_workload
+    def named(self, words: list[str] | None, options: WorkloadOptions) -> tuple[RecordPlace, Workload | None]:
+        """Return the record file or server, and the workload that the words name.
 
-    rest = list(words)
-    file = None
-    # No operator or layer has a dot, a slash or a file of its name: the first word may be the record file.
-    if rest and not rest[0].startswith("-") and ("." in rest[0] or os.sep in rest[0] or Path(rest[0]).is_file()):
-        file = checked_place(rest.pop(0))
-        if records is not None:
-            raise UsageError(f"got two record files, {file} and --records {records}; leave one out")
-    if not rest:
-        refuse_workload_options(chosen, "is of a workload, and none is given; leave it out")
-    return file or records or DEFAULT_RECORDS, parse_workload(rest, **chosen) if rest else None
+        The place may also be the first word, as in earlier versions.
+
+        Raises
+        ------
+        UsageError
+            There are two record files, or options of a workload without one.
+        """
+        rest = list(words or ())
+        file = None
+        # No operator or layer has a dot, a slash or a file of its name: the first word may be the record file.
+        if rest and not rest[0].startswith("-") and ("." in rest[0] or os.sep in rest[0] or Path(rest[0]).is_file()):
+            file = checked_place(rest.pop(0))
+            if self.records is not None:
+                raise UsageError(f"got two record files, {file} and --records {self.records}; leave one out")
+        return file or self.records or DEFAULT_RECORDS, options.parse_any(rest)
+
+
+class Selection(Place, frozen=True, kw_only=True):
+    """Which sessions of a record file or server are meant."""
+
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="T", min=1, help="Only kernels of so many threads.")
+    ] = None
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="Only this session (its first digits).")
+    ] = None
+
+    def session_id(self, store: RecordStore) -> str | None:
+        """Return the id of the session that is meant; None: any.
+
+        Raises
+        ------
+        RecordError
+            No session begins so, or several do.
+        """
+        start = self.session
+        if start is None:
+            return None
+        ids = [session.id for session in store.sessions(on_damage=lambda text: None) if session.id.startswith(start)]
+        if len(ids) == 1:
+            return ids[0]
+        problem = f"{len(ids)} sessions begin with {start!r}" if ids else f"no session begins with {start!r}"
+        raise RecordError(f"{store.path}: {problem}, expected one; `anatune records list --sessions` shows them")
+
+
+class Trials(Selection, frozen=True, kw_only=True):
+    """Which trials of a record file or server are meant."""
+
+    outcome: OutcomeName = None
+    worker: WorkerName = None
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the last N trials.")] = None
+
+    def keywords(self, store: RecordStore, workload: Workload | None) -> dict[str, Any]:
+        """Return which trials `RecordStore.trials` and `RecordStore.iterate` shall yield."""
+        return {
+            "workload": workload, "hardware": self.hw, "session": self.session_id(store), "threads": self.threads,
+            "outcome": self.outcome, "limit": self.limit, "worker": self.worker,
+        }  # fmt: skip
 
 
 def opened(path: RecordPlace) -> RecordStore:
@@ -102,12 +120,18 @@ def opened(path: RecordPlace) -> RecordStore:
     return RecordStore(path, read_only=True)
 
 
-def session_id(store: RecordStore, start: str | None) -> str | None:
-    """Return the id of the session whose id starts so."""
-    if start is None:
-        return None
-    found = [one.id for one in store.sessions(on_damage=lambda text: None) if one.id.startswith(start)]
-    if len(found) == 1:
-        return found[0]
-    problem = f"{len(found)} sessions begin with {start!r}" if found else f"no session begins with {start!r}"
-    raise RecordError(f"{store.path}: {problem}, expected one; `anatune records list --sessions` shows them")
+class Damaged:
+    """Rows that cannot be read: each is named on stderr; in the end there is an error."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+
+    def __call__(self, text: str) -> None:
+        """Name a row."""
+        self.num_rows += 1
+        note(f"note: {text}")
+
+    def check(self, where: str, done: str) -> None:
+        """Raise RecordError if there were any; `where` leads the message, and `done` says what became of the others."""
+        if self.num_rows:
+            raise RecordError(f"{where} are damaged and were left out; all others are {done}")

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from anatune.cli.html import check_html, write_page
-from anatune.cli.options import AsJson, Html
+from anatune.cli.options import AsJson, Html, spread
 from anatune.cli.output import line_width, note_once, print_json, print_lines, print_text
-from anatune.cli.records.place import (
-    AnyRecordFile,
-    OfHardware,
-    OfThreads,
-    SessionStart,
-    Words,
-    WorkerName,
-    opened,
-    place,
-    session_id,
-)
-from anatune.cli.workload import with_workload_words
+from anatune.cli.outputs import check_html, write_page
+from anatune.cli.records.place import Selection, Words, WorkerName, opened
+from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
-
-if TYPE_CHECKING:
-    from anatune.records.schema import Record
 
 __all__ = ["report_records"]
 
 
-@with_workload_words(Words)
+@spread
 def report_records(
-    words: list[str],
-    chosen: dict[str, Any],
-    records: AnyRecordFile = None,
-    hw: OfHardware = None,
-    threads: OfThreads = None,
-    session: SessionStart = None,
+    options: WorkloadOptions,
+    which: Selection,
+    words: Words = None,
     worker: WorkerName = None,
     html: Html = None,
     as_json: AsJson = False,
@@ -47,17 +30,17 @@ def report_records(
     from anatune.report.session_words import report_dict, report_lines
     from anatune.report.sessions import session_views
 
-    path, workload = place(words, chosen, records)
+    path, workload = which.named(words, options)
     page_file = check_html(html, path if isinstance(path, Path) else None)
     with opened(path) as store:
-        only = session_id(store, session)
-        found: list[Record] = store.trials(workload, hw, only, threads, worker=worker, on_damage=note_once())
-    if not found and page_file is not None:
+        only = which.session_id(store)
+        trials = store.trials(workload, which.hw, only, which.threads, worker=worker, on_damage=note_once())
+    if not trials and page_file is not None:
         raise RecordError(f"no trials in {path} meet the conditions, no page was written; leave some of them out")
-    views = session_views(found)
+    views = session_views(trials)
     if as_json:
         print_json([report_dict(view) for view in views])
-    elif found:
+    elif trials:
         print_lines(report_lines(views, width=line_width()))
     else:
         print_text(f"no trials in {path} meet the conditions")

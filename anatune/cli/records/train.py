@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from anatune.cli.options import AsJson
+from anatune.cli.options import AsJson, spread
 from anatune.cli.output import UsageError, note_once, print_json, print_lines
 from anatune.cli.progress import Progress
-from anatune.cli.records.place import AnyRecordFile, OfHardware, Words, opened, place
-from anatune.cli.workload import with_workload_words
+from anatune.cli.records.place import Place, Words, opened
+from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
 
 __all__ = ["train_corrections"]
@@ -21,16 +21,15 @@ _JUDGING = 0.9
 """Share of a correction's time that judging it takes, by up to ten others."""
 
 
-@with_workload_words(Words)
+@spread
 def train_corrections(
-    words: list[str],
-    chosen: dict[str, Any],
-    records: AnyRecordFile = None,
-    hw: OfHardware = None,
+    options: WorkloadOptions,
+    which: Place,
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="FOLDER", help="Write the correction there, whether it helps or not."),
     ] = None,
+    words: Words = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit corrections of the analytical model from records, one for each device, and say what they are worth.
@@ -42,12 +41,12 @@ def train_corrections(
     from anatune.report.training import family_lines
     from anatune.tuning.training import families_of, judge, train
 
-    path, workload = place(words, chosen, records)
+    path, workload = which.named(words, options)
     if output is not None:
         check_correction_folder(output)
     with opened(path) as store, Progress(compiles=True) as progress:
         progress.begin(f"reading {path}")
-        families = families_of(store.iterate(workload, hw, on_damage=note_once()))
+        families = families_of(store.iterate(workload, which.hw, on_damage=note_once()))
     if not families:
         raise RecordError(
             f"{path}: no workload has 20 successful trials, expected two of one device at least; tune more first"
@@ -67,7 +66,7 @@ def train_corrections(
             [
                 {
                     "name": family.name,
-                    "workloads": [one._asdict() for one in family.workloads],
+                    "workloads": [workload._asdict() for workload in family.workloads],
                     "left_out": family.num_left_out,
                     "judgement": judgement,
                     "helps": judgement.helps,

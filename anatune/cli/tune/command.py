@@ -5,48 +5,48 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
+from msgspec.structs import asdict
 
 from anatune.cli.completion import device_names, strategy_names
-from anatune.cli.html import check_html
 from anatune.cli.interrupts import present
 from anatune.cli.options import (
     DEFAULT_RECORDS,
     Accuracy,
     AsJson,
-    BoardKey,
-    Cluster,
+    Backend,
+    Elsewhere,
     Html,
-    NoReuse,
     Patience,
     RecordFile,
     StopAt,
     Template,
-    Tls,
-    Tracker,
-    refuse_places,
     refuse_threads,
     seconds_option,
+    spread,
 )
-from anatune.cli.output import UsageError, note, refuse_given
-from anatune.cli.outputs import SCHEDULE
-from anatune.cli.tune.build import build_kernels
+from anatune.cli.output import UsageError, note, print_json, print_text, refuse_given
+from anatune.cli.outputs import SCHEDULE, check_html
+from anatune.cli.progress import Progress
 from anatune.cli.tune.output import Display, show_result, write_session
-from anatune.cli.workload import with_workload
-from anatune.errors import DeviceError
+from anatune.cli.workload import Words, WorkloadOptions
+from anatune.errors import BuildError, DeviceError
 from anatune.files import Output
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.core.workload.nest import Workload
     from anatune.tuning.places.place import Place
+    from anatune.tuning.result import TuningResult
+    from anatune.tuning.settings import TuningSettings
 
 __all__ = ["tune"]
 
 _MEASURING = (
-    "strategy", "start", "records", "threads", "resume", "time_limit", "l2", "device", "backend", "output",
+    "strategy", "start", "records", "threads", "resume", "time_limit_s", "l2", "device", "backend", "output",
     "cluster", "tls", "tracker", "key", "no_reuse", "stop_at", "patience", "html",
 )  # fmt: skip
 _BUILDING = ("strategy", "start", "seed", "template", "threads")
@@ -58,10 +58,9 @@ _PAGE_S = 60.0
 """How long an interrupted session may take to write its page: seconds on a machine that has nothing else to do."""
 
 
-@with_workload("tune", unless="manifest")
-def tune(
-    context: typer.Context,
-    workload: Workload | None,
+class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one asks of a session; fields of a setting's name are passed on as it (`settings`)."""
+
     hw: Annotated[
         str | None,
         typer.Option(
@@ -70,11 +69,11 @@ def tune(
             autocompletion=device_names,
             help="The device that measures: host, its GPU (host_gpu, h200), or a spec of it (name or TOML file).",
         ),
-    ] = None,
+    ] = None
     trials: Annotated[
         int,
         typer.Option("--trials", metavar="N", min=1, help="Schedules to measure, resumed ones included."),
-    ] = 64,
+    ] = 64
     strategy: Annotated[
         str,
         typer.Option(
@@ -83,12 +82,12 @@ def tune(
             autocompletion=strategy_names,
             help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, random or grid.",
         ),
-    ] = "model",
+    ] = "model"
     start: Annotated[
         Literal["model", "paper"],
         typer.Option("--start", help="Start from the model's ranking, or as the strategy was published."),
-    ] = "model",
-    records: RecordFile = DEFAULT_RECORDS,
+    ] = "model"
+    records: RecordFile = DEFAULT_RECORDS
     threads: Annotated[
         int | None,
         typer.Option(
@@ -97,19 +96,19 @@ def tune(
             min=1,
             help="CPUs: threads of the kernels.  [default: TVM_NUM_THREADS, else all cores]",
         ),
-    ] = None,
+    ] = None
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the latest session of this workload, hardware and strategy.")
-    ] = False,
+    ] = False
     seed: Annotated[
         int,
         typer.Option("--seed", metavar="N", min=0, help="Of the strategy's choices and the operands."),
-    ] = 0,
-    time_limit: Annotated[float | None, seconds_option("Ask for nothing new after that.")] = None,
-    stop_at: StopAt = None,
-    patience: Patience = None,
-    template: Template = None,
-    accuracy: Accuracy = "standard",
+    ] = 0
+    time_limit_s: Annotated[float | None, seconds_option("Ask for nothing new after that.")] = None
+    stop_at: StopAt = None
+    patience: Patience = None
+    template: Template = None
+    accuracy: Accuracy = "standard"
     l2: Annotated[
         Literal["flush", "warm"] | None,
         typer.Option(
@@ -117,20 +116,17 @@ def tune(
             help="GPUs: empty the L2 cache before each launch, or leave it as it is.  [default: flush]",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     device: Annotated[
         int, typer.Option("--device", metavar="N", min=0, help="GPUs: number of the device, as CUDA counts.")
-    ] = 0,
-    backend: Annotated[
-        str | None,
-        typer.Option("--backend", metavar="NAME", help="GPUs: pycuda or cuda-bindings.  [default: the one that works]"),
-    ] = None,
+    ] = 0
+    backend: Backend = None
     build_only: Annotated[
         Path | None,
         typer.Option(
             "--build-only", metavar="DIR", help="GPUs: build the plan's first schedules into DIR; no GPU is needed."
         ),
-    ] = None,
+    ] = None
     manifest: Annotated[
         Path | None,
         typer.Option(
@@ -138,7 +134,7 @@ def tune(
             metavar="DIR",
             help="GPUs: measure what --build-only wrote; neither TVM nor a compiler needed.",
         ),
-    ] = None,
+    ] = None
     output: Annotated[
         Path | None,
         typer.Option(
@@ -146,12 +142,24 @@ def tune(
             metavar="FILE",
             help="Write the best schedule there, besides; the records have it in any case.",
         ),
-    ] = None,
-    cluster: Cluster = None,
-    tls: Tls = None,
-    tracker: Tracker = None,
-    key: BoardKey = None,
-    no_reuse: NoReuse = False,
+    ] = None
+
+    def settings(self, elsewhere: Elsewhere, threads: int | None) -> TuningSettings:
+        """Return the session's settings."""
+        from anatune.tuning.settings import TuningSettings
+
+        own = {name: value for name, value in asdict(self).items() if name in TuningSettings.__struct_fields__}
+        own["threads"] = threads
+        return TuningSettings(**own, **elsewhere.keywords(), reuse=not elsewhere.no_reuse)
+
+
+@spread
+def tune(
+    context: typer.Context,
+    workload: WorkloadOptions,
+    asked: TuneOptions,
+    elsewhere: Elsewhere,
+    words: Words = None,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
@@ -167,62 +175,68 @@ def tune(
     from anatune.tuning.session import TuningSession
     from anatune.tuning.settings import TuningSettings
 
-    if build_only is not None:
-        if manifest is not None or workload is None or hw is None:
+    records = asked.records
+    named = None if asked.manifest is not None and not words else workload.parse_one("tune", words, asked.hw)
+    if named is None:
+        workload.parse_any(words)
+    if asked.build_only is not None:
+        if asked.manifest is not None or named is None:
             raise UsageError("--build-only builds and --manifest measures what was built; leave one out")
-        gpu = _gpu(hw)
+        gpu = _gpu(str(asked.hw))
         refuse_given(context, _MEASURING, "is said where kernels are measured, with --manifest; --build-only builds")
-        build_kernels(workload, gpu, build_only, trials, template, seed, as_json)
+        build_kernels(named, gpu, asked, as_json)
         return
-    if manifest is not None:
+    if asked.manifest is not None:
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
         refuse_given(context, _ELSEWHERE, "says who builds and measures, --manifest measures here what was built")
-    refuse_places(cluster, tls, tracker, key)
-    target = None if output is None else Output(output, SCHEDULE)
-    page_file = check_html(html, records, manifest, hw, output)
-    if cluster is not None or tracker is not None:
+    measures = elsewhere.keywords()
+    target = None if asked.output is None else Output(asked.output, SCHEDULE)
+    page_file = check_html(html, records, asked.manifest, asked.hw, asked.output)
+    if elsewhere.cluster is not None or elsewhere.tracker is not None:
         refuse_given(context, _OF_THIS_MACHINE, "is said where the GPU is, to `anatune worker` or the board's server")
-    elsewhere: dict[str, Any] = {"cluster": cluster, "tls": tls, "tracker": tracker, "key": key}
-    with contextlib.closing(place_of(TuningSettings(**elsewhere))) as place:
-        workload, hardware = _task(workload, hw, manifest, place)
+    with contextlib.closing(place_of(TuningSettings(**measures))) as place:
+        task, hardware = _task(named, asked, place)
         if hardware.kind != "gpu":
             refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
-        refuse_threads(threads, hardware)
+        refuse_threads(asked.threads, hardware)
         display = Display()
-        settings = TuningSettings(
-            trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,
-            resume=resume, threads=_threads(threads, hardware, place), template=template, accuracy=accuracy, l2=l2,
-            device=device, backend=backend, manifest=manifest, reuse=not no_reuse,
-            stop_at=stop_at, patience=patience, **elsewhere,
-        )  # fmt: skip
-        tuning = TuningSession(workload, hardware, settings, display, place=place)
+        settings = asked.settings(elsewhere, _threads(asked.threads, hardware, place))
+        tuning = TuningSession(task, hardware, settings, display, place=place)
+        stopped: KeyboardInterrupt | None = None
         try:
             with display:
                 result = tuning.run()
         except TuningInterrupted as stop:
+            result = stop.result
+            stopped = KeyboardInterrupt(
+                f"interrupted after {len(result.trials)} of {asked.trials} trials, all of them kept in {records}; "
+                "the same command with --resume goes on"
+            )
             if page_file is not None and (interrupts := present()) is not None:
                 interrupts.allow(_PAGE_S)
                 note("note: interrupted; the page is written, Ctrl-C again ends at once")
-            _note_all(tuning.damaged)
-            show_result(stop.result, target, as_json)
-            write_session(stop.result, page_file, records)
-            done = len(stop.result.trials)
-            raise KeyboardInterrupt(
-                f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
-                "the same command with --resume goes on"
-            ) from None
-    _note_all(tuning.damaged)
-    if resume and not result.num_resumed:
+        for line in dict.fromkeys(tuning.damaged):
+            note(f"note: {line}")
+        if stopped is None:
+            _note_beginning(result, asked)
+        show_result(result, target, as_json)
+        write_session(result, page_file, records)
+        if stopped is not None:
+            raise stopped
+    if result.best_trial is None:
+        _ = result.best  # raises, and says how the trials ended
+
+
+def _note_beginning(result: TuningResult, asked: TuneOptions) -> None:
+    """Say what a session began with."""
+    records = asked.records
+    if asked.resume and not result.num_resumed:
         note(f"note: {records} has no session of this workload, hardware, threads and strategy; began a new one")
-    if resume and result.num_resumed and seed != result.seed:
+    if asked.resume and result.num_resumed and asked.seed != result.seed:
         note(f"note: the session goes on with its own seed, {result.seed}")
     if result.num_reused:
         some = "the best schedule" if result.num_reused == 1 else f"the best {result.num_reused} schedules"
         note(f"note: began with {some} that {records} has of this workload and device; --no-reuse leaves them out")
-    show_result(result, target, as_json)
-    write_session(result, page_file, records)
-    if result.best_trial is None:
-        _ = result.best  # raises, and says how the trials ended
 
 
 def _gpu(hw: str) -> GpuSpec:
@@ -236,23 +250,15 @@ def _gpu(hw: str) -> GpuSpec:
     return spec
 
 
-def _task(
-    workload: Workload | None, hw: str | None, manifest: Path | None, place: Place
-) -> tuple[Workload, CpuSpec | GpuSpec]:
+def _task(workload: Workload | None, asked: TuneOptions, place: Place) -> tuple[Workload, CpuSpec | GpuSpec]:
     """Return what is tuned, where: as given, else as the manifest says."""
-    if manifest is None:
+    if asked.manifest is None:
         assert workload is not None
-        assert hw is not None
-        return workload, place.hardware(hw)
+        return workload, place.hardware(str(asked.hw))
     from anatune.tuning.manifest import read_manifest
 
-    built = read_manifest(manifest)
-    return workload or built.workload, built.hardware if hw is None else place.hardware(hw)
-
-
-def _note_all(lines: list[str]) -> None:
-    for line in dict.fromkeys(lines):
-        note(f"note: {line}")
+    built = read_manifest(asked.manifest)
+    return workload or built.workload, built.hardware if asked.hw is None else place.hardware(asked.hw)
 
 
 def _threads(given: int | None, hardware: CpuSpec | GpuSpec, place: Place) -> int | None:
@@ -265,3 +271,35 @@ def _threads(given: int | None, hardware: CpuSpec | GpuSpec, place: Place) -> in
             f"the variable TVM_NUM_THREADS is {text!r}, expected an integer >= 1; unset it or use --threads"
         )
     return min(int(text), place.threads(hardware, None)) if hardware.most_threads else None
+
+
+def build_kernels(workload: Workload, hardware: GpuSpec, asked: TuneOptions, as_json: bool) -> None:
+    """Build kernels and a manifest for the machine with the GPU, and say where they are.
+
+    Raises
+    ------
+    BuildError
+        None of the schedules can be built.
+    """
+    from anatune.tuning.manifest import MANIFEST, build_manifest
+
+    folder = asked.build_only
+    assert folder is not None
+    with Progress(compiles=True) as progress:
+        report = progress.count("building")
+        made = build_manifest(
+            workload, hardware, folder, trials=asked.trials, template=asked.template, seed=asked.seed,
+            progress=lambda done, failed, total: report(done, total),
+        )  # fmt: skip
+    failures = [entry.failure for entry in made.entries if entry.failure is not None]
+    if len(failures) == len(made.entries):
+        raise BuildError(f"none of {len(failures)} schedules can be built; the first says: {failures[0].message}")
+    path, number = folder / MANIFEST, len(made.entries) - len(failures)
+    if as_json:
+        print_json({"manifest": str(path), "kernels": number, "failed": len(failures), "compiler": made.compiler})
+        return
+    print_text(
+        f"wrote {path}: {number} kernels for {hardware.name} ({hardware.arch}), by {made.compiler}"
+        + (f"; {len(failures)} schedules cannot be built, the first: {failures[0].message}" if failures else "")
+        + f"\non a machine with that GPU: anatune tune --manifest {folder} --records FILE"
+    )

@@ -82,7 +82,7 @@ def write_session(result: TuningResult, target: Output | None, place: str | Path
     """
     if target is None:
         return
-    from anatune.cli.html import write_page
+    from anatune.cli.outputs import write_page
     from anatune.pages.session import session_page
     from anatune.records.store import RecordStore
     from anatune.report.sessions import result_view

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anatune.arguments import shown
-from anatune.core.generation import check_generation
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
 from anatune.measure.boards.asking import ask_board
@@ -22,15 +21,15 @@ from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.memory import check_memory
 from anatune.tuning.machine import choose_threads
 from anatune.tuning.manifest import Manifest
-from anatune.tuning.settings import TuningSettings
+from anatune.tuning.places.place import Place
 
-__all__ = ["BoardPlace", "board_place"]
+__all__ = ["BoardPlace"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class BoardPlace:
-    """The boards of one key; a `Place`. One of them is asked what it is, the others have to be the same.
+class BoardPlace(Place):
+    """The boards of one key. One of them is asked what it is, the others have to be the same.
 
     Parameters
     ----------
@@ -44,8 +43,6 @@ class BoardPlace:
     DeviceError
         They are no address and no key.
     """
-
-    is_here = False
 
     def __init__(self, tracker: str, key: str) -> None:
         self._tracker, self._key = str(tracker_of(tracker)), checked_key(key)
@@ -81,7 +78,7 @@ class BoardPlace:
 
     def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
         """Raise an error if no kernel can be generated, checked in this machine's free memory, or run in theirs."""
-        check_generation(workload, hardware)
+        super().check_fits(workload, hardware)
         check_memory(workload, checked=True)
         needed = 2 * sum(access.num_bytes for access in workload.tensors)  # operands, and packed forms of them
         free = self._board.free_bytes
@@ -101,11 +98,3 @@ class BoardPlace:
     def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
         """Return what records say of the place: the key, and how many boards there were."""
         return {"boards": shown(self._key), "num_boards": self._board.boards}
-
-    def close(self) -> None:
-        """Do nothing: measurers give boards back themselves."""
-
-
-def board_place(settings: TuningSettings, host: HardwareSpec | None) -> BoardPlace:
-    """Return the place that settings name; errors as `BoardPlace`."""
-    return BoardPlace(settings.tracker or "", settings.key or "")

@@ -10,7 +10,6 @@ from concurrent.futures import Executor
 from typing import Any
 
 from anatune.arguments import shown
-from anatune.core.generation import check_generation
 from anatune.core.hardware.alike import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
@@ -68,8 +67,8 @@ def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) ->
     )
 
 
-class ClusterPlace:
-    """The workers of a Dask cluster; a `Place`.
+class ClusterPlace(Place):
+    """The workers of a Dask cluster.
 
     Parameters
     ----------
@@ -79,8 +78,6 @@ class ClusterPlace:
     wait_s : float
         How long one waits for the first worker.
     """
-
-    is_here = False
 
     def __init__(self, client: Any, *, own: bool, wait_s: float = _WAIT_S) -> None:
         from anatune.measure.cluster.dask_fleet import DaskFleet
@@ -95,27 +92,28 @@ class ClusterPlace:
         kind = {"host": "cpu", "host_gpu": "gpu"}.get(str(named).lower()) if isinstance(named, str) else None
         if kind is None:
             return named_hardware(named)
-        found = self._descriptions(kind)
-        if not found:
+        workers = self._descriptions(kind)
+        if not workers:
             raise self._nobody(f"{named} means", kind)
-        kinds = _alike(found)
+        kinds = _alike(workers)
         if len(kinds) > 1:
-            told = "; ".join(f"{one[0].words} ({', '.join(worker.name for worker in one)})" for one in kinds)
+            told = "; ".join(f"{alike[0].words} ({', '.join(worker.name for worker in alike)})" for alike in kinds)
             raise DeviceError(
                 f"{named} means the {kind.upper()} of the cluster's workers, which have {len(kinds)} different ones: "
                 f"{told}; name the one to tune for by its spec, or end the other workers"
             )
-        device = found[0].device
+        device = workers[0].device
         assert device is not None
         return device
 
     def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
         """Return `hardware` if a worker has it; others are refused by the measurer, one by one."""
-        found = [one.device for one in self._descriptions(hardware.kind) if one.device is not None]
-        if not found:
+        devices = [worker.device for worker in self._descriptions(hardware.kind) if worker.device is not None]
+        if not devices:
             raise self._nobody(f"{hardware.name} needs", hardware.kind)
-        if all(difference(hardware, one) is not None for one in found):
-            differs = difference(hardware, found[0])
+        differences = [difference(hardware, there) for there in devices]
+        if all(differs is not None for differs in differences):
+            differs = differences[0]
             assert differs is not None
             raise DeviceError(
                 f"{hardware.name} is {differs[0]}, and no worker of the cluster has one: the first has {differs[1]}; "
@@ -126,16 +124,12 @@ class ClusterPlace:
     def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
         """Return the threads that kernels run with: by default as many as every worker with the device can use."""
         usable = [
-            one.environment.cores
-            for one in self._descriptions(hardware.kind)
-            if one.device is not None and difference(hardware, one.device) is None
+            worker.environment.cores
+            for worker in self._descriptions(hardware.kind)
+            if worker.device is not None and difference(hardware, worker.device) is None
         ]
         most = min(usable) if usable and asked is None else max(usable, default=None)
         return choose_threads(hardware, asked, most if most is not None else hardware.most_threads)
-
-    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
-        """Raise an error if no kernel can be generated; whether it fits a worker's memory, the worker says."""
-        check_generation(workload, hardware)
 
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return what makes a measurer on the cluster."""
@@ -166,13 +160,14 @@ class ClusterPlace:
         until = time.monotonic() + wait_s
         told = False
         while True:
-            seen = [one.description for one in fleet.look().workers.values() if one.description is not None]
-            found = [one for one in seen if one.device is not None and one.device.kind == kind]
-            if found:
-                return found
+            members = [member.description for member in fleet.look().workers.values()]
+            seen = [description for description in members if description is not None]
+            fitting = [worker for worker in seen if worker.device is not None and worker.device.kind == kind]
+            if fitting:
+                return fitting
             if time.monotonic() >= until:
                 self._missed.add(kind)
-                return found
+                return []
             if not told:
                 there = f"{len(seen)} worker{'s' * (len(seen) > 1)} and no {kind.upper()}" if seen else "no worker"
                 _LOG.warning("the cluster has %s; waiting %g s for one", there, wait_s)
@@ -183,22 +178,22 @@ class ClusterPlace:
 def _alike(workers: Sequence[WorkerDescription]) -> list[list[WorkerDescription]]:
     """Return workers with devices, those with the same kind of device together."""
     kinds: list[list[WorkerDescription]] = []
-    for one in workers:
+    for worker in workers:
         for kind in kinds:
             first = kind[0]
             assert first.device is not None
-            assert one.device is not None
-            same_name = one.device.kind != "cpu" or one.environment.cpu == first.environment.cpu
-            if same_name and difference(first.device, one.device) is None:
-                kind.append(one)
+            assert worker.device is not None
+            same_name = worker.device.kind != "cpu" or worker.environment.cpu == first.environment.cpu
+            if same_name and difference(first.device, worker.device) is None:
+                kind.append(worker)
                 break
         else:
-            kinds.append([one])
+            kinds.append([worker])
     return kinds
 
 
 class ExecutorPlace(LocalPlace):
-    """Device of this machine, for which an executor builds; a `Place`.
+    """Device of this machine, for which an executor builds.
 
     Parameters
     ----------

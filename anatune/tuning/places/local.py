@@ -15,6 +15,7 @@ from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.memory import check_runs_here
 from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
 from anatune.tuning.manifest import Manifest
+from anatune.tuning.places.place import Place
 
 __all__ = ["LocalPlace", "energy_counters"]
 
@@ -27,12 +28,12 @@ def energy_counters(device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
     device : mapping
         As for `LocalPlace.check`; empty on CPUs.
     """
-    found = [cpu_counter(), device_counter(**device) if device else None]
-    return tuple(one for one in found if one is not None)
+    counters = [cpu_counter(), device_counter(**device) if device else None]
+    return tuple(counter for counter in counters if counter is not None)
 
 
-class LocalPlace:
-    """The machine that this process runs on; a `Place`.
+class LocalPlace(Place):
+    """The machine that this process runs on.
 
     Parameters
     ----------
@@ -80,6 +81,3 @@ class LocalPlace:
             "compiler": compiler_version() if built is None else built.compiler,
             "flags": list(FLAGS if built is None else built.flags),
         }
-
-    def close(self) -> None:
-        """Do nothing: measurers end their processes themselves."""

@@ -1,10 +1,12 @@
-"""What a session asks of the place where its schedules are measured."""
+"""What a session asks of the place where its schedules are measured; which place its settings name."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.measure.named_hardware import HardwareLike
@@ -14,7 +16,7 @@ from anatune.tuning.manifest import Manifest
 __all__ = ["Place"]
 
 
-class Place(Protocol):
+class Place(ABC):
     """Devices that measure, and what is known of them before the first trial.
 
     Attributes
@@ -24,8 +26,9 @@ class Place(Protocol):
         energy count all of it.
     """
 
-    is_here: bool
+    is_here = False
 
+    @abstractmethod
     def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
         """Return the spec that is meant; "host" and "host_gpu" are the devices of the place.
 
@@ -34,8 +37,8 @@ class Place(Protocol):
         UnknownNameError, SpecError, SpaceError, DeviceError
             There is none.
         """
-        ...
 
+    @abstractmethod
     def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
         """Return `hardware` if it describes the devices of the place.
 
@@ -51,8 +54,8 @@ class Place(Protocol):
         DeviceError
             There is another device, or none.
         """
-        ...
 
+    @abstractmethod
     def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
         """Return the threads that kernels run with; 1 on GPUs.
 
@@ -61,26 +64,24 @@ class Place(Protocol):
         SpaceError
             There are not so many.
         """
-        ...
 
     def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
-        """Raise an error if no kernel of the workload can be generated, or checked in the memory that is there.
+        """Raise an error if no kernel of the workload can be generated, or checked in the memory that is known.
 
         Raises
         ------
         BuildError, RunError
             That is so.
         """
-        ...
+        check_generation(workload, hardware)
 
+    @abstractmethod
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return what makes the measurer, given what would make it on this machine."""
-        ...
 
+    @abstractmethod
     def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
         """Return what records have to say of the place beside environments."""
-        ...
 
-    def close(self) -> None:
-        """Give back what the place holds; closing twice does nothing."""
-        ...
+    def close(self) -> None:  # noqa: B027
+        """Give back what the place holds; closing twice does nothing. By default it holds nothing."""

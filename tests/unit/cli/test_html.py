@@ -2,8 +2,8 @@
 
 import pytest
 
-from anatune.cli.html import check_html
 from anatune.cli.output import UsageError
+from anatune.cli.outputs import check_html
 
 pytest.importorskip("plotly", reason="pip install '.[report]'")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.boards import calibrate_board_cpu, detect_board, has_board
-from anatune.cli.calibrations import calibration_s, learn_nests, tell_calibration, tell_spec
-from anatune.cli.options import BoardKey, Tracker
+from anatune.cli.hardware.boards import calibrate_board_cpu, detect_board, has_board
+from anatune.cli.hardware.calibrations import calibration_s, learn_nests, tell_calibration, tell_spec
+from anatune.cli.options import AsJson, BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 from anatune.cli.progress import Progress
 
@@ -29,11 +29,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
-def list_devices(as_json: _Json = False) -> None:
+def list_devices(as_json: AsJson = False) -> None:
     """List all devices that have a spec, the user's own ones included."""
     from anatune.core.hardware.files import list_hardware
     from anatune.report import tables
@@ -63,7 +62,7 @@ def list_devices(as_json: _Json = False) -> None:
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A name or alias, host, or a TOML file.")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print one device's spec; numbers that nobody has verified are marked."""
     from anatune import api
@@ -78,7 +77,7 @@ def show(
 
 @app.command("check")
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A spec file (TOML).")], as_json: _Json = False
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A spec file (TOML).")], as_json: AsJson = False
 ) -> None:
     """Check a spec file and say everything there is to say about it; exit status 1 if it cannot be used."""
     from anatune.core.hardware.files import check_spec_file
@@ -101,7 +100,7 @@ def detect(
     force: Annotated[bool, typer.Option("--force", help="Replace calibrated specs, too.")] = False,
     tracker: Tracker = None,
     key: BoardKey = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``.
 
@@ -115,7 +114,6 @@ def detect(
         return
     import msgspec
 
-    from anatune.core.hardware.files import spec_to_toml
     from anatune.errors import BuildError, MissingDependencyError
     from anatune.measure.cpu.detect import detect_cpu
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
@@ -133,24 +131,19 @@ def detect(
     gpus = [msgspec.structs.replace(gpu, name=f"host_gpu{index or ''}", aliases=()) for index, gpu in enumerate(gpus)]
     specs: list[GpuSpec | CpuSpec] = [] if print_only else [spec, *gpus]
     path = None
-    for one in specs:
-        kept = None if force else calibrated_file(one)
+    for device in specs:
+        kept = None if force else calibrated_file(device)
         if kept is not None:
             note(f"{kept} holds calibrated numbers and was kept; --force replaces it")
             continue
-        written = write_host_spec(spec=one)
-        path = written if one is spec else path
+        written = write_host_spec(spec=device)
+        path = written if device is spec else path
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "gpus": gpus, "gpu_note": gpu_note})
         return
     gpu_lines = [f"GPU: {gpu.model} ({gpu.arch}); use --hw {gpu.name}" for gpu in gpus] or [f"GPU: none, {gpu_note}"]
-    if print_only:
-        print_text(spec_to_toml(spec).rstrip("\n"))
-        for line in gpu_lines:
-            note(line)
-        return
-    where = f"wrote {path}; use it as --hw host" if path else "use the CPU's spec as --hw host"
-    print_text("\n".join([where, *detected_cpu_lines(spec), *gpu_lines]))
+    summary = gpu_lines if print_only else [*detected_cpu_lines(spec), *gpu_lines]
+    tell_spec(spec, path, summary, print_only=print_only, kept="use the CPU's spec")
 
 
 @app.command("calibrate")
@@ -159,7 +152,7 @@ def calibrate(
         str, typer.Argument(metavar="[host|host_gpu|host_gpu1...]", help="This machine's CPU, or one of its GPUs.")
     ] = "host",
     print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
     minutes: Annotated[
         float | None, typer.Option("--minutes", min=0.01, help="Most time.  [default: 3 for a CPU, 1 for a GPU]")
     ] = None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from anatune.cli.calibrations import learn_nests, tell_calibration
-from anatune.cli.output import UsageError, note, print_json, print_text
+from anatune.cli.hardware.calibrations import learn_nests, tell_calibration, tell_spec
+from anatune.cli.output import UsageError, note, print_json
 from anatune.cli.progress import Progress
 
 __all__ = ["calibrate_board_cpu", "detect_board", "has_board"]
@@ -27,7 +27,6 @@ def has_board(tracker: str | None, key: str | None) -> bool:
 
 def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_json: bool) -> None:
     """Write the spec of a board's CPU, called after its key."""
-    from anatune.core.hardware.files import spec_to_toml
     from anatune.measure.boards.asking import ask_board
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
     from anatune.report.calibration import detected_cpu_lines
@@ -47,13 +46,7 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
         *detected_cpu_lines(spec),
         f"board {board.name}, {board.boards} of key {key}; {board.environment.platform}",
     ]
-    if print_only:
-        print_text(spec_to_toml(spec).rstrip("\n"))
-        for line in lines:
-            note(line)
-        return
-    where = f"wrote {path}; use it as --hw {spec.name}" if path else f"use it as --hw {spec.name}"
-    print_text("\n".join([where, *lines]))
+    tell_spec(spec, path, lines, print_only=print_only)
 
 
 def calibrate_board_cpu(

@@ -95,8 +95,16 @@ def tell_calibration(
     tell_spec(spec, path, summary, print_only=print_only)
 
 
-def tell_spec(spec: HardwareSpec, path: Path | None, summary: list[str], *, print_only: bool) -> None:
-    """Print the file that holds a measured spec, or with `print_only` the spec, and what is to be said of it."""
+def tell_spec(
+    spec: HardwareSpec, path: Path | None, summary: list[str], *, print_only: bool, kept: str = "use it"
+) -> None:
+    """Print the file that holds a spec, or with `print_only` the spec, and what is to be said of it.
+
+    Parameters
+    ----------
+    kept : str
+        What is said where an earlier file was kept and none was written.
+    """
     from anatune.core.hardware.files import spec_to_toml
 
     if print_only:
@@ -104,4 +112,5 @@ def tell_spec(spec: HardwareSpec, path: Path | None, summary: list[str], *, prin
         for line in summary:
             note(line)
         return
-    print_text("\n".join([f"wrote {path}; use it as --hw {spec.name}", *summary]))
+    where = kept if path is None else f"wrote {path}; use it"
+    print_text("\n".join([f"{where} as --hw {spec.name}", *summary]))

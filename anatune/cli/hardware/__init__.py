@@ -1,0 +1,1 @@
+"""``anatune hw``: devices, specs, calibrations."""
