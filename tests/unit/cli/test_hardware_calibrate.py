@@ -8,6 +8,7 @@ from anatune.cli.main import main
 from anatune.core.hardware.files import hardware
 from anatune.measure.cpu.calibration import calibrate as module
 from anatune.measure.cpu.calibration.tiles import RegisterTile
+from anatune.tuning.calibration import Learned
 from tests.unit.measure.cpu.calibration.test_calibrate import detected, numbers
 
 
@@ -24,7 +25,12 @@ def instant(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_the_host_spec_is_written_and_found(instant, capsys):
+def no_nests(hardware, records, **settings):
+    return Learned(records, 0, 0, None, None)
+
+
+def test_the_host_spec_is_written_and_found(instant, capsys, monkeypatch):
+    monkeypatch.setattr("anatune.tuning.calibration.learn_from_nests", no_nests)
     assert main(["hw", "calibrate", "--minutes", "0.5"]) == 0
     out, err = capsys.readouterr()
     assert "use it as --hw host" in out
@@ -39,6 +45,7 @@ def test_the_host_spec_is_written_and_found(instant, capsys):
 )
 def test_how_long_it_takes_is_said_first(instant, capsys, monkeypatch, words, seconds):
     monkeypatch.setattr("anatune.numerics._jit.first_compilation_s", lambda room: {"cpu": 10.0}[room])
+    monkeypatch.setattr("anatune.tuning.calibration.learn_from_nests", no_nests)  # of another processor than this one
     assert main(["hw", "calibrate", *words.split()]) == 0
     first, *others = capsys.readouterr().err.splitlines()
     assert first.startswith(f"calibrate: this machine's CPU, about {seconds + 10} s (--minutes ")
