@@ -102,7 +102,13 @@ def build_all(count: int, schedules: Sequence[Schedule], hardware: GpuSpec) -> d
                     number, schedule = waiting.pop(0)
                     request = encode(BuildRequest(session, number, hardware, 1, Limits(), schedule))
                     future = client.submit(
-                        tasks.build, request, workers=[address], resources={BUILD: 1}, pure=False, key=f"b{number}"
+                        tasks.answer,
+                        "build",
+                        request,
+                        workers=[address],
+                        resources={BUILD: 1},
+                        pure=False,
+                        key=f"b{number}",
                     )
                     flying[future] = address
                     future.add_done_callback(ended.put)

@@ -32,20 +32,20 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import AnatuneError
-from anatune.measure.cluster.description import WorkerDescription, code_digest
-from anatune.measure.cluster.fleet import Done, Event, Seen, Snapshot
+from anatune.measure.cluster.fleet import Done, Event, Kind, Seen, Snapshot
 from anatune.measure.cluster.messages import (
     Answer,
     BuildRequest,
     Built,
-    CompareRequest,
     MeasureRequest,
+    Packed,
     SessionSetting,
     Standing,
+    WorkerDescription,
+    code_digest,
     decode,
     encode,
 )
-from anatune.measure.cluster.packing import Packed
 from anatune.measure.cluster.scheduler import run_scheduler
 from anatune.measure.cluster.worker import join
 from anatune.records.environment import environment
@@ -100,18 +100,14 @@ class PretendedStation:
     def open(self, setting: SessionSetting, reference: Packed) -> None:
         """Take any session."""
 
-    def measure(self, request: MeasureRequest, built: Built) -> Measurement:
-        """Sleep; return a time that depends on the schedule."""
-        took, measurement = pretended(request.schedule, self._setting.run_s, self._setting.build_s)
-        time.sleep(took)
-        return measurement
-
-    def compare(self, request: CompareRequest, built: Sequence[Built]) -> list[Measurement]:
-        """Return the times as they were."""
-        return [
-            self.measure(MeasureRequest(request.session, request.number, one), part)
-            for one, part in zip(request.schedules, built, strict=True)
-        ]
+    def measure(self, request: MeasureRequest, built: Sequence[Built]) -> list[Measurement]:
+        """Sleep; return times that depend on the schedules."""
+        measurements = []
+        for schedule in request.schedules:
+            took, measurement = pretended(schedule, self._setting.run_s, self._setting.build_s)
+            time.sleep(took)
+            measurements.append(measurement)
+        return measurements
 
     def forget(self, session: str) -> None:
         """Hold nothing."""
@@ -146,28 +142,23 @@ class PretendedFleet:
         """Put a snapshot into `events` every second."""
         self._after(1.0, self.look())
 
-    def build(self, worker: str, number: int, request: bytes) -> None:
-        """Take the time of a build."""
-        self._after(self._build_s, Done(number))
+    def submit(self, kind: Kind, worker: str, number: int, request: bytes, *needs: int) -> None:
+        """Take the time of a build; answer a measurement when the device has done what was before it, others at once.
 
-    def lease(self, worker: str, number: int, setting: bytes, reference: int) -> None:
-        """Answer at once."""
-        self._after(0.0, Done(number, encode(Answer(self._session, 0))))
-
-    def measure(self, worker: str, number: int, request: bytes, built: int, leased: int) -> None:
-        """Answer when the device has done what was before it, and this."""
-        schedule = decode(request, MeasureRequest).schedule
-        run_s, measurement = pretended(schedule, self._run_s, self._build_s)
-        now = time.monotonic()
-        self._free[worker] = max(now, self._free[worker]) + run_s
-        answer = encode(Answer(self._session, number, (measurement,)))
-        self._after(self._free[worker] - now, Done(number, answer))
-
-    def compare(self, worker: str, number: int, request: bytes, built: Sequence[int], leased: int) -> None:
-        """Answer at once."""
-        schedules = decode(request, CompareRequest).schedules
-        times = tuple(pretended(schedule, self._run_s, self._build_s)[1] for schedule in schedules)
-        self._after(0.0, Done(number, encode(Answer(self._session, number, times))))
+        What takes turns is answered at once, too.
+        """
+        if kind == "build":
+            self._after(self._build_s, Done(number))
+        elif kind == "lease":
+            self._after(0.0, Done(number, encode(Answer(self._session, 0))))
+        else:
+            asked = decode(request, MeasureRequest)
+            trials = [pretended(schedule, self._run_s, self._build_s) for schedule in asked.schedules]
+            answer = encode(Answer(self._session, number, tuple(measurement for _, measurement in trials)))
+            now = time.monotonic()
+            if asked.budget_s is None:
+                self._free[worker] = max(now, self._free[worker]) + trials[0][0]
+            self._after(self._free[worker] - now if asked.budget_s is None else 0.0, Done(number, answer))
 
     def drop(self, number: int) -> None:
         """Hold nothing; an answer that comes is not waited for."""

@@ -10,9 +10,11 @@ import msgspec
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
 from anatune.records.environment import Environment
 
-__all__ = ["Ask", "MakeMeasurer", "MeasurerLike", "WorkerState", "added_up", "asking"]
+__all__ = ["Ask", "MakeMeasurer", "MeasurerLike", "WorkerState", "added_up", "asking", "checked_of"]
 
 Ask = Callable[[], Schedule | None]
 """Returns the next schedule; None: nothing for now, ask again when the next answer was taken."""
@@ -108,3 +110,19 @@ def asking(schedules: Iterable[Schedule]) -> Ask:
     """Return what asks for each of `schedules` in their order."""
     source = iter(schedules)
     return lambda: next(source, None)
+
+
+def checked_of(workload: Workload, schedule: Schedule) -> Schedule:
+    """Return a schedule of the workload that a measurer serves.
+
+    Raises
+    ------
+    SpaceError
+        It is one of another.
+    """
+    if schedule.workload != workload:
+        raise SpaceError(
+            f"schedule is for {schedule.workload.describe()}, expected {workload.describe()}: "
+            "a measurer serves one workload"
+        )
+    return schedule

@@ -11,7 +11,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,9 +19,8 @@ import msgspec
 from anatune.decoding import from_json
 from anatune.errors import AnatuneError, DeviceError
 from anatune.measure.cluster import tasks
-from anatune.measure.cluster.description import WorkerDescription
-from anatune.measure.cluster.fleet import Done, Event, Lost, Seen, Snapshot
-from anatune.measure.cluster.messages import Standing
+from anatune.measure.cluster.fleet import Done, Event, Kind, Lost, Seen, Snapshot
+from anatune.measure.cluster.messages import Standing, WorkerDescription, line_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -70,7 +69,7 @@ class DaskFleet:
         try:
             snapshot: Snapshot = self._client.sync(self._look)
         except (OSError, TimeoutError, asyncio.TimeoutError) as error:
-            raise DeviceError(f"{self._address}: the scheduler does not answer ({_line(error)})") from None
+            raise DeviceError(f"{self._address}: the scheduler does not answer ({line_of(error)})") from None
         return snapshot
 
     async def _look(self) -> Snapshot:
@@ -87,56 +86,31 @@ class DaskFleet:
                 self.events.put(await self._look())
             except (OSError, TimeoutError, asyncio.TimeoutError, AttributeError) as error:  # a closed client has none
                 if not self._closed:
-                    self.events.put(Lost(f"{self._address}: the scheduler is gone ({_line(error)})"))
+                    self.events.put(Lost(f"{self._address}: the scheduler is gone ({line_of(error)})"))
                 return
             await asyncio.sleep(_LOOK_S)
 
-    def build(self, worker: str, number: int, request: bytes) -> None:
-        """Have a worker build."""
-        self._submit(worker, number, "anatune-build", tasks.build, request, resource=BUILD)
-
-    def lease(self, worker: str, number: int, setting: bytes, reference: int) -> None:
-        """Have a worker get ready."""
-        built = self._futures[reference]
-        self._submit(worker, number, LEASE, tasks.lease, setting, built, resource=MEASURE, fetched=True)
-
-    def measure(self, worker: str, number: int, request: bytes, built: int, leased: int) -> None:
-        """Have a worker measure."""
-        parts = self._futures[built], self._futures[leased]
-        self._submit(worker, number, "anatune-measure", tasks.measure, request, *parts, resource=MEASURE, fetched=True)
-
-    def compare(self, worker: str, number: int, request: bytes, built: Sequence[int], leased: int) -> None:
-        """Have a worker compare."""
-        parts = [self._futures[one] for one in built], self._futures[leased]
-        self._submit(worker, number, "anatune-compare", tasks.compare, request, *parts, resource=MEASURE, fetched=True)
-
-    def _submit(
-        self,
-        worker: str,
-        number: int,
-        kind: str,
-        function: Callable[..., bytes],
-        *arguments: object,
-        resource: str,
-        fetched: bool = False,
-    ) -> None:
+    def submit(self, kind: Kind, worker: str, number: int, request: bytes, *needs: int) -> None:
+        """Have a worker answer a request."""
         try:
             future = self._client.submit(
-                function,
-                *arguments,
-                key=f"{kind}-{self._session}-{number}",
+                tasks.answer,
+                kind,
+                request,
+                *(self._futures[need] for need in needs),
+                key=f"anatune-{kind}-{self._session}-{number}",
                 workers=[worker],
                 allow_other_workers=False,
-                resources={resource: 1},
+                resources={BUILD if kind == "build" else MEASURE: 1},
                 retries=0,
                 pure=False,
             )
         except Exception as error:  # noqa: BLE001  Dask says in many ways that the connection is gone
-            self.events.put(Lost(f"{self._address}: {_line(error)}"))
+            self.events.put(Lost(f"{self._address}: {line_of(error)}"))
             return
         with self._lock:
             self._futures[number] = future
-        future.add_done_callback(lambda done: self._ended(number, done, fetched))
+        future.add_done_callback(lambda done: self._ended(number, done, kind != "build"))
 
     def _ended(self, number: int, future: Any, fetched: bool) -> None:
         """Tell of a task that ended; called in a thread of Dask's."""
@@ -149,7 +123,7 @@ class DaskFleet:
             else:
                 self.events.put(Done(number))
         elif future.status == "error":  # the functions raise nothing: workers died, or are of another version
-            self.events.put(Done(number, error=f"Dask: {_line(future.exception(timeout=_SCHEDULER_S))}"))
+            self.events.put(Done(number, error=f"Dask: {line_of(future.exception(timeout=_SCHEDULER_S))}"))
         elif future.status == "cancelled" and _why_cancelled(future) not in _VANISHED:
             self.events.put(Lost(f"{self._address}: the connection to the scheduler was lost"))
         else:
@@ -163,7 +137,7 @@ class DaskFleet:
         try:
             self.events.put(await self._look())
         except (OSError, TimeoutError, asyncio.TimeoutError, AttributeError) as error:
-            self.events.put(Lost(f"{self._address}: the scheduler is gone ({_line(error)})"))
+            self.events.put(Lost(f"{self._address}: the scheduler is gone ({line_of(error)})"))
         else:
             self.events.put(Done(number, error=why))
 
@@ -172,7 +146,7 @@ class DaskFleet:
         try:
             reply = await asyncio.wait_for(self._client.scheduler.gather(keys=[key]), _SCHEDULER_S)
         except (OSError, TimeoutError, asyncio.TimeoutError, AttributeError) as error:
-            await self._vanished(number, f"its answer cannot be fetched: {_line(error)}")
+            await self._vanished(number, f"its answer cannot be fetched: {line_of(error)}")
             return
         if reply.get("status") == "OK" and key in reply.get("data", {}):
             self.events.put(Done(number, reply["data"][key]))
@@ -242,7 +216,3 @@ def _why_cancelled(future: Any) -> str:
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  of this package or that, as the version has it
         return str(getattr(error, "reason", "") or "")
     return ""
-
-
-def _line(error: BaseException | None) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

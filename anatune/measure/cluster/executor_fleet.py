@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.measure.cluster.builder import Builder
-from anatune.measure.cluster.description import WorkerDescription, code_digest
-from anatune.measure.cluster.fleet import Done, Event, Seen, Snapshot
+from anatune.measure.cluster.fleet import Done, Event, Kind, Seen, Snapshot
 from anatune.measure.cluster.measurer import ClusterMeasurer
-from anatune.measure.cluster.messages import BuildRequest, Built, decode, encode
-from anatune.measure.cluster.station import Device, LocalStation
+from anatune.measure.cluster.messages import (
+    BuildRequest,
+    Built,
+    WorkerDescription,
+    code_digest,
+    decode,
+    encode,
+    line_of,
+)
+from anatune.measure.cluster.station import Device, Station
 from anatune.measure.cluster.tasks import Desk
 from anatune.measure.place import WorkerState
 from anatune.measure.run.cores import physical_cores, plan_cores
@@ -63,7 +70,7 @@ class ExecutorFleet:
     def __init__(self, executor: Executor, device: Device, threads: int) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._executor = executor
-        self._station = LocalStation(_HERE, device, 0, compared=False)
+        self._station = Station(_HERE, device, 0, compared=False)
         self._desk = Desk(self._station)
         self._measuring = ThreadPoolExecutor(1, thread_name_prefix="executor-fleet")
         self._futures: dict[int, Future[bytes]] = {}
@@ -81,48 +88,31 @@ class ExecutorFleet:
     def watch(self) -> None:
         """Do nothing: neither of the two comes or goes."""
 
-    def build(self, worker: str, number: int, request: bytes) -> None:
-        """Have the executor build."""
+    def submit(self, kind: Kind, worker: str, number: int, request: bytes, *needs: int) -> None:
+        """Have the executor build; get ready and measure here."""
+
+        def here() -> bytes:
+            return self._desk.answer(kind, request, *(self._futures[need].result() for need in needs))
+
         try:
-            future = self._executor.submit(build_anywhere, request, self._cores)
-        except RuntimeError as error:  # it was shut down, or its processes died
-            self.events.put(Done(number, error=_line(error)))
-            return
-        self._note(number, future, fetched=False)
-
-    def lease(self, worker: str, number: int, setting: bytes, reference: int) -> None:
-        """Get ready here."""
-        self._here(number, lambda: self._desk.lease(setting, self._value(reference)))
-
-    def measure(self, worker: str, number: int, request: bytes, built: int, leased: int) -> None:
-        """Measure here."""
-        self._here(number, lambda: self._desk.measure(request, self._value(built), self._value(leased)))
-
-    def compare(self, worker: str, number: int, request: bytes, built: Sequence[int], leased: int) -> None:
-        """Compare here."""
-        self._here(
-            number, lambda: self._desk.compare(request, [self._value(one) for one in built], self._value(leased))
-        )
-
-    def _value(self, number: int) -> bytes:
-        return self._futures[number].result()
-
-    def _here(self, number: int, call: Callable[[], bytes]) -> None:
-        self._note(number, self._measuring.submit(call), fetched=True)
-
-    def _note(self, number: int, future: Future[bytes], *, fetched: bool) -> None:
-        self._futures[number] = future
-
-        def ended(done: Future[bytes]) -> None:
-            if done.cancelled() or self._closed:
-                return
-            error = done.exception()
-            if error is not None:
-                self.events.put(Done(number, error=_line(error)))
+            if kind == "build":
+                future = self._executor.submit(build_anywhere, request, self._cores)
             else:
-                self.events.put(Done(number, done.result() if fetched else None))
+                future = self._measuring.submit(here)
+        except RuntimeError as error:  # the executor was shut down, or its processes died
+            self.events.put(Done(number, error=line_of(error)))
+            return
+        self._futures[number] = future
+        future.add_done_callback(lambda done: self._ended(kind, number, done))
 
-        future.add_done_callback(ended)
+    def _ended(self, kind: Kind, number: int, future: Future[bytes]) -> None:
+        if future.cancelled() or self._closed:
+            return
+        error = future.exception()
+        if error is not None:
+            self.events.put(Done(number, error=line_of(error)))
+        else:
+            self.events.put(Done(number, None if kind == "build" else future.result()))
 
     def drop(self, number: int) -> None:
         """Take back what was submitted."""
@@ -169,7 +159,3 @@ class ExecutorMeasurer(ClusterMeasurer):
     def workers(self) -> tuple[WorkerState, ...]:
         """Return nothing: this machine measures."""
         return ()
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

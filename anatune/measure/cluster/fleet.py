@@ -1,15 +1,17 @@
-"""What a session needs of the machinery between it and its workers; `dask_fleet` is the one that is used."""
+"""What a session needs of the machinery between it and its workers: `dask_fleet`, `executor_fleet`."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, Protocol
 
-from anatune.measure.cluster.description import WorkerDescription
-from anatune.measure.cluster.messages import Standing
+from anatune.measure.cluster.messages import Standing, WorkerDescription
 
-__all__ = ["Done", "Event", "Fleet", "Lost", "Seen", "Snapshot"]
+__all__ = ["Done", "Event", "Fleet", "Kind", "Lost", "Seen", "Snapshot"]
+
+Kind = Literal["build", "lease", "measure"]
+"""What workers are asked for: to build a kernel, to get ready for a session, to measure what was built."""
 
 
 class Seen(NamedTuple):
@@ -44,9 +46,9 @@ class Done(NamedTuple):
     number : int
         Which.
     content : bytes or None
-        The answer, of those that are fetched.
+        The answer; None of builds, which stay where they are.
     error : str
-        Why there is none: it failed on the way, not by its own doing.
+        Why there is no answer: it failed on the way, not by its own doing.
     """
 
     number: int
@@ -82,20 +84,12 @@ class Fleet(Protocol):
         """Put a snapshot into `events` now and then."""
         ...
 
-    def build(self, worker: str, number: int, request: bytes) -> None:
-        """Have a worker build; what it built stays there until it is needed or dropped. Its `Done` has no content."""
-        ...
+    def submit(self, kind: Kind, worker: str, number: int, request: bytes, *needs: int) -> None:
+        """Have a worker answer a request (`tasks.Desk`) with the answers to the numbers that it needs.
 
-    def lease(self, worker: str, number: int, setting: bytes, reference: int) -> None:
-        """Have a worker get ready for the session with the kernel built as `reference`; fetched."""
-        ...
-
-    def measure(self, worker: str, number: int, request: bytes, built: int, leased: int) -> None:
-        """Have a worker measure what was built as `built`; fetched."""
-        ...
-
-    def compare(self, worker: str, number: int, request: bytes, built: Sequence[int], leased: int) -> None:
-        """Have a worker compare; fetched."""
+        A lease needs the build of the reference kernel; what is measured, the worker's lease and the builds. An answer
+        stays with its worker until it is dropped.
+        """
         ...
 
     def drop(self, number: int) -> None:

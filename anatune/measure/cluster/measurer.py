@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import time
 import uuid
@@ -17,13 +16,12 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
-from anatune.errors import DeviceError, RunError, SpaceError
-from anatune.measure.cluster.fleet import Done, Event, Fleet, Lost, Snapshot
-from anatune.measure.cluster.jobs import QUEUED, Comparison, Job, KeptBuilds, Pace, Task
+from anatune.errors import DeviceError, RunError
+from anatune.measure.cluster.fleet import Done, Event, Fleet, Kind, Lost, Snapshot
 from anatune.measure.cluster.messages import Answer, SessionSetting, checked_measurement, decode
-from anatune.measure.cluster.requests import Requests
+from anatune.measure.cluster.requests import Comparison, Job, KeptBuilds, Pace, Requests, Task
 from anatune.measure.cluster.roster import Member, Roster
-from anatune.measure.place import Ask, WorkerState
+from anatune.measure.place import Ask, WorkerState, checked_of
 from anatune.measure.run.build_processes import Limits
 
 if TYPE_CHECKING:
@@ -31,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterMeasurer"]
 
-_LOG = logging.getLogger(__name__)
-
 _WAIT_S = 60.0
 """How long a session without workers waits for one."""
 _MOST_LOST = 2
 """A trial with which so many workers were lost is not tried again."""
-_REPEATED_RUNS = (Outcome.RUN_ERROR, Outcome.RUN_TIMEOUT, Outcome.WRONG_RESULT, Outcome.LOST_DEVICE)
-_REPEATED_BUILDS = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
+_REPEATED = (
+    *(Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT),
+    *(Outcome.RUN_ERROR, Outcome.RUN_TIMEOUT, Outcome.WRONG_RESULT, Outcome.LOST_DEVICE),
+)
 """Failures that may be the worker's: repeated once on another."""
 
 
@@ -99,14 +97,12 @@ class ClusterMeasurer:
         self._connect, self._wait_s, self._clock = connect, wait_s, clock
         self._roster = Roster(hardware, threads)
         self._open: Requests | None = None
-        self._to_build: deque[Job] = deque()
-        self._to_run: deque[Job] = deque()
+        self._waiting: dict[Kind, deque[Job]] = {"build": deque(), "measure": deque()}
         self._answers: deque[tuple[Job, Measurement]] = deque()
         self._jobs: set[Job] = set()
         self._kept = KeptBuilds(self._drop_build)
         self._pace = Pace()
         self._comparison: Comparison | None = None
-        self._alone_since: float | None = None
 
     def __enter__(self) -> Self:
         self._open = Requests(self._connect(self.session), self._setting, self._clock)
@@ -157,7 +153,7 @@ class ClusterMeasurer:
                     if schedule is None:
                         may_ask = False
                     else:
-                        self._add(Job(self._checked(schedule)))
+                        self._add(Job(checked_of(self.workload, schedule)))
                 if not self._jobs and not may_ask:
                     return
                 self._assign()
@@ -174,7 +170,7 @@ class ClusterMeasurer:
             As `serve`.
         """
         self._abandon()
-        jobs = [Job(self._checked(schedule), compared=True) for schedule in schedules]
+        jobs = [Job(checked_of(self.workload, schedule), compared=True) for schedule in schedules]
         self._comparison = comparison = Comparison(jobs, budget_s)
         try:
             for job in jobs:
@@ -200,17 +196,9 @@ class ClusterMeasurer:
             raise RunError("the measurer is not open; use it in a with statement")
         return self._open
 
-    def _checked(self, schedule: Schedule) -> Schedule:
-        if schedule.workload != self.workload:
-            raise SpaceError(
-                f"schedule is for {schedule.workload.describe()}, expected {self.workload.describe()}: "
-                "a measurer serves one workload"
-            )
-        return schedule
-
     def _add(self, job: Job) -> None:
         self._jobs.add(job)
-        self._to_build.append(job)
+        self._waiting["build"].append(job)
 
     def _finish(self, job: Job, measurement: Measurement, member: Member | None) -> None:
         """Answer for a job, and keep what was built of the best."""
@@ -236,71 +224,62 @@ class ClusterMeasurer:
         """Take back whatever is on its way; leases and the reference kernel stay."""
         if self._open is None:
             return
-        for number in self._open.of_jobs():
-            self._open.forget(number)
+        for task in self._open.of_jobs():
+            self._open.forget(task)
         kept = self._kept.numbers()
         for job in self._jobs:
             if job.built not in kept:
                 self._drop_build(job)
         self._jobs.clear()
-        self._to_build.clear()
-        self._to_run.clear()
+        for waiting in self._waiting.values():
+            waiting.clear()
         self._answers.clear()
 
     # -- who does what ----------------------------------------------------------------------------------------------
 
     def _assign(self) -> None:
         """Give free workers something to do."""
-        ready = [*self._roster.ready()]
+        ready = self._roster.ready()
         builders = [member for member in ready if member.builders]
         devices = [member for member in ready if member.measures]
         if not (builders and devices):
             return
         requests = self._requests
         if requests.reference is None and not requests.builds_reference:
-            requests.build(min(builders, key=_load), None)
+            requests.build(min(builders, key=lambda member: member.load("build")), None)
         for member in devices:
             if member.lease is None and requests.reference is not None:
                 requests.lease(member)
-        for _ in range(len(self._to_build)):
-            job = self._to_build.popleft()
-            failed = job.failed_build[0] if job.failed_build else None
-            fresh = _not_lost_with(job, builders)
-            free = [one for one in fresh if len(one.building) < one.builders and one is not failed]
-            if free:
-                requests.build(min(free, key=_load), job)
-            elif failed is not None and builders == [failed]:  # the others have left
-                self._failed_twice(job, job.failed_build)
-            else:
-                self._to_build.append(job)
-                if failed is None and len(fresh) == len(builders):
-                    break
-        self._run(devices)
-
-    def _run(self, devices: Sequence[Member]) -> None:
         leased = [member for member in devices if member.lease is not None]
-        for _ in range(len(self._to_run)):
-            job = self._to_run.popleft()
-            failed = job.failed_run[0] if job.failed_run else None
-            fresh = _not_lost_with(job, leased)
-            free = [one for one in fresh if len(one.measuring) <= QUEUED and one is not failed]
-            if free:
-                here = job.builder  # what was built there need not travel
-                member = min(free, key=lambda one: (len(one.measuring), one.address != here))
-                self._requests.measure(member, job, self.incumbent)
-            elif failed is not None and devices == [failed]:
-                self._failed_twice(job, job.failed_run)
-            else:
-                self._to_run.append(job)
-                if failed is None and len(fresh) == len(leased):
-                    break
-        self._begin_comparison(leased)
-
-    def _begin_comparison(self, leased: Sequence[Member]) -> None:
-        one = self._comparison
-        if one is None or one.number is not None or any(job.built is None for job in one.jobs) or not leased:
+        self._hand_out("build", builders, builders)
+        self._hand_out("measure", leased, devices)
+        comparison = self._comparison
+        if comparison is None or comparison.task is not None or any(job.built is None for job in comparison.jobs):
             return
-        self._requests.compare(min(leased, key=lambda member: len(member.measuring)), one)
+        if leased:
+            requests.compare(min(leased, key=lambda member: member.load("measure")), comparison)
+
+    def _hand_out(self, kind: Kind, members: Sequence[Member], able: Sequence[Member]) -> None:
+        """Give what waits to members that have room; `able` are all that may be among them soon."""
+        waiting = self._waiting[kind]
+        for _ in range(len(waiting)):
+            job = waiting.popleft()
+            failed = job.failed.get(kind)
+            # A bad line is no reason to give up a trial: where all were lost with it before, any will do.
+            fresh = [member for member in members if member.name not in job.lost] or members
+            free = [member for member in fresh if member.has_room(kind) and (not failed or member is not failed[0])]
+            if free and kind == "build":
+                self._requests.build(min(free, key=lambda member: member.load(kind)), job)
+            elif free:
+                here = job.builder  # what was built there need not travel
+                member = min(free, key=lambda member: (member.load(kind), member.address != here))
+                self._requests.measure(member, job, self.incumbent)
+            elif failed and list(able) == [failed[0]]:  # the others have left
+                self._finish(job, failed[1], failed[0])
+            else:
+                waiting.append(job)
+                if not failed and len(fresh) == len(members):
+                    break
 
     # -- what comes back --------------------------------------------------------------------------------------------
 
@@ -313,7 +292,7 @@ class ClusterMeasurer:
                 self._deal(events.get_nowait())
         except queue.Empty:
             pass
-        self._check_alone()
+        self._roster.check_alone(self._clock(), self._wait_s)
 
     def _deal(self, event: Event) -> None:
         if isinstance(event, Lost):
@@ -325,27 +304,22 @@ class ClusterMeasurer:
         task = self._requests.ended(event)
         if task is None:
             return
-        if task.kind in ("build", "reference"):
-            self._was_built(event, task)
-        elif event.error:
-            self._suspect(task.member, event.error, [(event.number, task)])
-        else:
-            self._answered(event, task)
-
-    def _was_built(self, event: Done, task: Task) -> None:
         if event.error:
-            self._suspect(task.member, event.error, [(event.number, task)])
+            self._suspect(task.member, event.error, task)
+        elif task.kind != "build":
+            self._answered(event, task)
         elif task.job is None:
             self._requests.reference = event.number, task.member
         else:
             task.job.built, task.job.builder = event.number, task.member.address
             if not task.job.compared:
-                self._to_run.append(task.job)
+                self._waiting["measure"].append(task.job)
 
     def _answered(self, event: Done, task: Task) -> None:
         """Deal with what a worker answered to a lease, a run or a comparison."""
-        member, one = task.member, self._comparison
-        jobs = [task.job] if task.job is not None else one.jobs if one is not None and task.kind == "compare" else []
+        member = task.member
+        comparison = self._comparison if self._comparison is not None and self._comparison.task is task else None
+        jobs = [task.job] if task.job is not None else comparison.jobs if comparison is not None else []
         try:
             answer = decode(event.content, Answer)
             if answer.session != self.session or answer.number != (0 if task.kind == "lease" else event.number):
@@ -354,16 +328,16 @@ class ClusterMeasurer:
                 raise RunError(f"{len(answer.measurements)} measurements arrived, expected {len(jobs)}")
             measurements = [checked_measurement(measurement) for measurement in answer.measurements]
         except RunError as error:
-            self._suspect(member, str(error), [(event.number, task)])
+            self._suspect(member, str(error), task)
             return
         if answer.trouble and answer.whose == "lease":
-            self._moved(event.number, task, blamed=False)
+            self._moved(task, blamed=False)
         elif answer.trouble and answer.whose == "builder":
             self._blame_builder(answer.trouble, task, jobs[answer.part : answer.part + 1])
         elif answer.trouble:
-            self._suspect(member, answer.trouble, [(event.number, task)])
-        elif task.kind == "compare" and one is not None:
-            one.measurements = [
+            self._suspect(member, answer.trouble, task)
+        elif comparison is not None:
+            comparison.measurements = [
                 msgspec.structs.replace(measurement, worker=member.name) for measurement in measurements
             ]
         elif task.job is not None:
@@ -371,154 +345,104 @@ class ClusterMeasurer:
 
     def _judge(self, job: Job, measurement: Measurement, member: Member, failed_build: bool) -> None:
         """Take an answer, or have a failure repeated elsewhere; who fails with what works elsewhere is noted."""
-        if failed_build:
-            builder = self._roster.get(job.builder)
-            others = any(one is not builder and one.builders for one in self._roster.ready())
-            if measurement.outcome in _REPEATED_BUILDS and builder is not None and not job.failed_build and others:
-                job.failed_build = builder, measurement
+        kind: Kind = "build" if failed_build else "measure"
+        builder = self._roster.get(job.builder)
+        doer = builder if failed_build else member
+        refuted = []
+        if not failed_build and (failed := job.failed.pop("build", None)):
+            refuted.append((failed[0], job.builder if builder is None else builder.name))
+        others = any(
+            other is not doer and (other.builders if failed_build else other.measures) for other in self._roster.ready()
+        )
+        if measurement.outcome in _REPEATED and doer is not None and kind not in job.failed and others:
+            job.failed[kind] = doer, measurement
+            if failed_build:
                 self._drop_build(job)
-                self._to_build.append(job)
-            else:
-                self._finish(job, measurement, builder)
-            return
-        refuted = [] if job.failed_build is None else [(job.failed_build, self._name_of(job.builder))]
-        job.failed_build = None
-        others = any(one is not member and one.measures for one in self._roster.ready())
-        if measurement.outcome in _REPEATED_RUNS and job.failed_run is None and others:
-            job.failed_run = member, measurement
-            self._to_run.append(job)
+            self._waiting[kind].append(job)
         else:
-            if measurement.outcome not in _REPEATED_RUNS and job.failed_run is not None:
-                refuted.append((job.failed_run, member.name))
-            self._finish(job, measurement, member)
-        for failed, by in refuted:  # last: it may take back what others have
-            if self._roster.refuted(failed[0], by):
-                self._take_back(failed[0], lost=False)
-
-    def _failed_twice(self, job: Job, failed: tuple[Member, Measurement] | None) -> None:
-        """Take a failure as it is: there is nobody else any more."""
-        assert failed is not None
-        self._finish(job, failed[1], failed[0])
-
-    def _name_of(self, address: str) -> str:
-        member = self._roster.get(address)
-        return address if member is None else member.name
+            if not failed_build and measurement.outcome not in _REPEATED and kind in job.failed:
+                refuted.append((job.failed[kind][0], member.name))
+            self._finish(job, measurement, doer)
+        for failing, by in refuted:  # last: it may take back what others have
+            if self._roster.refuted(failing, by):
+                self._take_back(failing, lost=False)
 
     def _blame_builder(self, trouble: str, task: Task, jobs: Sequence[Job]) -> None:
         """Ask who could not make a build for nothing more, and have it made elsewhere."""
         if task.kind == "lease":
             task.member.lease = builder = None
             reference = self._requests.reference
-            if reference is not None and reference[0] == task.reference:
+            if reference is not None and reference[0] in task.needs:
                 builder = reference[1]
                 self._requests.drop_reference()
         else:
-            builder = next((one for job in jobs if (one := self._roster.get(job.builder)) is not None), None)
+            builder = next((member for job in jobs if (member := self._roster.get(job.builder)) is not None), None)
             for job in jobs:
                 self._again(job)
             if self._comparison is not None:
-                self._comparison.number = None
+                self._comparison.task = None
         if builder is not None:
-            self._suspect(builder, trouble, [])
+            self._suspect(builder, trouble)
 
     # -- who is there -----------------------------------------------------------------------------------------------
 
     def _note(self, snapshot: Snapshot) -> None:
-        _, lost = self._roster.update(snapshot)
-        for member in lost:
+        for member in self._roster.update(snapshot):
             self._take_back(member, lost=True)
 
-    def _suspect(self, member: Member, why: str, tasks: Sequence[tuple[int, Task]]) -> None:
-        """Ask a worker for nothing more; what it has goes elsewhere.
-
-        Parameters
-        ----------
-        tasks
-            What it was asked for and gave up.
-        """
+    def _suspect(self, member: Member, why: str, task: Task | None = None) -> None:
+        """Ask a worker for nothing more; what it has goes elsewhere, and so does the task that it gave up."""
         if member.is_ready:
             self._roster.quarantine(member, why)
-        for number, task in tasks:
-            self._moved(number, task, blamed=True)
+        if task is not None:
+            self._moved(task, blamed=True)
         self._take_back(member, lost=True)
 
     def _take_back(self, member: Member, *, lost: bool) -> None:
         """Have others do what a worker was asked for; `lost`: with what it was at just now, it may be its end."""
         requests, first = self._requests, next(iter(member.measuring), None)
-        for number, task in requests.of_member(member):
-            requests.forget(number)
-            self._moved(number, task, blamed=lost and (number == first or task.kind == "build"))
+        for task in requests.of_member(member):
+            requests.forget(task)
+            self._moved(task, blamed=lost and (task.number == first or task.kind == "build"))
         member.lease = None
         if requests.reference is not None and requests.reference[1] is member:
             requests.drop_reference()
         for job in [job for job in self._jobs if job.builder == member.address]:
-            for number in requests.of_job(job):
-                requests.forget(number)
-            if self._comparison is not None and self._comparison.number is not None:
-                requests.forget(self._comparison.number)
-                self._comparison.number = None
+            for task in requests.of_job(job):
+                requests.forget(task)
+            if self._comparison is not None and self._comparison.task is not None:
+                requests.forget(self._comparison.task)
+                self._comparison.task = None
             self._again(job)
         self._kept.lose(member.address)
 
-    def _moved(self, number: int, task: Task, *, blamed: bool) -> None:
+    def _moved(self, task: Task, *, blamed: bool) -> None:
         """Have somebody else do a task that a worker did not."""
-        if task.kind == "compare" and self._comparison is not None and self._comparison.number == number:
-            self._comparison.number = None
+        if self._comparison is not None and self._comparison.task is task:
+            self._comparison.task = None
         job = task.job
         if job is None or job not in self._jobs:
             return
         if blamed:
             job.lost.append(task.member.name)
         if len(job.lost) >= _MOST_LOST and not job.compared:
-            names = ", ".join(job.lost)
-            self._finish(
-                job, Measurement(Outcome.LOST_DEVICE, f"{len(job.lost)} workers were lost with it: {names}"), None
-            )
+            message = f"{len(job.lost)} workers were lost with it: {', '.join(job.lost)}"
+            self._finish(job, Measurement(Outcome.LOST_DEVICE, message), None)
         elif task.kind == "measure" and job.built is not None:
-            self._to_run.append(job)
+            self._waiting["measure"].append(job)
         else:
             self._again(job)
 
     def _again(self, job: Job) -> None:
         """Build a job once more."""
         self._drop_build(job)
-        if job in self._to_run:
-            self._to_run.remove(job)
-        if job not in self._to_build:
-            self._to_build.append(job)
+        to_build, to_measure = self._waiting["build"], self._waiting["measure"]
+        if job in to_measure:
+            to_measure.remove(job)
+        if job not in to_build:
+            to_build.append(job)
 
     def _check_overdue(self) -> None:
         """Do without workers that should have answered long ago."""
         for member, limit_s in self._requests.overdue(self._roster.ready(), self._comparison):
-            self._suspect(member, f"it did not answer within {limit_s:g} s", [])
-
-    def _check_alone(self) -> None:
-        """Wait some time for workers if nobody serves, then give up.
-
-        Raises
-        ------
-        DeviceError
-            Nobody came.
-        """
-        ready = [*self._roster.ready()]
-        if any(member.measures for member in ready) and any(member.builders for member in ready):
-            self._alone_since = None
-            return
-        now = self._clock()
-        told = self._roster.complaint()
-        if self._alone_since is None:
-            self._alone_since = now
-            _LOG.warning("the cluster has no worker for this session (%s); waiting %g s for one", told, self._wait_s)
-        elif now - self._alone_since > self._wait_s:
-            raise DeviceError(
-                f"the cluster has no worker for this session, and none came in {self._wait_s:g} s: {told}"
-            )
-
-
-def _load(member: Member) -> float:
-    return len(member.building) / member.builders
-
-
-def _not_lost_with(job: Job, members: Sequence[Member]) -> Sequence[Member]:
-    """Return those that were not lost with a job before, or all: a bad line is no reason to give up a trial."""
-    return [one for one in members if one.name not in job.lost] or members
+            self._suspect(member, f"it did not answer within {limit_s:g} s")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -11,27 +14,122 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
-from anatune.decoding import from_message
+from anatune.decoding import from_json, from_message
 from anatune.errors import AnatuneError, RunError
-from anatune.measure.cluster.packing import Packed
+from anatune.files import MOST_BYTES, read_file, reason
 from anatune.measure.run.build_processes import Limits
+from anatune.named import resolve
+from anatune.records.environment import Environment
 
 __all__ = [
     "Answer",
     "BuildRequest",
     "Built",
-    "CompareRequest",
+    "DamagedError",
     "MeasureRequest",
+    "Packed",
     "Running",
     "SessionSetting",
     "Standing",
+    "WorkerDescription",
     "checked_measurement",
+    "code_digest",
     "decode",
     "encode",
+    "line_of",
+    "pack",
+    "unpack",
 ]
 
 _MOST_SAMPLES = 100_000
 _MOST_MESSAGE = 2000
+
+
+class WorkerDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A worker. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    name : str
+        As measurements and records have it.
+    code : str
+        Digest of anatune's own source there.
+    environment : Environment
+        Its processor, the cores that it may use, versions.
+    builders : int
+        How many schedules it builds at once.
+    device : CpuSpec or GpuSpec, optional
+        What it measures on, clocks among its numbers; None: it only builds.
+    peak_flop_per_s : float, optional
+        What multiply-adds reached when it joined, at best: of one core of a CPU, of the whole of a GPU; None: it is
+        not compared.
+    """
+
+    name: str
+    code: str
+    environment: Environment
+    builders: int
+    device: CpuSpec | GpuSpec | None = None
+    peak_flop_per_s: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The device in words."""
+        return "builds only" if self.device is None else self.device.model
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return a digest of anatune's source files, by name and contents: workers run what the session would run."""
+    root = Path(__file__).parents[2]
+    total = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        total.update(f"{path.relative_to(root).as_posix()}\n".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:16]
+
+
+class DamagedError(RunError):
+    """What was built cannot be used: whoever built it is to blame, of several kernels that of the one at `part`."""
+
+    def __init__(self, message: str, part: int = 0) -> None:
+        super().__init__(message)
+        self.part = part
+
+
+class _Kind(NamedTuple):
+    """How artifacts of a kind of device are packed: their class, the field that names their file, its suffix."""
+
+    artifact: str
+    file: str
+    suffix: str
+
+
+_KINDS = {
+    "cpu": _Kind("anatune.codegen.cpu.artifact:CpuArtifact", "library", ".so"),
+    "gpu": _Kind("anatune.codegen.cuda.artifact:GpuArtifact", "image", ".cubin"),
+}
+
+
+class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A built kernel. Immutable.
+
+    Attributes
+    ----------
+    kind : {"cpu", "gpu"}
+        Of the device that it is for.
+    artifact : bytes
+        JSON of the `CpuArtifact` or `GpuArtifact`, its file named by its digest.
+    sha256 : str
+        Of `content`, hexadecimal.
+    content : bytes
+        The shared library or the cubin.
+    """
+
+    kind: Literal["cpu", "gpu"]
+    artifact: bytes
+    sha256: str
+    content: bytes
 
 
 class SessionSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,25 +187,27 @@ class Built(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A built schedule to check and time; `incumbent` as `Measurer` has it."""
+    """Built schedules to check and time.
 
-    session: str
-    number: int
-    schedule: Schedule
-    incumbent: float | None = None
-
-
-class CompareRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Built schedules to time in turn."""
+    Attributes
+    ----------
+    schedules : tuple of Schedule
+        One, or those that take turns.
+    incumbent : float or None
+        As `Measurer` has it.
+    budget_s : float or None
+        How long they take turns; None: there is one, timed by itself.
+    """
 
     session: str
     number: int
     schedules: tuple[Schedule, ...]
-    budget_s: float
+    incumbent: float | None = None
+    budget_s: float | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker answers to `MeasureRequest` or `CompareRequest`.
+    """What a worker answers to a lease (number 0) or a `MeasureRequest`.
 
     Attributes
     ----------
@@ -155,7 +255,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     built, measured : int
         Since it started.
     peak_flop_per_s : float, optional
-        The best that multiply-adds have reached since, as `description.WorkerDescription` has what they reached first.
+        The best that multiply-adds have reached since, as `WorkerDescription` has what they reached first.
     """
 
     running: tuple[Running, ...] = ()
@@ -198,12 +298,11 @@ def checked_measurement(measurement: Measurement) -> Measurement:
         A time is no finite number of seconds, an energy none of joules, or samples are missing.
     """
     times, references = measurement.times_s, measurement.reference_times_s
-    wall = measurement.build_s, measurement.run_s
     if len(times) != len(references) or len(times) > _MOST_SAMPLES:
         raise RunError(f"a measurement has {len(times)} samples and {len(references)} of the reference kernel")
-    if not all(math.isfinite(one) and one > 0 for one in (*times, *references)):
+    if not all(math.isfinite(sample) and sample > 0 for sample in (*times, *references)):
         raise RunError("a measurement has a sample that is no positive number of seconds")
-    if not all(math.isfinite(one) and one >= 0 for one in wall):
+    if not all(math.isfinite(seconds) and seconds >= 0 for seconds in (measurement.build_s, measurement.run_s)):
         raise RunError("a measurement has a wall time that is no number of seconds")
     energy_j = measurement.energy_j
     if energy_j is not None and not (math.isfinite(energy_j) and energy_j > 0):
@@ -214,3 +313,61 @@ def checked_measurement(measurement: Measurement) -> Measurement:
         raise RunError(f"a measurement is {measurement.outcome.value} and has samples")
     message = " ".join(measurement.message.split())[:_MOST_MESSAGE]
     return msgspec.structs.replace(measurement, message=message)
+
+
+def pack(artifact: Any, kind: Literal["cpu", "gpu"]) -> Packed:
+    """Return an artifact with the bytes of its file.
+
+    Raises
+    ------
+    RunError
+        The file cannot be read.
+    """
+    how = _KINDS[kind]
+    path = getattr(artifact, how.file)
+    try:
+        content = read_file(path)
+    except OSError as error:
+        raise RunError(f"{path}: {reason(error)}") from None
+    digest = hashlib.sha256(content).hexdigest()
+    named = msgspec.structs.replace(artifact, **{how.file: digest})
+    return Packed(kind, msgspec.json.encode(named), digest, content)
+
+
+def unpack(packed: Packed, folder: Path, schedule_key: str) -> Any:
+    """Write an artifact's file into `folder`, which exists, and return the artifact.
+
+    Parameters
+    ----------
+    schedule_key : str
+        Of the schedule that it has to be built from; "" for the reference kernel.
+
+    Raises
+    ------
+    DamagedError
+        It is not what was packed, or of another schedule.
+    RunError
+        It cannot be written.
+    """
+    how = _KINDS[packed.kind]
+    if len(packed.content) > MOST_BYTES or hashlib.sha256(packed.content).hexdigest() != packed.sha256:
+        raise DamagedError("a built kernel arrived damaged: its contents are not what was built")
+    try:
+        artifact = from_json(packed.artifact, resolve(how.artifact))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DamagedError(f"a built kernel arrived damaged: {error}") from None
+    if artifact.schedule_key != schedule_key or getattr(artifact, how.file) != packed.sha256:
+        raise DamagedError(
+            f"a built kernel of the schedule {artifact.schedule_key!r} arrived, expected {schedule_key!r}"
+        )
+    path = folder / f"{packed.sha256[:32]}{how.suffix}"
+    try:
+        path.write_bytes(packed.content)
+    except OSError as error:
+        raise RunError(f"{path}: {reason(error)}; free some space on the worker") from None
+    return msgspec.structs.replace(artifact, **{how.file: str(path)})
+
+
+def line_of(error: BaseException | None) -> str:
+    """Return what an error says, in one line; its class if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__

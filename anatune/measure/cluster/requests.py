@@ -1,4 +1,4 @@
-"""What a session on a cluster has asked for: who was asked under which number, and since when it is whose turn.
+"""What a session on a cluster has on its way, and who was asked for what under which number, since when.
 
 Each thing that is asked for has a number, never used twice; an answer under a number that nobody waits for any more is
 late, or the second one, and is dropped. So no trial is lost, and none is counted twice.
@@ -7,17 +7,87 @@ late, or the second one, and is dropped. So no trial is lost, and none is counte
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from anatune.measure.cluster.fleet import Done, Fleet
-from anatune.measure.cluster.jobs import Comparison, Job, Task, overdue_s, waits
-from anatune.measure.cluster.messages import BuildRequest, CompareRequest, MeasureRequest, SessionSetting, encode
-from anatune.measure.cluster.roster import Member
+import msgspec
 
-__all__ = ["Requests"]
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement
+from anatune.measure.cluster.fleet import Done, Fleet, Kind
+from anatune.measure.cluster.messages import BuildRequest, MeasureRequest, Running, SessionSetting, encode
+from anatune.measure.cluster.roster import QUEUED, Member
+from anatune.measure.run.build_processes import Limits
 
+__all__ = ["Comparison", "Job", "KeptBuilds", "Pace", "Requests", "Task"]
+
+_SLACK_S = 10.0
+"""Beside the limits of a request: what travels, processes that start anew."""
 _OTHERS_S = 600.0
 """What another session has done on a worker for so long is taken for dead."""
+_MEMORY = 0.1
+"""Weight of the latest trial in the usual times of building and running."""
+_KEPT_BUILDS = 8
+"""As many as `measure.run.measurer` keeps on one machine."""
+_WAITS = "wait"
+"""Stage of a request that waits for its turn (`station`)."""
+
+
+class Job:
+    """A schedule on its way.
+
+    Attributes
+    ----------
+    built, builder
+        Number of its build, once that is done, and the address of who has it.
+    failed : dict of str to (Member, Measurement)
+        Who failed to build or to measure it, and how: that is repeated elsewhere.
+    lost : list of str
+        Workers that were lost with it.
+    compared : bool
+        It is only built, for a comparison.
+    """
+
+    def __init__(self, schedule: Schedule, compared: bool = False) -> None:
+        self.schedule, self.compared = schedule, compared
+        self.built: int | None = None
+        self.builder = ""
+        self.failed: dict[Kind, tuple[Member, Measurement]] = {}
+        self.lost: list[str] = []
+
+
+class Task(msgspec.Struct, eq=False):
+    """Something that a worker was asked for.
+
+    Attributes
+    ----------
+    number : int
+    kind : {"build", "lease", "measure"}
+    member : Member
+        Who was asked.
+    job : Job or None
+        Of a build, or a measurement; None: the reference kernel is built, a comparison measured.
+    since : float
+        The second since when it is its turn.
+    needs : tuple of int
+        The numbers whose answers it needs.
+    """
+
+    number: int
+    kind: Kind
+    member: Member
+    job: Job | None
+    since: float
+    needs: tuple[int, ...] = ()
+
+
+class Comparison:
+    """The contenders of the end, the task that a worker has to compare them, and what it answered."""
+
+    def __init__(self, jobs: Sequence[Job], budget_s: float) -> None:
+        self.jobs, self.budget_s = jobs, budget_s
+        self.task: Task | None = None
+        self.measurements: list[Measurement] | None = None
 
 
 class Requests:
@@ -48,78 +118,79 @@ class Requests:
 
     def build(self, member: Member, job: Job | None) -> None:
         """Have a worker build a job's schedule; None: the reference kernel."""
-        number = self._ask("reference" if job is None else "build", member, job)
-        setting, schedule = self._setting, None if job is None else job.schedule
-        request = BuildRequest(setting.session, number, setting.hardware, setting.threads, setting.limits, schedule)
-        self.fleet.build(member.address, number, encode(request))
+        task, setting = self._task("build", member, job), self._setting
+        schedule = None if job is None else job.schedule
+        self._submit(
+            task,
+            BuildRequest(setting.session, task.number, setting.hardware, setting.threads, setting.limits, schedule),
+        )
 
     def lease(self, member: Member) -> None:
         """Have a worker get ready with the reference kernel, which has to be there."""
         assert self.reference is not None
-        reference, _ = self.reference
-        member.lease = self._ask("lease", member, None)
-        self._tasks[member.lease].reference = reference
-        self.fleet.lease(member.address, member.lease, encode(self._setting), reference)
+        task = self._task("lease", member, None, self.reference[0])
+        member.lease = task.number
+        self._submit(task, self._setting)
 
     def measure(self, member: Member, job: Job, incumbent: float | None) -> None:
         """Have a worker that is ready measure what was built."""
-        assert job.built is not None
-        assert member.lease is not None
-        number = self._ask("measure", member, job)
-        request = encode(MeasureRequest(self._setting.session, number, job.schedule, incumbent))
-        self.fleet.measure(member.address, number, request, job.built, member.lease)
+        task = self._task("measure", member, job, member.lease, job.built)
+        self._submit(task, MeasureRequest(self._setting.session, task.number, (job.schedule,), incumbent))
 
-    def compare(self, member: Member, one: Comparison) -> None:
+    def compare(self, member: Member, comparison: Comparison) -> None:
         """Have a worker that is ready time contenders, all of which are built."""
-        assert member.lease is not None
-        one.number = number = self._ask("compare", member, None)
-        request = CompareRequest(self._setting.session, number, tuple(job.schedule for job in one.jobs), one.budget_s)
-        built = [job.built for job in one.jobs if job.built is not None]
-        self.fleet.compare(member.address, number, encode(request), built, member.lease)
+        jobs = comparison.jobs
+        comparison.task = task = self._task("measure", member, None, member.lease, *(job.built for job in jobs))
+        schedules = tuple(job.schedule for job in jobs)
+        self._submit(task, MeasureRequest(self._setting.session, task.number, schedules, budget_s=comparison.budget_s))
 
-    def _ask(self, kind: str, member: Member, job: Job | None) -> int:
-        """Note that a worker is asked for something; return the number."""
-        number = next(self._numbers)
-        self._tasks[number] = Task(kind, member, job, self._clock())
-        if kind in ("build", "reference"):
-            member.building.add(number)
+    def _task(self, kind: Kind, member: Member, job: Job | None, *needs: int | None) -> Task:
+        """Return a new task of a worker's."""
+        numbers = tuple(need for need in needs if need is not None)
+        assert len(numbers) == len(needs)
+        return Task(next(self._numbers), kind, member, job, self._clock(), numbers)
+
+    def _submit(self, task: Task, request: msgspec.Struct) -> None:
+        self._tasks[task.number] = task
+        if task.kind == "build":
+            task.member.building.add(task.number)
         else:
-            member.measuring[number] = None
-        return number
+            task.member.measuring[task.number] = None
+        self.fleet.submit(task.kind, task.member.address, task.number, encode(request), *task.needs)
 
     # -- what is on its way -----------------------------------------------------------------------------------------
 
     @property
     def builds_reference(self) -> bool:
         """Whether somebody builds the reference kernel."""
-        return any(task.kind == "reference" for task in self._tasks.values())
+        return any(task.kind == "build" and task.job is None for task in self._tasks.values())
 
-    def of_jobs(self) -> list[int]:
-        """Return the numbers of all builds, runs and comparisons; neither leases nor the reference kernel."""
-        return [number for number, task in self._tasks.items() if task.job is not None or task.kind == "compare"]
+    def of_jobs(self) -> list[Task]:
+        """Return all builds, runs and comparisons; neither leases nor the reference kernel."""
+        return [task for task in self._tasks.values() if task.job is not None or task.kind == "measure"]
 
-    def of_member(self, member: Member) -> list[tuple[int, Task]]:
+    def of_member(self, member: Member) -> list[Task]:
         """Return what a worker was asked for."""
-        return [(number, task) for number, task in self._tasks.items() if task.member is member]
+        return [task for task in self._tasks.values() if task.member is member]
 
-    def of_job(self, job: Job) -> list[int]:
-        """Return under which numbers something is asked for a job."""
-        return [number for number, task in self._tasks.items() if task.job is job]
+    def of_job(self, job: Job) -> list[Task]:
+        """Return what is asked for a job."""
+        return [task for task in self._tasks.values() if task.job is job]
 
-    def overdue(self, ready: Iterator[Member], comparison: Comparison | None) -> Iterator[tuple[Member, float]]:
+    def overdue(self, ready: Iterable[Member], comparison: Comparison | None) -> Iterator[tuple[Member, float]]:
         """Yield workers that should have answered long ago, each with the limit that it passed, s."""
         now, setting = self._clock(), self._setting
         for member in [*ready]:
             running = member.seen.standing.running
-            at = {one.number: one for one in running if one.session == setting.session}
-            others = any(one.session != setting.session and one.seconds < _OTHERS_S for one in running)
+            own = {at.number: at for at in running if at.session == setting.session}
+            others = any(at.session != setting.session and at.seconds < _OTHERS_S for at in running)
             for number in [*member.building, *itertools.islice(member.measuring, 1)]:
                 task = self._tasks[number]
-                mine = at.get(0 if task.kind == "lease" else number)
-                compared = comparison if task.kind == "compare" else None
-                if others and waits(mine):
+                at = own.get(0 if task.kind == "lease" else number)
+                compared = comparison if comparison is not None and comparison.task is task else None
+                if others and (at is None or at.stage == _WAITS):
                     task.since = now
-                elif limit_s := overdue_s(mine, now - task.since, setting.limits, compared):
+                elif limit_s := _overdue_s(at, now - task.since, setting.limits, compared):
                     yield member, limit_s
                     break
 
@@ -128,14 +199,14 @@ class Requests:
     def ended(self, event: Done) -> Task | None:
         """Return what ended, None if nobody waits for it: it is late, or the second answer."""
         task = self._take(event.number)
-        if task is not None and task.kind in ("measure", "compare"):
+        if task is not None and task.kind == "measure":
             self.fleet.drop(event.number)  # builds and leases are held as long as they are needed
         return task
 
-    def forget(self, number: int) -> None:
+    def forget(self, task: Task) -> None:
         """Wait for an answer no longer; should it come, it is dropped."""
-        if self._take(number) is not None:
-            self.fleet.drop(number)
+        if self._take(task.number) is not None:
+            self.fleet.drop(task.number)
 
     def drop_reference(self) -> None:
         """Let the reference kernel's build go."""
@@ -154,3 +225,84 @@ class Requests:
             for following in itertools.islice(member.measuring, 1):
                 self._tasks[following].since = self._clock()
         return task
+
+
+def _overdue_s(at: Running | None, waited_s: float, limits: Limits, compared: Comparison | None) -> float:
+    """Return the limit that a request has passed, s; 0 if it has not.
+
+    Parameters
+    ----------
+    at : Running or None
+        What its worker says of it, if anything.
+    waited_s : float
+        Since it is its turn.
+    limits : Limits
+        Of the session.
+    compared : Comparison or None
+        If it is one.
+    """
+    if at is None:  # it has not begun, or its answer stays out
+        limit_s = limits.start_s + _SLACK_S
+        return limit_s if waited_s > limit_s else 0.0
+    run_s = limits.run_s if compared is None else compared.budget_s + limits.run_s * len(compared.jobs)
+    stage_s = {"build": limits.build_s, "run": run_s}.get(at.stage, limits.start_s)
+    limit_s = 2 * stage_s + limits.start_s + _SLACK_S  # processes that die start anew and try once more
+    return limit_s if at.seconds > limit_s else 0.0
+
+
+class Pace:
+    """How long builds and runs usually take, and so how many schedules keep all workers busy."""
+
+    def __init__(self) -> None:
+        self._build_s = self._run_s = 0.0
+
+    def note(self, measurement: Measurement) -> None:
+        """Learn from a trial that ran."""
+        self._build_s += (measurement.build_s - self._build_s) * (_MEMORY if self._build_s else 1.0)
+        self._run_s += (measurement.run_s - self._run_s) * (_MEMORY if self._run_s else 1.0)
+
+    def room(self, ready: Sequence[Member]) -> int:
+        """Return how many schedules may be on their way: what runs and waits at devices, and the builds for them."""
+        devices = sum(member.measures for member in ready)
+        slots = sum(member.builders for member in ready)
+        ahead = math.ceil(devices * self._build_s / self._run_s) if self._run_s else 2 * devices
+        return (1 + QUEUED) * devices + min(slots, max(2, ahead)) if devices and slots else 0
+
+
+class KeptBuilds:
+    """What was built of the best candidates: comparing them needs no build.
+
+    Parameters
+    ----------
+    drop : callable
+        Lets a job's build go.
+    """
+
+    def __init__(self, drop: Callable[[Job], None]) -> None:
+        self._drop = drop
+        self._kept: dict[str, tuple[float, Job]] = {}
+
+    def get(self, key: str) -> Job | None:
+        """Return the job of a schedule whose build is kept."""
+        return self._kept[key][1] if key in self._kept else None
+
+    def numbers(self) -> set[int | None]:
+        """Return the builds that are kept."""
+        return {job.built for _, job in self._kept.values()}
+
+    def settle(self, job: Job, relative: float | None) -> None:
+        """Keep the build of a job that ended if it is one of the best; let it or another one go."""
+        out: Job | None = job
+        if relative is not None and job.built is not None:
+            key = job.schedule.key
+            out = self._kept.pop(key, (0.0, None))[1]
+            self._kept[key] = relative, job
+            if len(self._kept) > _KEPT_BUILDS:
+                out = self._kept.pop(max(self._kept, key=lambda key: self._kept[key][0]))[1]
+        if out is not None:
+            self._drop(out)
+
+    def lose(self, builder: str) -> None:
+        """Let go what a worker has that is gone."""
+        for key in [key for key, (_, job) in self._kept.items() if job.builder == builder]:
+            self._drop(self._kept.pop(key)[1])

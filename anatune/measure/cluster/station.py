@@ -11,91 +11,50 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Measurement, Outcome
+from anatune.core.workload.operators import matmul
 from anatune.errors import AnatuneError, MissingDependencyError, RunError
 from anatune.files import scratch_folder
-from anatune.measure.cluster.build_slots import BuildSlots
-from anatune.measure.cluster.builder import Builder, entries_of, line_of
-from anatune.measure.cluster.description import WorkerDescription, code_digest
+from anatune.measure.cluster.builder import Builder, BuildSlots, entries_of, trouble_of
 from anatune.measure.cluster.messages import (
     BuildRequest,
     Built,
-    CompareRequest,
+    DamagedError,
     MeasureRequest,
+    Packed,
     Running,
     SessionSetting,
     Standing,
+    WorkerDescription,
+    code_digest,
+    unpack,
 )
-from anatune.measure.cluster.packing import DamagedError, Packed, unpack
 from anatune.measure.devices import measurer_of
-from anatune.measure.run.build_processes import Limits
+from anatune.measure.run.build_processes import BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.measurer import Entries
 from anatune.measure.run.memory import check_memory
 from anatune.measure.run.prebuilt import Prebuilt, prebuilt
 from anatune.records.environment import environment
 
-__all__ = ["Device", "LocalStation", "Station"]
+__all__ = ["Device", "Station", "build_fma", "peak_flop_per_s"]
 
 _MOST_OPEN = 2
 """Measurers that stay open: sessions that take turns keep theirs, one that was forgotten holds no memory for long."""
 _AGAIN_S = (15.0, 30.0, 60.0, 120.0, 240.0)
 """Pauses between further measurements of the peak."""
+_PEAK_SAMPLES = 300
+"""Of a round, of which the best counts: 2 ms each."""
+_PEAK_ROUNDS = 6
+_AGREE = 0.02
+"""Rounds end when one comes so near to the best before: who joins while the machine is busy is looked at for longer."""
 _Answer = TypeVar("_Answer")
-
-
-class Station(Protocol):
-    """What a worker serves; safe to share between threads. Tests and simulations have others than `LocalStation`."""
-
-    @property
-    def description(self) -> WorkerDescription:
-        """What it says of itself."""
-        ...
-
-    def build(self, request: BuildRequest) -> Built:
-        """Build a schedule, or the reference kernel; whatever goes wrong is in the answer."""
-        ...
-
-    def open(self, setting: SessionSetting, reference: Packed) -> None:
-        """Get ready for a session, whose kernels are timed beside `reference`.
-
-        Raises
-        ------
-        AnatuneError
-            This worker cannot.
-        """
-        ...
-
-    def measure(self, request: MeasureRequest, built: Built) -> Measurement:
-        """Check and time what was built.
-
-        Raises
-        ------
-        AnatuneError
-            This worker cannot measure.
-        """
-        ...
-
-    def compare(self, request: CompareRequest, built: Sequence[Built]) -> list[Measurement]:
-        """Time what was built in turn; the rest as `measure`."""
-        ...
-
-    def forget(self, session: str) -> None:
-        """Let go what is held for a session; it need not be known."""
-        ...
-
-    def standing(self) -> Standing:
-        """Return what it is at; never waits."""
-        ...
-
-    def close(self) -> None:
-        """End all processes and remove temporary files."""
-        ...
 
 
 class Device(NamedTuple):
@@ -111,8 +70,8 @@ class _Session(NamedTuple):
     folder: Path
 
 
-class LocalStation:
-    """Builders and a device of this machine; a `Station`.
+class Station:
+    """Builders and a device of this machine: what a worker serves. Safe to share between threads.
 
     Candidates run in processes of their own, under the limits of their session, as those of a local measurer do. A CPU
     builds nothing on the cores that time a kernel; a GPU leaves the last core to the runner. Sessions take turns on the
@@ -189,7 +148,7 @@ class LocalStation:
     # -- building ---------------------------------------------------------------------------------------------------
 
     def build(self, request: BuildRequest) -> Built:
-        """Build a schedule, or the reference kernel."""
+        """Build a schedule, or the reference kernel; whatever goes wrong is in the answer."""
         with self._stage(request.session, request.number, "wait") as at:
             return self._slots.submit(lambda slot: self._build(slot, request, at)).result()
 
@@ -202,14 +161,20 @@ class LocalStation:
     # -- measuring --------------------------------------------------------------------------------------------------
 
     def open(self, setting: SessionSetting, reference: Packed) -> None:
-        """Get ready for a session."""
+        """Get ready for a session, whose kernels are timed beside `reference`.
+
+        Raises
+        ------
+        AnatuneError
+            This worker cannot.
+        """
         if self._device is None:
             raise RunError(f"{self.description.name} only builds")
         folder = self._folder / f"session-{next(self._numbers)}"
         try:
             folder.mkdir()
         except OSError as error:
-            raise RunError(line_of(error)) from None
+            raise RunError(trouble_of(error)) from None
         session = _Session(setting, unpack(reference, folder, ""), folder)
         with self._lock:
             self._sessions[setting.session] = session
@@ -220,43 +185,34 @@ class LocalStation:
 
         self._timed(begin)
 
-    def measure(self, request: MeasureRequest, built: Built) -> Measurement:
-        """Check and time what was built."""
+    def measure(self, request: MeasureRequest, built: Sequence[Built]) -> list[Measurement]:
+        """Check and time what was built, one kernel by itself, several in turn.
+
+        Raises
+        ------
+        AnatuneError
+            This worker cannot measure.
+        """
         with self._stage(request.session, request.number, "wait") as at:
             return self._timed(lambda: self._measure(request, built, at))
 
-    def _measure(self, request: MeasureRequest, built: Built, at: Callable[[str], None]) -> Measurement:
+    def _measure(self, request: MeasureRequest, built: Sequence[Built], at: Callable[[str], None]) -> list[Measurement]:
         at("set up")
         measurer = self._measurer(request.session)
         measurer.incumbent = request.incumbent
-        with self._unpacked([request.schedule], [built]) as measurer.built, self._quiet(measurer):
-            at("run")
-            measurement: Measurement
-            ((_, measurement),) = self._answers(request.session, lambda: measurer.measure([request.schedule]))
-        self._measured += 1
-        return msgspec.structs.replace(measurement, build_s=built.build_s)
-
-    def compare(self, request: CompareRequest, built: Sequence[Built]) -> list[Measurement]:
-        """Time what was built in turn."""
-        with self._stage(request.session, request.number, "wait") as at:
-            return self._timed(lambda: self._compare(request, built, at))
-
-    def _compare(self, request: CompareRequest, built: Sequence[Built], at: Callable[[str], None]) -> list[Measurement]:
-        at("set up")
-        measurer = self._measurer(request.session)
         with self._unpacked(request.schedules, built) as measurer.built, self._quiet(measurer):
             at("run")
-            answers = self._answers(request.session, lambda: measurer.compare(request.schedules, request.budget_s))
-        pairs = zip(answers, built, strict=True)
-        return [msgspec.structs.replace(answer, build_s=one.build_s) for answer, one in pairs]
-
-    def _answers(self, session: str, call: Callable[[], Any]) -> list[Any]:
-        """Return what a measurer answers; one that breaks is closed, the next request opens a new one."""
-        try:
-            return list(call())
-        except BaseException:
-            self._close(session)
-            raise
+            try:
+                if request.budget_s is None:
+                    measurements = [measurement for _, measurement in measurer.measure(request.schedules)]
+                    self._measured += 1
+                else:
+                    measurements = measurer.compare(request.schedules, request.budget_s)
+            except BaseException:  # the next request opens a new one
+                self._close(request.session)
+                raise
+        pairs = zip(measurements, built, strict=True)
+        return [msgspec.structs.replace(measurement, build_s=kernel.build_s) for measurement, kernel in pairs]
 
     @contextlib.contextmanager
     def _unpacked(self, schedules: Sequence[Any], built: Sequence[Built]) -> Iterator[dict[str, object]]:
@@ -264,17 +220,18 @@ class LocalStation:
         folder = self._folder / f"run-{next(self._numbers)}"
         try:
             folder.mkdir()
-            found: dict[str, object] = {}
-            for part, (schedule, one) in enumerate(zip(schedules, built, strict=True)):
-                failed = one.failure or Measurement(Outcome.BUILD_ERROR, one.trouble)
+            artifacts: dict[str, object] = {}
+            for part, (schedule, kernel) in enumerate(zip(schedules, built, strict=True)):
+                failed = kernel.failure or Measurement(Outcome.BUILD_ERROR, kernel.trouble)
                 try:
-                    found[schedule.key] = failed if one.packed is None else unpack(one.packed, folder, schedule.key)
+                    unpacked = failed if kernel.packed is None else unpack(kernel.packed, folder, schedule.key)
                 except DamagedError as error:
                     error.part = part
                     raise
-            yield found
+                artifacts[schedule.key] = unpacked
+            yield artifacts
         except OSError as error:
-            raise RunError(line_of(error)) from None
+            raise RunError(trouble_of(error)) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -330,8 +287,6 @@ class LocalStation:
         return future.result()
 
     def _peak(self, device: Device) -> float:
-        from anatune.measure.cluster.peak import peak_flop_per_s
-
         return peak_flop_per_s(device.spec, dict(device.where), self._entries(device.spec), self._limits, self._folder)
 
     def _try_again(self, device: Device) -> None:
@@ -392,3 +347,61 @@ class LocalStation:
         self._timer.shutdown(wait=True)
         self._slots.join(1.0)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def build_fma(hardware: CpuSpec, folder: Path) -> CpuArtifact:
+    """Build multiply-adds between registers: the reference kernel of CPUs also shows what shares its caches."""
+    from anatune.codegen.cpu.probes import compile_probe
+
+    return compile_probe("fma", hardware, folder)
+
+
+def peak_flop_per_s(
+    hardware: CpuSpec | GpuSpec, where: dict[str, Any], entries: Entries, limits: Limits, folder: Path
+) -> float:
+    """Measure multiply-adds: one core of a CPU, a whole GPU; the best of some seconds.
+
+    Parameters
+    ----------
+    where
+        GPUs: "device", "backend".
+    folder : Path
+        Exists.
+
+    Raises
+    ------
+    RunError, DeviceError, MissingDependencyError
+        The kernel cannot be built or run.
+    """
+    is_cpu = isinstance(hardware, CpuSpec)
+    entry = f"{__name__}:build_fma" if is_cpu else entries.reference
+    builders = BuildProcesses(entries.builder, 1, limits, setup=entries.builder_setup)
+    try:
+        builders.start()
+        builders.begin_reference(entry, hardware, folder / "peak")
+        artifact: Any = builders.reference()
+    finally:
+        builders.kill()
+    conditions = {} if is_cpu else {"l2": "warm"}
+    make = prebuilt(measurer_of(hardware))
+    # What it computes is not measured, the reference kernel is.
+    workload = matmul(32, 32, 32)
+    with make(workload, hardware, limits=limits, built={}, reference=artifact, **conditions, **where) as measurer:
+        seconds = _agreed(measurer.reference_s)
+    if isinstance(artifact, CpuArtifact):
+        return float(artifact.facts["flop"]) / seconds
+    from anatune.measure.cuda.runner import reference_flop
+
+    return float(reference_flop(artifact)) / seconds
+
+
+def _agreed(sample: Callable[[int], float]) -> float:
+    """Return the best of rounds of samples, s: of as many as it takes for two to agree."""
+    best = float("inf")
+    for _ in range(_PEAK_ROUNDS):
+        found = sample(_PEAK_SAMPLES)
+        agree = abs(found - best) <= _AGREE * min(found, best)
+        best = min(best, found)
+        if agree:
+            break
+    return best

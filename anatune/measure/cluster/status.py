@@ -8,8 +8,8 @@ import msgspec
 
 from anatune.core.hardware.alike import difference
 from anatune.measure.cluster.dask_fleet import description_in, standing_in
-from anatune.measure.cluster.description import WorkerDescription, refusal, wanted_of
-from anatune.measure.cluster.messages import Running
+from anatune.measure.cluster.messages import Running, WorkerDescription
+from anatune.measure.cluster.roster import refusal, wanted_of
 from anatune.measure.cluster.security import scheduler_identity
 
 __all__ = ["ClusterStatus", "WorkerStatus", "cluster_status"]

@@ -21,8 +21,9 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import AnatuneError, DeviceError, RunError, UnknownNameError
 from anatune.files import scratch_folder
 from anatune.measure.cluster.dask_fleet import BUILD, LEASE, MEASURE, WORD
+from anatune.measure.cluster.messages import line_of
 from anatune.measure.cluster.security import cluster_address, import_distributed, scheduler_identity, server_options
-from anatune.measure.cluster.station import Device, LocalStation, Station
+from anatune.measure.cluster.station import Device, Station
 from anatune.measure.cluster.tasks import PLUGIN, Desk
 from anatune.measure.named_hardware import hardware
 from anatune.named import resolve
@@ -78,7 +79,7 @@ def make_station(
     if ":" in device and not Path(device).exists():
         station: Station = resolve(device)(name, builders)
         return station
-    return LocalStation(name, None if build_only else _device(device, backend), builders)
+    return Station(name, None if build_only else _device(device, backend), builders)
 
 
 def _device(named: str, backend: str | None) -> Device:
@@ -190,17 +191,13 @@ async def _joined(address: str, tls: str | Path | None, station: Station) -> Any
     except AnatuneError:
         raise
     except Exception as error:  # noqa: BLE001  Dask says in many ways that nobody is there
-        line = _line(error)
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        line = line_of(cause)
     if "name taken" in line:  # by one that is gone and that the scheduler still waits for, too
         return f"{address}: another worker there is called {station.description.name}; --name names this one"
     return f"{address}: cannot join ({line})"
-
-
-def _line(error: BaseException) -> str:
-    """Return what Dask says, without what it wraps around it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 async def join(address: str, tls: str | Path | None, station: Station) -> Any:

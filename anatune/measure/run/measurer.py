@@ -15,9 +15,9 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, DeviceError, RunError, SpaceError
+from anatune.errors import AnatuneError, DeviceError, RunError
 from anatune.files import no_scratch, scratch_folder
-from anatune.measure.place import Ask, WorkerState, asking
+from anatune.measure.place import Ask, WorkerState, asking, checked_of
 from anatune.measure.run.build_processes import SET_UP, BuildJob, BuildProcesses, Limits, single_threaded
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
@@ -399,13 +399,8 @@ class Measurer:
         return self._builders
 
     def _job(self, schedule: Schedule) -> BuildJob:
-        if schedule.workload != self.workload:
-            raise SpaceError(
-                f"schedule is for {schedule.workload.describe()}, expected {self.workload.describe()}: "
-                "a measurer serves one workload"
-            )
         assert self._folder is not None
-        return BuildJob(schedule, self._folder / f"build-{next(self._numbers)}")
+        return BuildJob(checked_of(self.workload, schedule), self._folder / f"build-{next(self._numbers)}")
 
     def _may_build(self, jobs: Iterable[BuildJob]) -> bool:
         """Whether another build may begin: without a core to spare, not while a built kernel waits to be timed."""

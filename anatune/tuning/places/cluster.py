@@ -14,7 +14,7 @@ from anatune.core.hardware.alike import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
-from anatune.measure.cluster.description import WorkerDescription
+from anatune.measure.cluster.messages import WorkerDescription
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer

@@ -22,9 +22,8 @@ from anatune.core.hardware.files import hardware
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RunError
 from anatune.measure.cluster import tasks
-from anatune.measure.cluster.builder import line_of
-from anatune.measure.cluster.messages import Answer, Built, Running, Standing
-from anatune.measure.cluster.packing import Packed, unpack
+from anatune.measure.cluster.builder import trouble_of
+from anatune.measure.cluster.messages import Answer, Built, Packed, Running, Standing, unpack
 from tests.unit.measure.cluster.pretended import HARDWARE, REFERENCE_S, describe
 
 FOLDER = "FLEET_FOLDER"
@@ -112,13 +111,17 @@ class PretendedStation:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             unpack(one, folder, key)
         except OSError as error:
-            raise RunError(line_of(error)) from None
+            raise RunError(trouble_of(error)) from None
         finally:
             shutil.rmtree(folder)
 
     def measure(self, request, built):
-        key = request.schedule.key
-        self._unpacked(built.packed, key)
+        for schedule, kernel in zip(request.schedules, built, strict=True):
+            self._unpacked(kernel.packed, schedule.key)
+        if request.budget_s is not None:
+            self._log("compare")
+            return [self._measurement(schedule.key) for schedule in request.schedules]
+        key = request.schedules[0].key
         with self._device:
             mine = self._begin(request, "run")
             self._log("begin", key)
@@ -129,7 +132,7 @@ class PretendedStation:
                 self._end.wait(self._settings().get("run_s", 0.0))
                 self._measured += 1
                 self._log("end", key)
-                return self._measurement(key)
+                return [self._measurement(key)]
             finally:
                 self._running.pop(mine)
 
@@ -138,12 +141,6 @@ class PretendedStation:
             return Measurement(Outcome.WRONG_RESULT, "the result is wrong", build_s=0.001, run_s=0.001)
         seconds = float("nan") if self.fault == "nan" else time_of(key)
         return Measurement(Outcome.OK, "", (seconds,) * 3, (REFERENCE_S,) * 3, 0.0, 0.001, 0.001)
-
-    def compare(self, request, built):
-        for schedule, one in zip(request.schedules, built, strict=True):
-            self._unpacked(one.packed, schedule.key)
-        self._log("compare")
-        return [self._measurement(one.key) for one in request.schedules]
 
     def forget(self, session):
         self._sessions.discard(session)

@@ -78,36 +78,21 @@ class FakeFleet:
         self.now += 1.0
         self.events.put(self.look())
 
-    def build(self, worker, number, request):
-        self._submit("build", worker, number, (), lambda desk: desk.build(request))
-
-    def lease(self, worker, number, setting, reference):
-        self._submit("lease", worker, number, (reference,), lambda desk, built: desk.lease(setting, built))
-
-    def measure(self, worker, number, request, built, leased):
-        self._submit("measure", worker, number, (built, leased), lambda desk, *parts: desk.measure(request, *parts))
-
-    def compare(self, worker, number, request, built, leased):
-        def call(desk, leased, *built):
-            return desk.compare(request, built, leased)
-
-        self._submit("compare", worker, number, (leased, *built), call)
-
-    def _submit(self, kind, worker, number, needs, call):
-        self.asked.append((kind, worker, number))
-        self._calls.append((kind, worker, number, needs, call))
+    def submit(self, kind, worker, number, request, *needs):
+        self.asked.append(("compare" if len(needs) > 2 else kind, worker, number))
+        self._calls.append((kind, worker, number, request, needs))
 
     def run(self):
         """Answer what was submitted and has what it needs, but for what is at workers that are gone."""
         for _ in range(len(self._calls)):
-            kind, worker, number, needs, call = self._calls.popleft()
+            kind, worker, number, request, needs = self._calls.popleft()
             station = self.stations.get(worker)
             if station is None or number in self._dropped:
                 continue
-            if not {*needs} <= self._values.keys() or self.holds(kind, worker, number):
-                self._calls.append((kind, worker, number, needs, call))
+            if not {*needs} <= self._values.keys() or self.holds("compare" if len(needs) > 2 else kind, worker, number):
+                self._calls.append((kind, worker, number, request, needs))
                 continue
-            self._values[number] = call(Desk(station), *(self._values[one] for one in needs))
+            self._values[number] = Desk(station).answer(kind, request, *(self._values[need] for need in needs))
             self.events.put(Done(number, None if kind == "build" else self._values[number]))
 
     def drop(self, number):

@@ -2,7 +2,8 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.measure.cluster.description import WorkerDescription, code_digest, refusal, wanted_of
+from anatune.measure.cluster.messages import WorkerDescription, code_digest
+from anatune.measure.cluster.roster import refusal, wanted_of
 from anatune.records.environment import environment
 from tests.unit.measure.cluster.pretended import HARDWARE, describe, other
 

@@ -25,7 +25,7 @@ GOOD = Measurement(Outcome.OK, "", (1e-3, 2e-3), (1e-4, 1e-4), 1e-7, 1.0, 0.5)
     [
         SessionSetting("a" * 32, WORKLOAD, HARDWARE, 2, Limits(), 7, {"cold": "l3"}),
         BuildRequest("a" * 32, 3, HARDWARE, 1, Limits(run_s=3.0), schedule(4)),
-        MeasureRequest("a" * 32, 3, schedule(4), 0.5),
+        MeasureRequest("a" * 32, 3, (schedule(4),), 0.5),
         Answer("a" * 32, 3, (GOOD,)),
     ],
 )

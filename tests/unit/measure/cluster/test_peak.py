@@ -1,6 +1,6 @@
 import pytest
 
-from anatune.measure.cluster.peak import _agreed
+from anatune.measure.cluster.station import _agreed
 
 
 @pytest.mark.parametrize(

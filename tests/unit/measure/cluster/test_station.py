@@ -9,9 +9,8 @@ pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 
 from anatune.core.trial import Outcome
 from anatune.errors import RunError
-from anatune.measure.cluster.messages import BuildRequest, CompareRequest, MeasureRequest, SessionSetting
-from anatune.measure.cluster.packing import DamagedError
-from anatune.measure.cluster.station import Device, LocalStation
+from anatune.measure.cluster.messages import BuildRequest, DamagedError, MeasureRequest, SessionSetting
+from anatune.measure.cluster.station import Device, Station
 from anatune.measure.run.build_processes import Limits
 from tests.machine import host
 from tests.unit.measure import stand_ins
@@ -28,7 +27,7 @@ def hardware():
 
 @pytest.fixture(scope="module")
 def station(hardware):
-    made = LocalStation(
+    made = Station(
         "here", Device(hardware, {}), 1, entries=lambda hardware: keyed.ENTRIES, limits=LIMITS, compared=False
     )
     yield made
@@ -52,7 +51,8 @@ def measured(station, hardware, fault, number, session=SESSION):
     built = station.build(request(hardware, schedule))
     if built.packed is None:
         return built
-    return station.measure(MeasureRequest(session, number, schedule), built)
+    (measurement,) = station.measure(MeasureRequest(session, number, (schedule,)), [built])
+    return measurement
 
 
 def test_a_worker_survives_whatever_schedules_do(station, hardware):
@@ -75,7 +75,7 @@ def test_contenders_take_turns_on_what_was_built(station, hardware):
     opened(station, hardware)
     schedules = tuple(stand_ins.schedule(hardware, fault, number) for number, fault in enumerate(["", "slow"]))
     built = [station.build(request(hardware, schedule)) for schedule in schedules]
-    fast, slow = station.compare(CompareRequest(SESSION, 9, schedules, 0.2), built)
+    fast, slow = station.measure(MeasureRequest(SESSION, 9, schedules, budget_s=0.2), built)
     assert fast.outcome is slow.outcome is Outcome.OK
     assert fast.relative < slow.relative
 
@@ -101,7 +101,7 @@ def test_a_kernel_of_another_schedule_is_not_run(station, hardware):
     one, another = (stand_ins.schedule(hardware, "", number) for number in (1, 2))
     built = station.build(request(hardware, one))
     with pytest.raises(DamagedError, match="expected"):
-        station.measure(MeasureRequest(SESSION, 1, another), built)
+        station.measure(MeasureRequest(SESSION, 1, (another,)), [built])
     assert measured(station, hardware, "", 3).outcome is Outcome.OK
 
 
@@ -116,7 +116,7 @@ def test_a_full_disk_is_the_workers_trouble(station, hardware, monkeypatch):
 
 
 def test_a_worker_that_only_builds_measures_nothing(hardware):
-    station = LocalStation("builder", None, 1, entries=lambda hardware: keyed.ENTRIES)
+    station = Station("builder", None, 1, entries=lambda hardware: keyed.ENTRIES)
     try:
         assert station.description.device is None
         assert station.description.builders == 1
@@ -128,7 +128,7 @@ def test_a_worker_that_only_builds_measures_nothing(hardware):
 
 def test_the_peak_is_that_of_multiply_adds(hardware, tmp_path):
     from anatune.measure.cluster.builder import entries_of
-    from anatune.measure.cluster.peak import peak_flop_per_s
+    from anatune.measure.cluster.station import peak_flop_per_s
 
     found = peak_flop_per_s(hardware, {}, entries_of(hardware), LIMITS, tmp_path)
     lanes = hardware.compute.simd_bits // 32

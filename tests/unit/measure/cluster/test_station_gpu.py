@@ -8,7 +8,7 @@ pytest.importorskip("cuda.bindings", reason="pip install '.[cuda]'")
 from anatune.core.trial import Outcome
 from anatune.errors import MissingDependencyError
 from anatune.measure.cluster.messages import BuildRequest, MeasureRequest, SessionSetting
-from anatune.measure.cluster.station import Device, LocalStation
+from anatune.measure.cluster.station import Device, Station
 from anatune.measure.run.build_processes import Limits
 from tests.unit.measure.cuda.test_measurer import H200, WORKLOAD, schedules
 from tests.unit.measure.fake_cuda import BACKEND, EMULATED, STATE, seconds_of
@@ -21,8 +21,8 @@ def test_a_cubin_travels_from_who_builds_to_who_has_the_gpu(tmp_path, monkeypatc
     monkeypatch.setenv(STATE, str(tmp_path))
     entries = {"entries": lambda hardware: EMULATED}
     (schedule,) = schedules()
-    builder = LocalStation("builder", None, 1, **entries)
-    gpu = LocalStation("gpu", Device(H200, {"device": 0, "backend": BACKEND}), 0, limits=LIMITS, **entries)
+    builder = Station("builder", None, 1, **entries)
+    gpu = Station("gpu", Device(H200, {"device": 0, "backend": BACKEND}), 0, limits=LIMITS, **entries)
     try:
         assert gpu.description.builders == 0
         reference = builder.build(BuildRequest(SESSION, 1, H200, 1, LIMITS))
@@ -30,7 +30,7 @@ def test_a_cubin_travels_from_who_builds_to_who_has_the_gpu(tmp_path, monkeypatc
         assert built.packed is not None, built
         setting = SessionSetting(SESSION, WORKLOAD, H200, 1, LIMITS, 0, {"template": "cuda", "l2": "flush"})
         gpu.open(setting, reference.packed)
-        measurement = gpu.measure(MeasureRequest(SESSION, 3, schedule), built)
+        (measurement,) = gpu.measure(MeasureRequest(SESSION, 3, (schedule,)), [built])
     finally:
         builder.close()
         gpu.close()
@@ -42,7 +42,7 @@ def test_a_cubin_travels_from_who_builds_to_who_has_the_gpu(tmp_path, monkeypatc
 def test_a_machine_with_a_gpu_and_no_compiler_only_measures(tmp_path, monkeypatch):
     monkeypatch.setenv(STATE, str(tmp_path))
     lacking = EMULATED._replace(reference="tests.unit.measure.cluster.test_station_gpu:lacks_a_package")
-    gpu = LocalStation("gpu", Device(H200, {"device": 0, "backend": BACKEND}), entries=lambda hardware: lacking)
+    gpu = Station("gpu", Device(H200, {"device": 0, "backend": BACKEND}), entries=lambda hardware: lacking)
     gpu.close()
     assert gpu.description.builders == 0
     assert gpu.description.device == H200

@@ -5,8 +5,7 @@ import pytest
 
 import anatune
 from anatune.measure.cluster import status
-from anatune.measure.cluster.description import WorkerDescription, code_digest
-from anatune.measure.cluster.messages import Running, Standing
+from anatune.measure.cluster.messages import Running, Standing, WorkerDescription, code_digest
 from anatune.records.environment import environment
 from anatune.report.text import plain
 from anatune.report.workers import status_lines

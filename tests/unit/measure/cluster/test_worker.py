@@ -173,7 +173,7 @@ def test_what_was_built_by_a_worker_that_left_is_no_lost_connection():
     ):
         fleet = LateFleet(client, "s")
         addresses = {seen.description.name: at for at, seen in fleet.look().workers.items()}
-        fleet.build(addresses["w"], 1, b"")
+        fleet.submit("build", addresses["w"], 1, b"")
         built = client.futures["anatune-build-s-1"]
         wait_until(lambda: built.status == "finished")
         leaving.send_signal(signal.SIGKILL)

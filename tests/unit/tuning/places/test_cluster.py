@@ -4,8 +4,8 @@ import pytest
 
 import anatune
 from anatune.errors import DeviceError, SpaceError
-from anatune.measure.cluster.description import WorkerDescription
 from anatune.measure.cluster.fleet import Seen, Snapshot
+from anatune.measure.cluster.messages import WorkerDescription
 from anatune.records.environment import environment
 from anatune.tuning.places.cluster import ClusterPlace, cluster_place
 from anatune.tuning.settings import TuningSettings

@@ -4,7 +4,7 @@ import pytest
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
-from anatune.measure.cluster.packing import DamagedError, pack, unpack
+from anatune.measure.cluster.messages import DamagedError, pack, unpack
 
 CONTENT = b"\x7fELF" + bytes(range(256))
 

@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from anatune.measure.cluster import build_slots
-from anatune.measure.cluster.build_slots import BuildSlots
+from anatune.measure.cluster import builder
+from anatune.measure.cluster.builder import BuildSlots
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_where_all_cores_time_builds_wait_and_a_kernel_waits_for_builds(slots):
 
 
 def test_a_build_that_waited_long_goes_before_the_next_kernel(slots, monkeypatch):
-    monkeypatch.setattr(build_slots, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(builder, "_PATIENCE_S", 0.0)
     pool = slots((0,))
     order, stop = [], threading.Event()
 
