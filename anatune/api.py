@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from msgspec.structs import replace as replace_fields
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
-from anatune.core.accuracy import RELAXED, STANDARD, checked_accuracy
+from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.ranges import RangedWorkload, parse_ranged, ranged
-from anatune.errors import BuildError, SpaceError
+from anatune.core.workload.ranges import RangedWorkload, asked_range
+from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.model.joint import asked_templates, find_corrections, merged, rank_templates
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
-from anatune.model.plan import MeasuredSchedule, Plan, prediction_row
+from anatune.model.joint import (
+    applied_model,
+    asked_templates,
+    corrected_model,
+    find_corrections,
+    merged,
+    prediction_rows,
+    rank_templates,
+)
+from anatune.model.learned.corrections import AUTO, NONE
+from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates import make_model, template_named
-from anatune.templates.base.model import AnalyticalModel, Model, Progress
+from anatune.templates.base.model import AnalyticalModel, Progress
 from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.space import CpuSpace
@@ -41,7 +46,6 @@ if TYPE_CHECKING:
 
     from anatune.model.pruning.subset import Subset
     from anatune.records.place import ServerAddress
-    from anatune.records.schema import Record
     from anatune.report.alternatives import Alternative
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
@@ -209,9 +213,14 @@ def plan(
     checked_function("plan: compile_progress", compile_progress)
     accuracy = checked_accuracy("plan: accuracy", accuracy)
     device = _checked(workload, hw, threads)
-    known = None if records is None else _recorded(workload, device, template, accuracy, records)
+    if records is not None:
+        from anatune.tuning.reuse import best_recorded, measured_schedule
+
+        known = best_recorded(workload, device, template, accuracy, records)
     if compile:
-        _check_compiler(device)
+        from anatune.measure.cuda.compiler import check_compiler, compiled_plan
+
+        check_compiler(device)
         if str(correction) not in (AUTO, NONE):
             raise SpaceError("plan: compile and correction both change the order; leave one out")
         correction = NONE
@@ -221,44 +230,13 @@ def plan(
     ranked = rank_templates(
         workload, device, names, count, accuracy, saved, time_limit_s, distinct=distinct, progress=progress
     )
-    answer = merged([one.plan for one in ranked], count)
+    answer = merged([entry.plan for entry in ranked], count)
+    models = {entry.plan.template: entry.model for entry in ranked}
     if compile:
-        models = {one.plan.template: one.model for one in ranked}
-        answer = _compiled(answer, models, compile, time_limit_s, compile_progress)
-    if known is not None:
-        answer = replace(answer, measured=_measured(known, device, {one.plan.template: one.model for one in ranked}))
+        answer = compiled_plan(answer, models, compile, time_limit_s, compile_progress)
+    if records is not None and known is not None:
+        answer = replace(answer, measured=measured_schedule(known, device, models))
     return answer.first(top_k)
-
-
-def _recorded(
-    workload: Workload, device: GpuSpec | CpuSpec, template: str | None, accuracy: str, records: Any
-) -> tuple[Record, str] | None:
-    """Return the best record of what is planned, and where it is."""
-    from anatune.records.store import RecordStore
-    from anatune.tuning.reuse import recorded_leaders
-
-    with RecordStore(records, read_only=True) as store:
-        threads = device.most_threads or 1
-        found = recorded_leaders(store, workload, device, threads, 1, template=template, accuracy=accuracy)
-        return (found[0], str(store.path)) if found else None
-
-
-def _measured(known: tuple[Record, str], device: GpuSpec | CpuSpec, models: Mapping[str, Model]) -> MeasuredSchedule:
-    """Return what a plan tells of a record."""
-    record, place = known
-    trial = record.trial
-    schedule = replace_fields(trial.schedule, hardware=device)
-    predicted_s = None
-    if schedule.template in models:
-        model = models[schedule.template]
-        with contextlib.suppress(SpaceError):  # no point of the space, which may have changed since
-            seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
-            predicted_s = seconds if np.isfinite(seconds) else None
-    time_s = trial.measurement.time_s
-    assert time_s is not None
-    return MeasuredSchedule(
-        schedule, time_s, predicted_s, record.created_utc, record.session.id, trial.measurement.worker, place
-    )
 
 
 def plan_range(
@@ -319,38 +297,12 @@ def plan_range(
 
     checked_function("plan_range: progress", progress)
     time_limit_s = checked_seconds("plan_range: time_limit_s", time_limit_s)
-    many = _ranged(workload, axis, extents)
+    many = asked_range(workload, axis, extents)
     goal = checked_goal(many, kernels, loss, weights)
     device = _checked(many.largest, hw, threads)
     names = asked_templates(many.largest, device, template, STANDARD)
     families = families_of(many, device, [template_named(name) for name in names])
     return plan_families(families, goal, Watch(time_limit_s, progress))
-
-
-def _ranged(workload: object, axis: object, extents: object) -> RangedWorkload:
-    """Return the workload whose extent varies; arguments as of `plan_range`."""
-    if isinstance(workload, Workload) and (axis is None or extents is None):
-        raise SpaceError("plan_range: a workload needs axis= and extents= besides, such as axis='i', extents='1..8192'")
-    if isinstance(workload, Workload):
-        return ranged(workload, axis, extents)
-    if axis is not None or extents is not None:
-        raise SpaceError("plan_range: axis and extents are for a workload without a range; leave them out")
-    if isinstance(workload, str):
-        return parse_ranged(workload.split())
-    if not isinstance(workload, RangedWorkload):
-        raise SpaceError(
-            f"plan_range: workload is {shown(workload)}, expected words such as 'matmul 1..8192x4096x4096', or a "
-            "Workload with axis and extents"
-        )
-    return workload
-
-
-def model_of(answer: Plan) -> Model:
-    """Return the model that ordered a plan: the analytical one, with the plan's correction if it has one."""
-    chosen = make_model(answer.workload, answer.hardware, answer.template, answer.accuracy)
-    if answer.correction is None:
-        return chosen
-    return CorrectedModel(chosen, named_correction(answer.correction.folder).model)
 
 
 def explain(answer: Plan) -> str:
@@ -365,48 +317,9 @@ def steps_from(answer: Plan) -> list[Alternative]:
     from anatune.report.alternatives import alternatives
     from anatune.report.explain import MATERIAL_SHARE
 
-    return alternatives(model_of(answer), answer.schedules[0], MATERIAL_SHARE) if answer.schedules else []
-
-
-def _check_compiler(hardware: GpuSpec | CpuSpec) -> None:
-    """Raise an error if nothing can be compiled for `hardware`: better before a search than after it."""
-    from anatune.codegen.compat import import_tvm
-    from anatune.codegen.cuda.nvrtc import check_arch
-
-    if not isinstance(hardware, GpuSpec):
-        raise SpaceError(
-            f"plan: compile is for GPUs, and {hardware.name} is none; anatune.inspect(schedule) asks the compiler here"
-        )
-    check_arch(hardware.arch)
-    import_tvm()
-
-
-def _compiled(
-    answer: Plan,
-    models: Mapping[str, Any],
-    count: int,
-    time_limit_s: float | None,
-    progress: Callable[[int, int], None] | None,
-) -> Plan:
-    """Return the plan with its first programs compiled: ordered by corrected times, the others behind them."""
-    from anatune.measure.cuda.compiler import compile_ranking
-
-    result = compile_ranking(models, answer.schedules, count, time_limit_s=time_limit_s, progress=progress)
-    ranked = result.ranked
-    behind = [place - 1 for place in result.left] + list(range(result.num_considered, len(answer.schedules)))
-    if result.failed and not ranked and not behind:
-        raise BuildError(
-            f"plan: none of the first {len(result.failed)} programs compiles; the first says: "
-            f"{result.failed[0].message}; plan without compile, or compile more"
-        )
-    return replace(
-        answer,
-        schedules=[entry.schedule for entry in ranked] + [answer.schedules[at] for at in behind],
-        predictions=[entry.after for entry in ranked if entry.after] + [answer.predictions[at] for at in behind],
-        template=ranked[0].schedule.template if ranked else answer.template,
-        compilation=result,
-        num_alike=None,
-    )
+    if not answer.schedules:
+        return []
+    return alternatives(applied_model(answer, answer.template, answer.correction), answer.schedules[0], MATERIAL_SHARE)
 
 
 def predict(
@@ -448,39 +361,12 @@ def predict(
     schedules = list(schedules)
     for schedule in schedules:
         checked_schedule("predict", schedule)
-    rows: list[dict[str, Any]] = [{} for _ in schedules]
-    for template in dict.fromkeys(schedule.template for schedule in schedules):
-        chosen = make_model(workload, device, template)
-        places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
-        points = np.array([chosen.space.point_of(schedules[place]) for place in places], dtype=np.int64)
-        predictions = chosen.predictions(points)
-        more: list[dict[str, Any]] = [{} for _ in places]
-        saved = find_correction(device, template, correction)
-        if saved is not None:
-            corrected = CorrectedModel(chosen, saved.model)
-            support = corrected.correction(points).support.tolist()
-            plain_s = [prediction.time_s for prediction in predictions]
-            predictions = corrected.predictions(points)
-            more = [
-                {"correction": saved.card.name, "plain_s": time_s, "support": share}
-                for time_s, share in zip(plain_s, support, strict=True)
-            ]
-        for place, prediction, columns in zip(places, predictions, more, strict=True):
-            rows[place] = prediction_row(prediction) | columns
+    rows = prediction_rows(workload, device, schedules, correction)
     if rows:
         return pd.DataFrame(rows)
     chosen = make_model(workload, device)  # no schedules: no rows, but the columns
     empty = np.array([chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
-
-
-def _corrected_model(
-    workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None, accuracy: str = RELAXED
-) -> Model:
-    """Return the model of a template, corrected where there is a correction."""
-    chosen = make_model(workload, hw, template, accuracy)
-    saved = find_correction(hw, chosen.space.template, correction)
-    return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
 
 def prune(
@@ -555,7 +441,7 @@ def prune(
     checked_function("prune: progress", progress)
 
     device = _checked(workload, hw, threads)
-    model_of = partial(_corrected_model, workload, device, correction)
+    model_of = partial(corrected_model, workload, device, correction)
     if candidates is None:
         return SpaceSubset(
             model_of(template, accuracy),

@@ -17,8 +17,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import find_correction
+from anatune.model.learned.corrections import corrected, find_correction
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, PlainOrder, Points
 from anatune.model.pruning.subset import SpaceSubset
@@ -150,9 +149,8 @@ class PruneRequest:
             Nothing is legal.
         """
         saved = find_correction(self.hardware, CUDA.name, self.correction)
-        used = plain if saved is None else CorrectedModel(plain, saved.model)
         subset = SpaceSubset(
-            used,
+            corrected(plain, saved),
             self.keep,
             time_limit_s=self.time_limit_s,
             distinct=self.distinct,

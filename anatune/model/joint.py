@@ -18,15 +18,34 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
-from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, find_correction
-from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan
+from anatune.model.learned.corrections import (
+    AUTO,
+    NONE,
+    SavedCorrection,
+    corrected,
+    find_correction,
+    named_correction,
+)
+from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan, prediction_row
 from anatune.templates import joined_templates, make_model, template_of
-from anatune.templates.base.model import Guarantee, Progress, Ranking, Rule
+from anatune.templates.base.model import Guarantee, Model, Progress, Ranking, Rule
 
-__all__ = ["Ranked", "asked_templates", "find_corrections", "joined_guarantee", "merged", "rank_templates"]
+__all__ = [
+    "Ranked",
+    "applied_model",
+    "asked_templates",
+    "corrected_model",
+    "find_corrections",
+    "joined_guarantee",
+    "merged",
+    "prediction_rows",
+    "rank_templates",
+]
 
 _KINDS = ("exhaustive", "certified", "best_found")
 """From the surest on."""
@@ -54,7 +73,7 @@ def asked_templates(
     """
     if template is not None:
         return (template_of(template, hardware).name,)
-    return tuple(one.name for one in joined_templates(workload, hardware, accuracy))
+    return tuple(joined.name for joined in joined_templates(workload, hardware, accuracy))
 
 
 def find_corrections(
@@ -67,6 +86,50 @@ def find_corrections(
         # For none of them: the default's model refuses it, and says why.
         found = {name: one if name in (fitting or templates[:1]) else None for name, one in found.items()}
     return found
+
+
+def applied_model(plan: Plan, template: str, correction: AppliedCorrection | None) -> Model:
+    """Return the model of one of a plan's templates, with the correction that the plan says was applied."""
+    saved = None if correction is None else named_correction(correction.folder)
+    return corrected(make_model(plan.workload, plan.hardware, template, plan.accuracy), saved)
+
+
+def prediction_rows(
+    workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Sequence[Schedule], correction: str | Path
+) -> list[dict[str, Any]]:
+    """Return what the models say of schedules of any templates, in their order; see `anatune.predict` for the columns.
+
+    Raises
+    ------
+    SpaceError
+        A schedule belongs to another workload or template.
+    UnknownNameError, ModelVersionError, MissingDependencyError
+        As `find_correction`.
+    """
+    rows: list[dict[str, Any]] = [{} for _ in schedules]
+    for template in dict.fromkeys(schedule.template for schedule in schedules):
+        model = make_model(workload, hardware, template)
+        places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
+        points = np.array([model.space.point_of(schedules[place]) for place in places], dtype=np.int64)
+        for place, prediction in zip(places, model.predictions(points), strict=True):
+            rows[place] = prediction_row(prediction)
+        saved = find_correction(hardware, template, correction)
+        if saved is None:
+            continue
+        learned = CorrectedModel(model, saved.model)
+        support = learned.correction(points).support.tolist()
+        for place, prediction, share in zip(places, learned.predictions(points), support, strict=True):
+            more = {"correction": saved.card.name, "plain_s": rows[place]["time_s"], "support": share}
+            rows[place] = prediction_row(prediction) | more
+    return rows
+
+
+def corrected_model(
+    workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None, accuracy: str = RELAXED
+) -> Model:
+    """Return the model of a template, corrected where there is a correction."""
+    chosen = make_model(workload, hw, template, accuracy)
+    return corrected(chosen, find_correction(hw, chosen.space.template, correction))
 
 
 def rank_templates(
@@ -99,10 +162,8 @@ def rank_templates(
     """
     began, found = time.monotonic(), []
     for at, name in enumerate(templates):
-        model: Any = make_model(workload, hardware, name, accuracy)
         saved = corrections[name]
-        if saved is not None:
-            model = CorrectedModel(model, saved.model)
+        model: Any = corrected(make_model(workload, hardware, name, accuracy), saved)
         left_s = None
         if time_limit_s is not None:
             left_s = max(_LEAST_S, (time_limit_s - (time.monotonic() - began)) / (len(templates) - at))

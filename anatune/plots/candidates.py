@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import named_correction
+from anatune.model.joint import applied_model
 from anatune.model.plan import Plan
 from anatune.report import units
-from anatune.templates import make_model
 from anatune.templates.base.model import Model
 
 __all__ = ["Candidate", "Candidates", "SpaceSample", "as_candidates", "candidates_of", "models_of", "saved_work"]
@@ -135,13 +133,7 @@ class Candidates:
 def models_of(plan: Plan) -> dict[str, Model]:
     """Return the models that ordered a plan, by their templates: analytical ones, corrected where the plan is."""
     applied = {space.template: space.correction for space in plan.joined} or {plan.template: plan.correction}
-    found: dict[str, Model] = {}
-    for template, correction in applied.items():
-        model: Model = make_model(plan.workload, plan.hardware, template, plan.accuracy)
-        found[template] = (
-            model if correction is None else CorrectedModel(model, named_correction(correction.folder).model)
-        )
-    return found
+    return {template: applied_model(plan, template, correction) for template, correction in applied.items()}
 
 
 def saved_work(plan: Plan) -> dict[str, float]:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
+from anatune.model.plan import MeasuredSchedule
+from anatune.records.place import ServerAddress
 from anatune.records.reader import OnDamage
 from anatune.records.schema import Record, Session
 from anatune.records.store import RecordStore
+from anatune.templates.base.model import Model
 from anatune.tuning.source import Source
 from anatune.tuning.target import Target
 
-__all__ = ["MOST_REUSED", "recorded_leaders", "same_device", "session_to_resume", "suggested_schedules"]
+__all__ = [
+    "MOST_REUSED",
+    "best_recorded",
+    "measured_schedule",
+    "recorded_leaders",
+    "same_device",
+    "session_to_resume",
+    "suggested_schedules",
+]
 
 MOST_REUSED = 4
 """Recorded schedules that a session begins with."""
@@ -89,3 +104,37 @@ def _is_legal(schedule: Schedule, source: Source) -> bool:
         return source.predicted(schedule) is not None
     except (SpaceError, KeyError):  # KeyError: no schedule of its template is legal
         return False
+
+
+def best_recorded(
+    workload: Workload,
+    device: GpuSpec | CpuSpec,
+    template: str | None,
+    accuracy: str,
+    records: str | Path | ServerAddress,
+) -> tuple[Record, str] | None:
+    """Return the best record of what is planned, and where it is."""
+    with RecordStore(records, read_only=True) as store:
+        threads = device.most_threads or 1
+        found = recorded_leaders(store, workload, device, threads, 1, template=template, accuracy=accuracy)
+        return (found[0], str(store.path)) if found else None
+
+
+def measured_schedule(
+    known: tuple[Record, str], device: GpuSpec | CpuSpec, models: Mapping[str, Model]
+) -> MeasuredSchedule:
+    """Return what a plan tells of a record."""
+    record, place = known
+    trial = record.trial
+    schedule = msgspec.structs.replace(trial.schedule, hardware=device)
+    predicted_s = None
+    if schedule.template in models:
+        model = models[schedule.template]
+        with contextlib.suppress(SpaceError):  # no point of the space, which may have changed since
+            seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
+            predicted_s = seconds if np.isfinite(seconds) else None
+    time_s = trial.measurement.time_s
+    assert time_s is not None
+    return MeasuredSchedule(
+        schedule, time_s, predicted_s, record.created_utc, record.session.id, trial.measurement.worker, place
+    )

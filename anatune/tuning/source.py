@@ -115,13 +115,12 @@ def _bound(target: Target, here: CpuSpec | GpuSpec, models: Sequence[Model]) -> 
 
 def _model(target: Target, template: str, here: CpuSpec | GpuSpec) -> tuple[Model, str | None]:
     """Return the model of a template, and the name of the correction in it."""
-    from anatune.model.learned.corrected import CorrectedModel
-    from anatune.model.learned.corrections import find_correction
+    from anatune.model.learned.corrections import corrected, find_correction
     from anatune.templates import make_model
 
     model: Model = make_model(target.workload, here, template, target.accuracy)
     saved = find_correction(here, template)
-    return (model, None) if saved is None else (CorrectedModel(model, saved.model), saved.card.name)
+    return corrected(model, saved), None if saved is None else saved.card.name
 
 
 def _program(schedule: Schedule) -> Hashable:

@@ -23,8 +23,7 @@ from rich.table import Table
 
 from anatune.core.trial import Trial
 from anatune.errors import AnatuneError
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import shipped_correction
+from anatune.model.learned.corrections import corrected, shipped_correction
 from anatune.search.base import STRATEGIES, make_strategy
 from bench.replay.corrections import KERNELS
 from bench.replay.metrics import quantile
@@ -97,9 +96,7 @@ def run_one(recorded: RecordedTable, setting: Setting, seed: int, trials: int) -
     started = time.process_time()
     model = recorded.model
     if setting.corrected:
-        saved = shipped_correction(group.hardware, KERNELS[group.kind])
-        if saved is not None:
-            model = CorrectedModel(model, saved.model)
+        model = corrected(model, shipped_correction(group.hardware, KERNELS[group.kind]))
     table = recorded.table(model)
     table.rank(1)
     runner = recorded.runner(table)

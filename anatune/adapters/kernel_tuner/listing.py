@@ -22,10 +22,10 @@ from anatune.adapters.formats import PruneRequest
 from anatune.adapters.kernel_tuner.names import Names
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import NONE, named_correction
+from anatune.model.learned.corrections import NONE, corrected, find_correction
 from anatune.model.pruning.order import PlainOrder
 from anatune.records.foreign.parts import UNROLLED
+from anatune.templates import CUDA
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.space import GpuSpace
 
@@ -145,15 +145,15 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     share = isinstance(request.keep, float)
     wanted = min(request.most, asked.num_kept)
     most = min(asked.num_kept, _MOST_READ) if share else _MOST_READ
-    corrected = None if request.correction == NONE else named_correction(request.correction)
+    saved = find_correction(request.hardware, CUDA.name, request.correction)
+    used = corrected(model, saved)
     if request.may_choose(asked.num_kept):
-        used = model if corrected is None else CorrectedModel(model, corrected.model)
         express = functools.partial(_expressed, space=model.space)
         few = request.chosen(model, used, wanted, express)
         if few is not None:
             return _rows(names, few, model.space), used.times(few)[0].tolist(), asked.num_legal
     order = PlainOrder(model, half_s, _MOST_TIMED, progress=request.progress)
-    pool = wanted if corrected is None else _POOL * wanted
+    pool = wanted if saved is None else _POOL * wanted
     read = min(_LEAST_READ, most) if share else _LEAST_READ
     while True:
         listed = order.first(read)
@@ -172,9 +172,9 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
                 f"kernel-tuner: the best {_MOST_READ} schedules all need two levels of register tiles; use --for json"
             )
         times = model.times(points)[0]
-    if corrected is not None:
+    if saved is not None:
         points = points[:pool]
-        times = CorrectedModel(model, corrected.model).times(points)[0]
+        times = used.times(points)[0]
         best = np.argsort(times, kind="stable")
         points, times = points[best], times[best]
     return _rows(names, points[:wanted], model.space), times[:wanted].tolist(), asked.num_legal

@@ -13,10 +13,9 @@ from anatune.adapters.kernel_tuner.windows import shared_by_windows
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Workload
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import SavedCorrection
+from anatune.model.learned.corrections import SavedCorrection, corrected
 from anatune.records.traces import GPU_LEVELS
-from anatune.templates.base.model import Rule
+from anatune.templates.base.model import Model, Rule
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.gpu.times.columns import Col
 
@@ -87,7 +86,7 @@ class Scorer:
         self._workload, self._hardware, self._names = workload, hardware, names
         self._parameters, self._correction = parameters, correction
         self._windows = windows and correction is None
-        self._models: dict[Workload, tuple[GpuModel, GpuModel | CorrectedModel]] = {}
+        self._models: dict[Workload, tuple[GpuModel, Model]] = {}
         self._widths = [GPU_LEVELS[axis.kind] for axis in workload.axes]
 
     def score(self, configs: Sequence[Values]) -> Scores:
@@ -106,7 +105,7 @@ class Scorer:
             if self._windows:
                 times = _with_shared_windows(plain, points[rows], times)
             time_s[rows] = times * weight[rows]
-            sure = 1 + [one.id for one in plain.rules].index(_SURE)
+            sure = 1 + [rule.id for rule in plain.rules].index(_SURE)
             runs[rows] = rule[rows] != sure
         overhangs = (extents != [axis.extent for axis in self._workload.axes]).any(axis=1) & valid
         return Scores(time_s, rule, runs, overhangs, points)
@@ -122,13 +121,13 @@ class Scorer:
             [points[:, at : at + width].prod(axis=1) for at, width in zip(first, self._widths, strict=False)]
         )
 
-    def _made(self, shape: Sequence[int]) -> tuple[GpuModel, GpuModel | CorrectedModel]:
+    def _made(self, shape: Sequence[int]) -> tuple[GpuModel, Model]:
         """Return the analytical model of blocks of these extents, and the one that is asked: it may be corrected."""
         names: Mapping[str, int] = dict(zip((axis.name for axis in self._workload.axes), shape, strict=True))
         rounded = rounded_workload(self._workload, names)
         if rounded not in self._models:
             plain, saved = GpuModel(rounded, self._hardware, plain=True), self._correction
-            self._models[rounded] = plain, plain if saved is None else CorrectedModel(plain, saved.model)
+            self._models[rounded] = plain, corrected(plain, saved)
         return self._models[rounded]
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.core.workload.operators._windows import INPUT_NAMES, KERNEL_NAMES
 from anatune.core.workload.operators.pointwise import ELEMENTWISE_OPERATORS, REDUCTION_KINDS
 from anatune.errors import WorkloadError
 
-__all__ = ["GRAMMARS", "INPUT_NAMES", "KERNEL_NAMES", "Extents", "Grammar"]
+__all__ = ["GRAMMARS", "Extents", "Grammar"]
 
 Extents = tuple[int, ...]
 Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
@@ -18,8 +19,6 @@ Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 _FUSED = ("epilogue", "input_zero_point", "output_zero_point")
 _PRODUCT = ("dtype", "transpose_a", "transpose_b", *_FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
-INPUT_NAMES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
-KERNEL_NAMES = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
 
 
 class Grammar(NamedTuple):

@@ -24,9 +24,9 @@ from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import parse_workload
-from anatune.errors import WorkloadError
+from anatune.errors import SpaceError, WorkloadError
 
-__all__ = ["MOST_EXTENTS", "RangedWorkload", "check_rangeable", "has_range", "parse_ranged", "ranged"]
+__all__ = ["MOST_EXTENTS", "RangedWorkload", "asked_range", "check_rangeable", "has_range", "parse_ranged", "ranged"]
 
 MOST_EXTENTS = 65_536
 """Most extents of one range: each of them is looked at."""
@@ -309,3 +309,27 @@ def parse_ranged(words: Sequence[str], **options: Any) -> RangedWorkload:
 
 def _differs(one: Workload, other: Workload, axis: str) -> bool:
     return one.extents[axis] != other.extents.get(axis)
+
+
+def asked_range(workload: object, axis: object, extents: object) -> RangedWorkload:
+    """Return the workload whose extent varies; arguments as of `anatune.plan_range`.
+
+    Raises
+    ------
+    SpaceError, WorkloadError
+        They are something else, or there is no such range.
+    """
+    if isinstance(workload, Workload) and (axis is None or extents is None):
+        raise SpaceError("plan_range: a workload needs axis= and extents= besides, such as axis='i', extents='1..8192'")
+    if isinstance(workload, Workload):
+        return ranged(workload, axis, extents)
+    if axis is not None or extents is not None:
+        raise SpaceError("plan_range: axis and extents are for a workload without a range; leave them out")
+    if isinstance(workload, str):
+        return parse_ranged(workload.split())
+    if not isinstance(workload, RangedWorkload):
+        raise SpaceError(
+            f"plan_range: workload is {shown(workload)}, expected words such as 'matmul 1..8192x4096x4096', or a "
+            "Workload with axis and extents"
+        )
+    return workload

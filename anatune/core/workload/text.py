@@ -16,10 +16,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from anatune.arguments import shown
-from anatune.core.workload._grammar import GRAMMARS, INPUT_NAMES, KERNEL_NAMES, Extents
+from anatune.core.workload._grammar import GRAMMARS, Extents
 from anatune.core.workload.layers import layer
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.core.workload.operators._windows import INPUT_NAMES, KERNEL_NAMES
 from anatune.errors import UnknownNameError, WorkloadError
 
 __all__ = ["operator_words", "parse_workload", "workload_to_text"]
@@ -114,8 +115,8 @@ def _dashed(name: str) -> str:
 
 
 def _is_absent(value: OptionValue) -> bool:
-    """Return whether an option was not given: None or an empty sequence."""
-    return value is None or (isinstance(value, (tuple, list)) and not value)
+    """Return whether an option was not given: None, False or an empty sequence."""
+    return value is None or value is False or (isinstance(value, (tuple, list)) and not value)
 
 
 def _check_options(operator: str, options: Mapping[str, object], allowed: Sequence[str]) -> None:
@@ -188,23 +189,10 @@ def parse_workload(
     >>> parse_workload(["matmul", "512x4096x1024"]).extents
     {'i': 512, 'j': 4096, 'k': 1024}
     """
+    keywords = {name: value for name, value in locals().items() if name in _OPTIONS}
     heads, typed = _split(words)
     if not heads:
         raise WorkloadError("workload is empty, expected an operator and extents; write for example matmul 512x512x512")
-    keywords: dict[str, OptionValue] = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-        "layout": layout,
-        "dtype": dtype,
-        "transpose_a": transpose_a or None,
-        "transpose_b": transpose_b or None,
-        "epilogue": epilogue,
-        "axes": axes,
-        "input_zero_point": input_zero_point,
-        "output_zero_point": output_zero_point,
-    }
     given = {**typed, **{name: value for name, value in keywords.items() if not _is_absent(value)}}
     options = {name: _option(name, value) for name, value in given.items()}
     operator, extents = heads[0], heads[1:]

@@ -6,22 +6,26 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
+from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.nvrtc import check_arch, compiler_version
 from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.trial import Outcome
-from anatune.errors import RunError
+from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import scratch_folder
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores
 from anatune.model.compilation import Compilation, CompiledSchedule
+from anatune.model.plan import Plan
 from anatune.templates import template_named
 from anatune.templates.gpu.model import BaseGpuModel
 
-__all__ = ["COMPILE_LIMITS", "Compiled", "compile_ranking", "compile_schedules"]
+__all__ = ["COMPILE_LIMITS", "Compiled", "check_compiler", "compile_ranking", "compile_schedules", "compiled_plan"]
 
 COMPILE_LIMITS = Limits(build_s=10.0)
 """What generating and compiling one schedule may use. Bodies of many thousand statements, which take longer, do not
@@ -192,3 +196,49 @@ def compile_ranking(
     )
     left = tuple(place + 1 for at, place in enumerate(places) if at not in results)
     return Compilation(version, entries, considered, left, time.monotonic() - began)
+
+
+def check_compiler(hardware: GpuSpec | CpuSpec) -> None:
+    """Raise an error if nothing can be compiled for `hardware`: better before a search than after it."""
+    if not isinstance(hardware, GpuSpec):
+        raise SpaceError(
+            f"plan: compile is for GPUs, and {hardware.name} is none; anatune.inspect(schedule) asks the compiler here"
+        )
+    check_arch(hardware.arch)
+    import_tvm()
+
+
+def compiled_plan(
+    answer: Plan,
+    models: Mapping[str, BaseGpuModel],
+    count: int,
+    time_limit_s: float | None,
+    progress: Callable[[int, int], None] | None,
+) -> Plan:
+    """Return the plan with its first programs compiled: ordered by corrected times, the others behind them.
+
+    Parameters are those of `compile_ranking`.
+
+    Raises
+    ------
+    BuildError
+        No program compiles, or the compiler does not know the GPU's architecture.
+    MissingDependencyError, RunError
+        As `compile_ranking`.
+    """
+    result = compile_ranking(models, answer.schedules, count, time_limit_s=time_limit_s, progress=progress)
+    ranked = result.ranked
+    behind = [place - 1 for place in result.left] + list(range(result.num_considered, len(answer.schedules)))
+    if result.failed and not ranked and not behind:
+        raise BuildError(
+            f"plan: none of the first {len(result.failed)} programs compiles; the first says: "
+            f"{result.failed[0].message}; plan without compile, or compile more"
+        )
+    return replace(
+        answer,
+        schedules=[entry.schedule for entry in ranked] + [answer.schedules[at] for at in behind],
+        predictions=[entry.after for entry in ranked if entry.after] + [answer.predictions[at] for at in behind],
+        template=ranked[0].schedule.template if ranked else answer.template,
+        compilation=result,
+        num_alike=None,
+    )

@@ -71,93 +71,71 @@ class Backend(Protocol):
 
     def version(self) -> int:
         """Return the CUDA version that the driver supports: 1000 * major + 10 * minor."""
-        ...
 
     def count(self) -> int:
         """Return the number of devices."""
-        ...
 
     def device_name(self, index: int) -> str:
         """Return the product name of a device."""
-        ...
 
     def attribute(self, index: int, name: str) -> int:
         """Return ``CU_DEVICE_ATTRIBUTE_<name>``; raise DeviceError if the package does not know it."""
-        ...
 
     def open(self, index: int) -> None:
         """Make the device's primary context the present one."""
-        ...
 
     def activate(self) -> None:
         """Make the context the present one again: another library may have set its own."""
-        ...
 
     def close(self) -> None:
         """Let the context go."""
-        ...
 
     def load(self, image: bytes) -> Handle:
         """Return the module of a cubin."""
-        ...
 
     def unload(self, module: Handle) -> None:
         """Let a module go."""
-        ...
 
     def function(self, module: Handle, name: str) -> Handle:
         """Return a function of a module."""
-        ...
 
     def function_attribute(self, function: Handle, name: str) -> int:
         """Return ``CU_FUNC_ATTRIBUTE_<name>``."""
-        ...
 
     def set_dynamic_shared_bytes(self, function: Handle, num_bytes: int) -> None:
         """Allow launches of the function to ask for so much."""
-        ...
 
     def allocate(self, num_bytes: int) -> tuple[Handle, int]:
         """Return a handle and the address of device memory."""
-        ...
 
     def free(self, handle: Handle) -> None:
         """Let memory go."""
-        ...
 
     def copy_in(self, address: int, source: Bytes) -> None:
         """Copy host to device; done when it returns."""
-        ...
 
     def copy_out(self, target: Bytes, address: int) -> None:
         """Copy device to host; done when it returns, after all launches before it."""
-        ...
 
     def fill(self, address: int, byte: int, num_bytes: int) -> None:
         """Set bytes; returns at once."""
-        ...
 
     def launcher(
         self, function: Handle, grid: Size, block: Size, shared_bytes: int, arguments: Sequence[np.generic]
     ) -> Callable[[], None]:
         """Return a call that launches the function; the call returns at once."""
-        ...
 
     def event(self) -> Handle:
         """Return a new event."""
-        ...
 
     def record(self, event: Handle) -> None:
         """Note the time when the device gets here."""
-        ...
 
     def elapsed_s(self, start: Handle, stop: Handle) -> float:
         """Wait for `stop` and return the seconds between two events."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until everything is done."""
-        ...
 
 
 def failure(name: str, function: str, text: str) -> RunError | DeviceError:

@@ -23,9 +23,11 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.decoding import from_json
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replaced_folder
+from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
 from anatune.templates import TEMPLATES, template_named
+from anatune.templates.base.model import Model
 
 __all__ = [
     "AUTO",
@@ -35,6 +37,7 @@ __all__ = [
     "DataSource",
     "SavedCorrection",
     "check_correction_folder",
+    "corrected",
     "find_correction",
     "load_correction",
     "named_correction",
@@ -364,3 +367,14 @@ def find_correction(
                 return None
     kernels = template_named(template).corrections
     return shipped_correction(hardware, kernels) if kernels else None
+
+
+def corrected(model: Model, saved: SavedCorrection | None) -> Model:
+    """Return a model with a saved correction; the model itself where there is none.
+
+    Raises
+    ------
+    ModelVersionError
+        The correction does not fit the model.
+    """
+    return model if saved is None else CorrectedModel(model, saved.model)

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from anatune.core.workload.nest import Axis, Term
+from anatune.core.workload.operators._product import Dimension
+from anatune.core.workload.operators._windows import ordered
 from anatune.core.workload.orders import Order
 from anatune.errors import WorkloadError
 
-__all__ = ["Channels", "Dimension"]
-
-Dimension = tuple[int, tuple[Term, ...], int]
-"""Size, terms and offset of a tensor's dimension."""
+__all__ = ["Channels"]
 
 
 class Channels(NamedTuple):
@@ -76,11 +75,11 @@ class Channels(NamedTuple):
 
     def of_data(self, positions: Sequence[Dimension]) -> list[Dimension]:
         """Return the data's dimensions behind the batch."""
-        return _ordered(self.data, self._of("rc", self.inner, self.data), positions)
+        return ordered(self.data, self._of("rc", self.inner, self.data), positions)
 
     def of_result(self, positions: Sequence[Dimension]) -> list[Dimension]:
         """Return the result's dimensions behind the batch."""
-        return _ordered(self.result, self._of("f", self.outer, self.result), positions)
+        return ordered(self.result, self._of("f", self.outer, self.result), positions)
 
     def places_in_result(self, rank: int) -> tuple[int, ...]:
         """Return which dimensions of the result, of so many, are channels."""
@@ -121,10 +120,3 @@ def _blocks(name: str, size: int, block: int) -> list[Dimension]:
     if not block:
         return [(size, (Term(name),), 0)]
     return [(size // block, (Term(name),), 0), (block, (Term(f"{name}i"),), 0)]
-
-
-def _ordered(order: Order, channels: Sequence[Dimension], positions: Sequence[Dimension]) -> list[Dimension]:
-    """Return dimensions as they lie: channels behind or before the positions, or on both sides of them."""
-    if order.is_last:
-        return [*positions, *channels]
-    return [channels[0], *positions, *channels[1:]]

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Axis, Term
 from anatune.core.workload.operators._arguments import checked_extent, checked_integer
+from anatune.core.workload.operators._product import Dimension
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
 from anatune.errors import WorkloadError
 
-__all__ = ["Window", "WindowSet", "checked_channels_last", "checked_orders", "checked_windows"]
+__all__ = [
+    "INPUT_NAMES",
+    "KERNEL_NAMES",
+    "Window",
+    "WindowSet",
+    "checked_order",
+    "checked_orders",
+    "checked_windows",
+    "ordered",
+]
 
-_AXIS_NAMES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}
+INPUT_NAMES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
+KERNEL_NAMES = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
+"""Number of window dimensions -> the constructors' arguments, slowest dimension first."""
+_AXIS_NAMES = {"d": "z", "h": "y", "w": "x"}
 
 
 class Window(NamedTuple):
     """One window dimension: input, kernel, stride, dilation, zeros before and after, output (elements)."""
 
-    axis: str
+    name: str
     size: int
     kernel: int
     stride: int
@@ -28,18 +42,21 @@ class Window(NamedTuple):
     output: int
 
     @property
-    def terms(self) -> tuple[Term, ...]:
-        """Input position, less the padding: ``axis * stride + raxis * dilation``."""
-        return (Term(self.axis, self.stride), Term(f"r{self.axis}", self.dilation))
+    def axis(self) -> str:
+        """Name of the loop over output positions; that over the window's is called r and this."""
+        return _AXIS_NAMES[self.name]
+
+    @property
+    def span(self) -> int:
+        """Elements from the window's first to its last."""
+        return (self.kernel - 1) * self.dilation + 1
 
 
 class WindowSet(NamedTuple):
     """All window dimensions of one operator, slowest first, with what its `attributes` record."""
 
     windows: tuple[Window, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
+    attributes: dict[str, int | tuple[int, ...]]
 
     @property
     def outer_axes(self) -> tuple[Axis, ...]:
@@ -51,9 +68,34 @@ class WindowSet(NamedTuple):
         """The reduction axes over kernel positions."""
         return tuple(Axis(f"r{window.axis}", window.kernel, "reduction") for window in self.windows)
 
+    @property
+    def positions(self) -> list[Dimension]:
+        """The input's dimensions: ``axis * stride + raxis * dilation``, less the padding."""
+        return [
+            (window.size, (Term(window.axis, window.stride), Term(f"r{window.axis}", window.dilation)), -window.before)
+            for window in self.windows
+        ]
 
-def checked_channels_last(operator: str, layout: object, num_dimensions: int) -> tuple[bool, str]:
-    """Return whether channels are the last dimension, and the layout's own word for `num_dimensions`.
+    @property
+    def taps(self) -> list[Dimension]:
+        """The weight's dimensions."""
+        return [(window.kernel, (Term(f"r{window.axis}"),), 0) for window in self.windows]
+
+    @property
+    def outputs(self) -> list[Dimension]:
+        """The result's dimensions."""
+        return [(window.output, (Term(window.axis),), 0) for window in self.windows]
+
+
+def ordered(order: Order, channels: Sequence[Dimension], positions: Sequence[Dimension]) -> list[Dimension]:
+    """Return dimensions as they lie: channels behind or before the positions, or on both sides of them."""
+    if order.is_last:
+        return [*positions, *channels]
+    return [channels[0], *positions, *channels[1:]]
+
+
+def checked_order(operator: str, layout: object, num_dimensions: int) -> tuple[Order, str]:
+    """Return the order of data and result alike, without blocks, and its own word for `num_dimensions`.
 
     The words NCHW and NHWC are understood for any number of dimensions.
 
@@ -64,12 +106,12 @@ def checked_channels_last(operator: str, layout: object, num_dimensions: int) ->
     """
     order = order_named(layout, num_dimensions)
     if order is None or order.block:
-        first, last = (one.word(num_dimensions) for one in (CHANNELS_FIRST, CHANNELS_LAST))
+        first, last = (known.word(num_dimensions) for known in (CHANNELS_FIRST, CHANNELS_LAST))
         raise WorkloadError(
             f"{operator}: layout is {shown(layout)}, expected {first} (channels first) or {last} (channels last); "
             "choose one of them"
         )
-    return order.is_last, order.word(num_dimensions)
+    return order, order.word(num_dimensions)
 
 
 def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
@@ -83,7 +125,7 @@ def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[
     words = layout.split(":") if isinstance(layout, str) else [None]
     orders = [order for word in words if (order := order_named(word, num_dimensions)) is not None]
     if len(orders) < len(words) or len(words) > 2:
-        first, last = (one.word(num_dimensions) for one in (CHANNELS_FIRST, CHANNELS_LAST))
+        first, last = (known.word(num_dimensions) for known in (CHANNELS_FIRST, CHANNELS_LAST))
         raise WorkloadError(
             f"{operator}: layout is {shown(layout)}, expected {first} (channels first), {last} (channels last) or "
             f"{first}16c (blocks of 16 channels), or data:result ({last}:{first}16c); choose one of them"
@@ -131,42 +173,35 @@ def _paddings(
     return both, both
 
 
-def checked_windows(
-    operator: str,
-    sizes: dict[str, object],
-    kernel: dict[str, object],
-    stride: object,
-    padding: object,
-    dilation: object,
-) -> WindowSet:
+def checked_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet:
     """Return the window dimensions with their output sizes.
 
     Parameters
     ----------
     operator : str
         Name for messages.
-    sizes, kernel : dict of str to object
-        Input and kernel sizes, elements, by argument name, slowest dimension first.
-    stride, dilation : int or sequence of int, >= 1
-        Steps between windows and between the elements of one window.
-    padding : int, sequence of int >= 0, "SAME" or "VALID"
-        Zeros on both sides; a sequence twice as long gives those before, then those after. "SAME" keeps
-        ``ceil(size / stride)`` outputs and puts the odd zero after.
+    arguments : mapping of str to object
+        The constructor's, of which these are read: input and kernel sizes, elements (`INPUT_NAMES`, `KERNEL_NAMES`);
+        stride and dilation, steps >= 1 between windows and between the elements of one window, an int or one for each
+        dimension; padding, zeros on both sides, an int >= 0 or one for each dimension, a sequence twice as long (those
+        before, then those after), "VALID" (none) or "SAME", which keeps ``ceil(size / stride)`` outputs and puts the
+        odd zero after.
 
     Raises
     ------
     WorkloadError
         If an argument is outside its range, or no window fits.
     """
-    inputs = tuple(checked_extent(operator, name, value) for name, value in sizes.items())
-    taps = tuple(checked_extent(operator, name, value) for name, value in kernel.items())
-    count = len(inputs)
-    strides = _per_dimension(operator, "stride", stride, count, 1)
-    dilations = _per_dimension(operator, "dilation", dilation, count, 1)
+    names = [name for name in _AXIS_NAMES if name in arguments]
+    count = len(names)
+    inputs = tuple(checked_extent(operator, name, arguments[name]) for name in names)
+    taps = tuple(checked_extent(operator, name, arguments[name]) for name in KERNEL_NAMES[count])
+    strides = _per_dimension(operator, "stride", arguments["stride"], count, 1)
+    dilations = _per_dimension(operator, "dilation", arguments["dilation"], count, 1)
     spans = tuple((tap - 1) * step + 1 for tap, step in zip(taps, dilations, strict=True))
-    before, after = _paddings(operator, padding, inputs, spans, strides)
+    before, after = _paddings(operator, arguments["padding"], inputs, spans, strides)
     windows = []
-    for place, name in enumerate(sizes):
+    for place, name in enumerate(names):
         room = inputs[place] + before[place] + after[place] - spans[place]
         if room < 0:
             raise WorkloadError(
@@ -174,16 +209,15 @@ def checked_windows(
                 f"{before[place] + after[place]} is below the kernel's span {spans[place]}; "
                 f"expected {name} >= {spans[place] - before[place] - after[place]} or more padding"
             )
-        windows.append(
-            Window(
-                _AXIS_NAMES[count][place],
-                inputs[place],
-                taps[place],
-                strides[place],
-                dilations[place],
-                before[place],
-                after[place],
-                room // strides[place] + 1,
-            )
-        )
-    return WindowSet(tuple(windows), strides, before if before == after else before + after, dilations)
+        output = room // strides[place] + 1
+        sizes = (inputs[place], taps[place], strides[place], dilations[place], before[place], after[place], output)
+        windows.append(Window(name, *sizes))
+    return WindowSet(
+        tuple(windows),
+        {
+            **dict(zip((*names, *KERNEL_NAMES[count]), (*inputs, *taps), strict=True)),
+            "stride": strides,
+            "padding": before if before == after else before + after,
+            "dilation": dilations,
+        },
+    )

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from anatune.core.workload.nest import Workload
+from anatune.core.workload.nest import Axis, Term, Workload
 from anatune.core.workload.operators._arguments import checked_extent
-from anatune.core.workload.operators._convolution_nest import convolution
+from anatune.core.workload.operators._channels import Channels
+from anatune.core.workload.operators._product import Dimension, product
+from anatune.core.workload.operators._windows import checked_orders, checked_windows
+from anatune.errors import WorkloadError
 
 __all__ = ["conv1d", "conv2d", "conv3d", "depthwise_conv2d"]
 
 Padding = int | Sequence[int] | str
+
+
+def _convolution(operator: str, arguments: Mapping[str, object]) -> Workload:
+    """Return the convolution with the constructor's arguments, still unchecked, by name."""
+    given = {
+        name: checked_extent(operator, name, arguments[name])
+        for name in ("n", "c", "k", "groups", "multiplier")
+        if name in arguments
+    }
+    channels = given["c"]
+    filters = given["k"] if "k" in given else channels * given["multiplier"]
+    groups = given.get("groups", channels)
+    for name, size in (("c", channels), ("k", filters)):
+        if size % groups:
+            raise WorkloadError(
+                f"{operator}: {name} is {size} with groups {groups}, expected a multiple of groups; "
+                f"change {name} or groups"
+            )
+    shape = checked_windows(operator, arguments)
+    source, target, layout = checked_orders(operator, arguments["layout"], len(shape.windows))
+    split = Channels(groups, channels // groups, filters // groups, source, target)
+    split.check(operator, layout)
+    images: Dimension = (given["n"], (Term("n"),), 0)
+    axes = (
+        Axis("n", given["n"], "spatial"),
+        *(split.axes("g", "spatial") if groups > 1 else ()),
+        *split.axes("f", "spatial"),
+        *shape.outer_axes,
+        *split.axes("rc", "reduction"),
+        *shape.kernel_axes,
+    )
+    tensors = {
+        "data": [images, *split.of_data(shape.positions)],
+        "weight": split.of_weight(shape.taps),
+        "output": [images, *split.of_result(shape.outputs)],
+    }
+    own = split.places_in_result(len(tensors["output"]))
+    return product(operator, arguments, axes, tensors, own, {**given, **shape.attributes, "layout": layout})
 
 
 def conv2d(
@@ -75,23 +114,7 @@ def conv2d(
     >>> conv2d(n=1, c=64, h=56, w=56, k=64, r=3, s=3, stride=1, padding=1).extents
     {'n': 1, 'f': 64, 'y': 56, 'x': 56, 'rc': 64, 'ry': 3, 'rx': 3}
     """
-    return convolution(
-        "conv2d",
-        n=n,
-        c=c,
-        k=k,
-        sizes={"h": h, "w": w},
-        kernel={"r": r, "s": s},
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        dtype=dtype,
-        epilogue=epilogue,
-        input_zero_point=input_zero_point,
-        output_zero_point=output_zero_point,
-    )
+    return _convolution("conv2d", locals())
 
 
 def conv1d(
@@ -121,23 +144,7 @@ def conv1d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return convolution(
-        "conv1d",
-        n=n,
-        c=c,
-        k=k,
-        sizes={"w": w},
-        kernel={"s": s},
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        dtype=dtype,
-        epilogue=epilogue,
-        input_zero_point=input_zero_point,
-        output_zero_point=output_zero_point,
-    )
+    return _convolution("conv1d", locals())
 
 
 def conv3d(
@@ -171,23 +178,7 @@ def conv3d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return convolution(
-        "conv3d",
-        n=n,
-        c=c,
-        k=k,
-        sizes={"d": d, "h": h, "w": w},
-        kernel={"t": t, "r": r, "s": s},
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        dtype=dtype,
-        epilogue=epilogue,
-        input_zero_point=input_zero_point,
-        output_zero_point=output_zero_point,
-    )
+    return _convolution("conv3d", locals())
 
 
 def depthwise_conv2d(
@@ -223,42 +214,4 @@ def depthwise_conv2d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    operator = "depthwise_conv2d"
-    channels, factor = checked_extent(operator, "c", c), checked_extent(operator, "multiplier", multiplier)
-    built = convolution(
-        operator,
-        n=n,
-        c=channels,
-        k=channels * factor,
-        sizes={"h": h, "w": w},
-        kernel={"r": r, "s": s},
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=channels,
-        layout=layout,
-        dtype=dtype,
-        epilogue=epilogue,
-        input_zero_point=input_zero_point,
-        output_zero_point=output_zero_point,
-    )
-    own = built.attribute
-    names = (
-        "n",
-        "c",
-        "h",
-        "w",
-        "r",
-        "s",
-        "multiplier",
-        "stride",
-        "padding",
-        "dilation",
-        "layout",
-        "dtype",
-        "epilogue",
-    )
-    own["multiplier"] = factor
-    zeros = [name for name in ("input_zero_point", "output_zero_point") if name in own]
-    attributes = tuple((name, own[name]) for name in (*names, *zeros))
-    return msgspec.structs.replace(built, attributes=attributes)
+    return _convolution("depthwise_conv2d", locals())

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import accumulated_dtype, checked_dtype, checked_extent, checked_shape
+from anatune.core.workload.number_formats import accumulated_dtype
+from anatune.core.workload.operators._arguments import checked_dtype, checked_extent, checked_shape
 from anatune.errors import WorkloadError
 
 __all__ = ["einsum"]

@@ -2,75 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.number_formats import format_word
-from anatune.core.workload.operators._arguments import (
-    checked_epilogue,
-    checked_extent,
-    checked_flag,
-    checked_formats,
-    epilogue_reads,
-    zero_points,
-)
+from anatune.core.workload.nest import Axis, Term, Workload
+from anatune.core.workload.operators._arguments import checked_extent, checked_flag
+from anatune.core.workload.operators._product import Dimension, product
 
 __all__ = ["batch_matmul", "matmul"]
 
 
-def _matrix_product(
-    operator: str,
-    sizes: dict[str, object],
-    dtype: object,
-    transpose_a: object,
-    transpose_b: object,
-    epilogue: object,
-    input_zero_point: object,
-    output_zero_point: object,
-) -> Workload:
-    """Build C = A B from the sizes ``[b,] m, n, k`` by name."""
-    extents = {name: checked_extent(operator, name, size) for name, size in sizes.items()}
-    flip_a = checked_flag(operator, "transpose_a", transpose_a)
-    flip_b = checked_flag(operator, "transpose_b", transpose_b)
-    steps = checked_epilogue(operator, epilogue)
-    formats = checked_formats(operator, dtype, steps)
-    zeros = zero_points(operator, formats, steps, input_zero_point, output_zero_point)
-    axis_extents = {"i": extents["m"], "j": extents["n"], "k": extents["k"]}
-    batch: tuple[str, ...] = ()
-    if "b" in extents:
-        axis_extents = {"b": extents["b"], **axis_extents}
-        batch = ("b",)
+def _matrix_product(operator: str, arguments: Mapping[str, object]) -> Workload:
+    """Return C = A B with the constructor's arguments, still unchecked, by name."""
+    sizes = {name: checked_extent(operator, name, arguments[name]) for name in "bmnk" if name in arguments}
+    flips = {name: checked_flag(operator, name, arguments[name]) for name in ("transpose_a", "transpose_b")}
+    axis_of = {"b": "b", "m": "i", "n": "j", "k": "k"}
 
-    def access(tensor: str, names: tuple[str, ...], element: str, zero_point: int = 0) -> Access:
-        dimensions = batch + names
-        shape = tuple(axis_extents[name] for name in dimensions)
-        terms = tuple((Term(name),) for name in dimensions)
-        return Access(tensor, element, shape, terms, (0,) * len(shape), zero_point)
+    def dimensions(names: str) -> list[Dimension]:
+        return [(sizes[name], (Term(axis_of[name]),), 0) for name in f"b{names}" if name in sizes]
 
-    write = access("C", ("i", "j"), formats.result, zeros.get("output_zero_point", 0))
-    return Workload(
-        operator=operator,
-        axes=tuple(
-            Axis(name, extent, "reduction" if name == "k" else "spatial") for name, extent in axis_extents.items()
-        ),
-        reads=(
-            access("A", ("k", "i") if flip_a else ("i", "k"), formats.left, zeros.get("input_zero_point", 0)),
-            access("B", ("j", "k") if flip_b else ("k", "j"), formats.right),
-        ),
-        write=write,
-        body="multiply_add",
-        flop_per_point=2,
-        epilogue=steps,
-        epilogue_reads=epilogue_reads(steps, formats.left, write, channels=[len(write.shape) - 1]),
-        attributes=(
-            *extents.items(),
-            ("dtype", format_word(formats[:2], formats.result, steps)),
-            ("transpose_a", flip_a),
-            ("transpose_b", flip_b),
-            ("epilogue", steps),
-            *zeros.items(),
-        ),
-    )
+    tensors = {
+        "A": dimensions("km" if flips["transpose_a"] else "mk"),
+        "B": dimensions("nk" if flips["transpose_b"] else "kn"),
+        "C": dimensions("mn"),
+    }
+    axes = [Axis(axis_of[name], size, "reduction" if name == "k" else "spatial") for name, size in sizes.items()]
+    return product(operator, arguments, axes, tensors, [len(tensors["C"]) - 1], {**sizes, **flips})
 
 
 def matmul(
@@ -114,10 +70,7 @@ def matmul(
     >>> matmul(512, 4096, 1024).extents
     {'i': 512, 'j': 4096, 'k': 1024}
     """
-    sizes: dict[str, object] = {"m": m, "n": n, "k": k}
-    return _matrix_product(
-        "matmul", sizes, dtype, transpose_a, transpose_b, epilogue, input_zero_point, output_zero_point
-    )
+    return _matrix_product("matmul", locals())
 
 
 def batch_matmul(
@@ -147,7 +100,4 @@ def batch_matmul(
     WorkloadError
         If an argument is outside its range.
     """
-    sizes: dict[str, object] = {"b": b, "m": m, "n": n, "k": k}
-    return _matrix_product(
-        "batch_matmul", sizes, dtype, transpose_a, transpose_b, epilogue, input_zero_point, output_zero_point
-    )
+    return _matrix_product("batch_matmul", locals())

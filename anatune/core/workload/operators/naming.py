@@ -28,7 +28,7 @@ def named_workload(nest: Workload) -> Workload:
     True
     """
     wanted = _content(nest)
-    return next((one for one in _candidates(nest) if _content(one) == wanted), nest)
+    return next((candidate for candidate in _candidates(nest) if _content(candidate) == wanted), nest)
 
 
 def _content(workload: Workload) -> tuple[object, ...]:
@@ -72,18 +72,14 @@ def _convolutions(nest: Workload) -> Iterator[Workload]:
     for layout in ("NCHW", "NHWC"):
         first = 2 if layout == "NCHW" else 1  # the height's place
         n, c, (h, w) = data.shape[0], data.shape[1 if first == 2 else 3], data.shape[first : first + 2]
-        if first == 2:
-            k, inner, r, s = weight.shape
-        else:
-            r, s, inner, k = weight.shape
+        k, inner, r, s = weight.shape if first == 2 else (*reversed(weight.shape[2:]), *weight.shape[:2])
         windows = [
             _window(data, first + place, axis, size, kernel, output)
             for place, (axis, size, kernel, output) in enumerate(
                 zip("yx", (h, w), (r, s), outputs[first : first + 2], strict=True)
             )
         ]
-        stride, dilation = tuple(one[0] for one in windows), tuple(one[1] for one in windows)
-        before, after = tuple(one[2] for one in windows), tuple(one[3] for one in windows)
+        stride, dilation, before, after = zip(*windows, strict=True)
         options: dict[str, Any] = {
             "stride": stride, "padding": before if before == after else (*before, *after), "dilation": dilation,
             "layout": layout, "dtype": nest.dtype,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import accumulated_dtype, checked_choice, checked_dtype, checked_shape
+from anatune.core.workload.number_formats import accumulated_dtype
+from anatune.core.workload.operators._arguments import checked_choice, checked_dtype, checked_shape
 from anatune.core.workload.operators._arguments import checked_integer as _integer
 from anatune.errors import WorkloadError
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import accumulated_dtype, checked_choice, checked_dtype, checked_extent
-from anatune.core.workload.operators._windows import checked_channels_last, checked_windows
+from anatune.core.workload.nest import Axis, Term, Workload
+from anatune.core.workload.number_formats import accumulated_dtype
+from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_dtype, checked_extent
+from anatune.core.workload.operators._product import Dimension, access_of
+from anatune.core.workload.operators._windows import checked_order, checked_windows, ordered
 from anatune.errors import WorkloadError
 
 __all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "pool2d"]
@@ -15,70 +17,38 @@ Steps = int | Sequence[int]
 Padding = int | Sequence[int] | str
 
 
-def _pooling(
-    operator: str,
-    n: object,
-    c: object,
-    sizes: dict[str, object],
-    kernel: dict[str, object],
-    stride: object,
-    padding: object,
-    dilation: object,
-    layout: object,
-    dtype: object,
-) -> Workload:
-    """Build a pooling; `sizes` and `kernel` are input and window sizes by argument name, slowest first."""
-    batch, channels = checked_extent(operator, "n", n), checked_extent(operator, "c", c)
-    shape = checked_windows(operator, sizes, kernel, stride, padding, dilation)
-    for name, window in zip(sizes, shape.windows, strict=True):
-        span = (window.kernel - 1) * window.dilation + 1
-        if max(window.before, window.after) >= span:
+def _pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
+    """Return the pooling with the constructor's arguments, still unchecked, by name."""
+    batch, channels = (checked_extent(operator, name, arguments[name]) for name in ("n", "c"))
+    shape = checked_windows(operator, arguments)
+    for window in shape.windows:
+        if max(window.before, window.after) >= window.span:
             raise WorkloadError(
-                f"{operator}: padding along {name} is {max(window.before, window.after)} for a window of "
-                f"{span}, expected less than {span}: some windows would hold padding only; reduce the padding"
+                f"{operator}: padding along {window.name} is {max(window.before, window.after)} for a window of "
+                f"{window.span}, expected less than {window.span}: some windows would hold padding only; reduce the "
+                "padding"
             )
         if window.dilation > window.size and window.before + window.after > 0:
             raise WorkloadError(
-                f"{operator}: dilation along {name} is {window.dilation} for a padded input of "
+                f"{operator}: dilation along {window.name} is {window.dilation} for a padded input of "
                 f"{window.size}, expected at most {window.size}: some windows would hold padding only; "
                 f"reduce the dilation"
             )
-    channels_last, word = checked_channels_last(operator, layout, len(sizes))
-    element = checked_dtype(operator, dtype)
+    order, word = checked_order(operator, arguments["layout"], len(shape.windows))
+    element = checked_dtype(operator, arguments["dtype"])
     largest = operator.startswith("max")
-
-    def access(tensor: str, element: str, dimensions: list[tuple[int, tuple[Term, ...], int]]) -> Access:
-        first, lead = (batch, (Term("n"),), 0), (channels, (Term("c"),), 0)
-        ordered = [first, *dimensions, lead] if channels_last else [first, lead, *dimensions]
-        extents, indices, offsets = zip(*ordered, strict=True)
-        return Access(tensor, element, extents, indices, offsets)
-
+    first: Dimension = (batch, (Term("n"),), 0)
+    each: list[Dimension] = [(channels, (Term("c"),), 0)]
+    written = element if largest else accumulated_dtype(element)
     return Workload(
         operator=operator,
-        axes=(
-            Axis("n", batch, "spatial"),
-            Axis("c", channels, "spatial"),
-            *shape.outer_axes,
-            *shape.kernel_axes,
-        ),
-        reads=(access("data", element, [(part.size, part.terms, -part.before) for part in shape.windows]),),
-        write=access(
-            "output",
-            element if largest else accumulated_dtype(element),
-            [(part.output, (Term(part.axis),), 0) for part in shape.windows],
-        ),
+        axes=(Axis("n", batch, "spatial"), Axis("c", channels, "spatial"), *shape.outer_axes, *shape.kernel_axes),
+        reads=(access_of("data", element, [first, *ordered(order, each, shape.positions)]),),
+        write=access_of("output", written, [first, *ordered(order, each, shape.outputs)]),
         body="max" if largest else "average",
         flop_per_point=1,
-        attributes=(
-            ("n", batch),
-            ("c", channels),
-            *((name, part.size) for name, part in zip(sizes, shape.windows, strict=True)),
-            *((name, part.kernel) for name, part in zip(kernel, shape.windows, strict=True)),
-            ("stride", shape.stride),
-            ("padding", shape.padding),
-            ("dilation", shape.dilation),
-            ("layout", word),
-            ("dtype", element),
+        attributes=attributes_of(
+            arguments, {"n": batch, "c": channels, **shape.attributes, "layout": word, "dtype": element}
         ),
     )
 
@@ -122,10 +92,9 @@ def pool2d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    short = {"max": "max", "average": "avg"}[checked_choice("pool2d", "kind", kind, ("max", "average"))]
-    return _pooling(
-        f"{short}_pool2d", n, c, {"h": h, "w": w}, {"r": r, "s": s}, stride, padding, dilation, layout, dtype
-    )
+    is_largest = checked_choice("pool2d", "kind", kind, ("max", "average")) == "max"
+    constructor = max_pool2d if is_largest else avg_pool2d
+    return constructor(n, c, h, w, r, s, stride, padding, dilation, layout, dtype)
 
 
 def max_pool2d(
@@ -148,7 +117,7 @@ def max_pool2d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return _pooling("max_pool2d", n, c, {"h": h, "w": w}, {"r": r, "s": s}, stride, padding, dilation, layout, dtype)
+    return _pooling("max_pool2d", locals())
 
 
 def avg_pool2d(
@@ -171,7 +140,7 @@ def avg_pool2d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return _pooling("avg_pool2d", n, c, {"h": h, "w": w}, {"r": r, "s": s}, stride, padding, dilation, layout, dtype)
+    return _pooling("avg_pool2d", locals())
 
 
 def max_pool1d(
@@ -192,7 +161,7 @@ def max_pool1d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return _pooling("max_pool1d", n, c, {"w": w}, {"s": s}, stride, padding, dilation, layout, dtype)
+    return _pooling("max_pool1d", locals())
 
 
 def avg_pool1d(
@@ -213,7 +182,7 @@ def avg_pool1d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return _pooling("avg_pool1d", n, c, {"w": w}, {"s": s}, stride, padding, dilation, layout, dtype)
+    return _pooling("avg_pool1d", locals())
 
 
 def max_pool3d(
@@ -238,8 +207,7 @@ def max_pool3d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    sizes: dict[str, object] = {"d": d, "h": h, "w": w}
-    return _pooling("max_pool3d", n, c, sizes, {"t": t, "r": r, "s": s}, stride, padding, dilation, layout, dtype)
+    return _pooling("max_pool3d", locals())
 
 
 def avg_pool3d(
@@ -264,5 +232,4 @@ def avg_pool3d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    sizes: dict[str, object] = {"d": d, "h": h, "w": w}
-    return _pooling("avg_pool3d", n, c, sizes, {"t": t, "r": r, "s": s}, stride, padding, dilation, layout, dtype)
+    return _pooling("avg_pool3d", locals())

@@ -1,0 +1,171 @@
+"""Products of two tensors, summed: what matrix products and convolutions share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anatune.arguments import is_iterable, shown
+from anatune.core.workload.access import DTYPE_BYTES, INTEGER_RANGE
+from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
+from anatune.core.workload.nest_rules import EPILOGUE_STEPS
+from anatune.core.workload.number_formats import STEP_OPERANDS, Formats, format_word, formats_of, stage_dtypes
+from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_integer
+from anatune.errors import WorkloadError
+
+__all__ = ["Dimension", "access_of", "product"]
+
+Dimension = tuple[int, tuple[Term, ...], int]
+"""Size, terms and offset of a tensor's dimension."""
+
+
+def access_of(tensor: str, dtype: str, dimensions: Sequence[Dimension], zero_point: int = 0) -> Access:
+    """Return the access to a tensor of these dimensions."""
+    shape, indices, offsets = zip(*dimensions, strict=True)
+    return Access(tensor, dtype, shape, indices, offsets, zero_point)
+
+
+def product(
+    operator: str,
+    arguments: Mapping[str, object],
+    axes: Sequence[Axis],
+    tensors: Mapping[str, Sequence[Dimension]],
+    channels: Sequence[int],
+    checked: Mapping[str, Attribute],
+) -> Workload:
+    """Return a product with what the constructor was told of dtypes, fused steps and zero points.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the constructor, for messages and for the workload.
+    arguments : mapping of str to object
+        The constructor's, of which these are read: dtype, epilogue, input_zero_point, output_zero_point.
+    axes : sequence of Axis
+        Loops.
+    tensors : mapping of str to sequence of Dimension
+        First operand, second operand and result, by name.
+    channels : sequence of int
+        Dimensions of the result along which the bias and the scales run.
+    checked : mapping of str to attribute
+        The other arguments, as the workload records them.
+
+    Raises
+    ------
+    WorkloadError
+        If the dtype is unknown, a step is unknown, appears twice or does not fit it, or a zero point is given that its
+        tensor cannot have.
+    """
+    steps = _epilogue(operator, arguments["epilogue"])
+    formats = _formats(operator, arguments["dtype"], steps)
+    zeros = {
+        name: _zero_point(operator, name, arguments[name], dtype)
+        for name, dtype in (
+            ("input_zero_point", formats.left if DTYPE_BYTES[formats.left] == 1 else ""),
+            ("output_zero_point", formats.result if "requantize" in steps else ""),
+        )
+    }
+    left, right, write = (
+        access_of(tensor, dtype, dimensions, zero_point)
+        for (tensor, dimensions), dtype, zero_point in zip(
+            tensors.items(), formats, (zeros["input_zero_point"], 0, zeros["output_zero_point"]), strict=True
+        )
+    )
+    own: dict[str, Attribute] = {
+        **checked,
+        "dtype": format_word(formats[:2], formats.result, steps),
+        "epilogue": steps,
+        **{name: zero_point for name, zero_point in zeros.items() if zero_point},
+    }
+    return Workload(
+        operator=operator,
+        axes=tuple(axes),
+        reads=(left, right),
+        write=write,
+        body="multiply_add",
+        flop_per_point=2,
+        epilogue=steps,
+        epilogue_reads=_epilogue_reads(steps, formats.left, write, channels),
+        attributes=attributes_of(arguments, own),
+    )
+
+
+def _formats(operator: str, word: object, epilogue: tuple[str, ...]) -> Formats:
+    """Return the dtypes of a product's operands and result that a word such as "uint8xint8" says.
+
+    Raises
+    ------
+    WorkloadError
+        If it is no such word (`anatune.core.workload.number_formats`), or the fused steps do not fit it.
+    """
+    formats = formats_of(word, epilogue) if isinstance(word, str) else formats_of("", epilogue)
+    if isinstance(formats, str):
+        raise WorkloadError(
+            f"{operator}: dtype is {shown(word)}, expected {formats}; correct the dtype or the epilogue"
+        )
+    return formats
+
+
+def _zero_point(operator: str, name: str, value: object, dtype: str) -> int:
+    """Return the zero point of a tensor of `dtype`; dtype "": of one that has none but 0.
+
+    Raises
+    ------
+    WorkloadError
+        If `value` is no integer that `dtype` holds.
+    """
+    low, high = INTEGER_RANGE[dtype] if dtype else (0, 0)
+    where = f"the stored {dtype} number that means zero" if dtype else "0: nothing is quantised there"
+    number = checked_integer(operator, name, value, low, f"give {where}")
+    if number > high:
+        raise WorkloadError(f"{operator}: {name} is {number}, expected an integer from {low} to {high}; give {where}")
+    return number
+
+
+def _epilogue(operator: str, value: object) -> tuple[str, ...]:
+    """Return the fused steps in order; each may appear once.
+
+    Raises
+    ------
+    WorkloadError
+        If a step is unknown or appears twice.
+    """
+    known = ", ".join(EPILOGUE_STEPS)
+    if isinstance(value, (str, bytes)) or not is_iterable(value):
+        raise WorkloadError(
+            f"{operator}: epilogue is {shown(value)}, expected a sequence of {known}; write ('bias', 'relu')"
+        )
+    steps = tuple(value)
+    for step in steps:
+        checked_choice(operator, "epilogue step", step, EPILOGUE_STEPS)
+    if len(set(steps)) != len(steps):
+        raise WorkloadError(
+            f"{operator}: epilogue {', '.join(steps)} repeats a step, expected each of {known} at most once; "
+            "remove the repetition"
+        )
+    return steps
+
+
+def _epilogue_reads(steps: tuple[str, ...], dtype: str, write: Access, channels: Sequence[int]) -> tuple[Access, ...]:
+    """Return the operands of the fused steps.
+
+    Parameters
+    ----------
+    steps : tuple of str
+        Checked steps, in order.
+    dtype : str
+        Of the first operand.
+    write : Access
+        Result of the reduction.
+    channels : sequence of int
+        Dimensions of `write` along which the bias and the scales run.
+    """
+    along = tuple(write.indices[channel] for channel in channels)
+    sizes = tuple(write.shape[channel] for channel in channels)
+    reads = []
+    for step, element in zip(steps, stage_dtypes(dtype, write.dtype, steps), strict=False):
+        tensor = STEP_OPERANDS[step]
+        if step == "add":
+            reads.append(Access("residual", element, write.shape, write.indices, write.offsets))
+        elif tensor is not None:
+            reads.append(Access(tensor, element, sizes, along, (0,) * len(sizes)))
+    return tuple(reads)
