@@ -44,9 +44,9 @@ from anatune.tuning.machine import choose_threads
 if TYPE_CHECKING:
     import pandas as pd
 
+    from anatune.model.alternatives import Alternative
     from anatune.model.pruning.subset import Subset
     from anatune.records.place import ServerAddress
-    from anatune.report.alternatives import Alternative
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 
@@ -314,7 +314,7 @@ def explain(answer: Plan) -> str:
 
 def steps_from(answer: Plan) -> list[Alternative]:
     """Return what the model says of the schedules one step away from a plan's best."""
-    from anatune.report.alternatives import alternatives
+    from anatune.model.alternatives import alternatives
     from anatune.report.explain import MATERIAL_SHARE
 
     if not answer.schedules:

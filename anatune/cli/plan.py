@@ -184,7 +184,7 @@ def _print_tree(answer: Plan, asked: PlanOptions) -> None:
 
 def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
     """Print a plan that took so many seconds, what records have, what compilers said, why the best is the best."""
-    from anatune.report.tables import plan_lines
+    from anatune.report.plans import plan_lines
     from anatune.report.text import Line, wrapped
 
     width = line_width()

@@ -72,7 +72,7 @@ def prune(
     """Say which schedules deserve a run, best first, or list them for a tuner of your own. No device is needed."""
     from anatune import api
     from anatune.adapters.formats import IGNORED, OTHER_LINES, PruneRequest, writer
-    from anatune.report.subsets import subset_lines
+    from anatune.report.plans import subset_lines
 
     what = workload.parse_one("prune", words, predicting.hw)
     hardware, keywords = predicting.hardware(), predicting.keywords()
@@ -98,7 +98,7 @@ def prune(
     if listed and request.may_end_early and lines - OTHER_LINES.get(listed, 0) == asked.most:
         note(f"note: at most {asked.most} are written; --most N writes more")
     if page_file is not None:
-        from anatune.pages.prune import prune_page
+        from anatune.pages.plan import prune_page
         from anatune.templates import template_of
 
         keywords["template"] = template_of(predicting.template, hardware).name

@@ -2,8 +2,7 @@
 
 from anatune.pages.compiled import model_page
 from anatune.pages.page import Column, Facts, Figure, Page, Section, Slider, Sliders, Table
-from anatune.pages.plan import plan_page
-from anatune.pages.prune import prune_page
+from anatune.pages.plan import plan_page, prune_page
 from anatune.pages.session import records_page, session_page
 from anatune.pages.space import space_sections
 

@@ -13,8 +13,7 @@ from anatune.graph.summary import KernelSummary, KernelTuning, ModelSummary, Ope
 from anatune.pages.page import Cell, Column, Content, Facts, Figure, Page, Section, Table
 from anatune.plots.compiled import plot_model, plot_model_parts
 from anatune.report import units
-from anatune.report.model_parts import kernel_bound, kernel_kind, model_parts
-from anatune.report.models import model_sentences
+from anatune.report.models import kernel_bound, kernel_kind, model_parts, model_sentences
 from anatune.version import __version__
 
 if TYPE_CHECKING:

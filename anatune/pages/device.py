@@ -8,7 +8,7 @@ from anatune.core.hardware.groups import Group
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.pages.page import Column, Facts, Section, Table
 from anatune.report import units
-from anatune.report.tables import unverified_keys
+from anatune.report.devices import unverified_keys
 
 __all__ = ["device_section"]
 

@@ -1,7 +1,8 @@
-"""The page of a plan."""
+"""The pages of a plan, and of what ``anatune prune`` keeps of a space."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
 from anatune import api
@@ -10,20 +11,21 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
+from anatune.model.pruning.subset import Subset
 from anatune.pages.device import device_section
 from anatune.pages.page import Cell, Column, Facts, Figure, Page, Section, Slider, Sliders, Table
 from anatune.pages.space import space_sections
-from anatune.plots.candidates import Candidate, Candidates, candidates_of, saved_work
+from anatune.plots.candidates import Candidate, Candidates, as_candidates, candidates_of, saved_work
 from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, plot_times
 from anatune.plots.what_if import Answer, Question, plot_what_if, what_if
 from anatune.report import units
+from anatune.report.devices import unverified_keys
 from anatune.report.explain import explanation
 from anatune.report.roofline import peak_flop_per_s, roofline
-from anatune.report.tables import unverified_keys
 from anatune.templates.base.model import Progress
 from anatune.version import __version__
 
-__all__ = ["WHAT_IF_S", "candidate_table", "made_by", "name_of", "plan_page"]
+__all__ = ["WHAT_IF_S", "plan_page", "prune_page"]
 
 WHAT_IF_S = 20.0
 """Seconds that all plans of the sliders take together, about, unless a caller says otherwise."""
@@ -74,15 +76,15 @@ def plan_page(
         f"Schedules of {plan.workload.describe()} on {plan.hardware.model} ({plan.hardware.name}, {plan.hardware.arch})"
         f"{threads}, ranked by the analytical model alone: nothing was measured."
     ]
-    return Page(f"{name_of(plan)} on {plan.hardware.name}", sections, lead, made_by())
+    return Page(f"{_name_of(plan)} on {plan.hardware.name}", sections, lead, _made_by())
 
 
-def made_by() -> str:
+def _made_by() -> str:
     """Return what the foot of every page says."""
     return f"Made by anatune {__version__}. The page needs no network: everything it shows is in the file."
 
 
-def name_of(plan: Plan) -> str:
+def _name_of(plan: Plan) -> str:
     """Return what a plan is of, in short, for titles."""
     sizes = " x ".join(str(extent) for extent in plan.workload.extents.values())
     return f"{'+'.join((plan.workload.operator, *plan.workload.epilogue))} {sizes} {plan.workload.dtype}"
@@ -203,10 +205,10 @@ def _filling(plan: Plan, shown: Candidates) -> Section:
 
 def _table(shown: Candidates) -> Section:
     words = f"{shown.describe()} Click a heading to sort, its lens to filter by it (numbers: less, greater, between)."
-    return Section("Candidates", [words], [candidate_table(shown, "Candidates")])
+    return Section("Candidates", [words], [_candidate_table(shown, "Candidates")])
 
 
-def candidate_table(shown: Candidates, caption: str) -> Table:
+def _candidate_table(shown: Candidates, caption: str) -> Table:
     """Return candidates as a table: schedule, times, what binds, how the device is filled; traffic, resources."""
     plan = shown.plan
     scale, unit = duration_unit(plan.predictions[0].time_s)
@@ -352,3 +354,61 @@ def _answer(question: Question, answer: Answer) -> Facts:
 def _is_same(one: Schedule, other: Schedule) -> bool:
     """Return whether two schedules make the same choices, whatever device they are for."""
     return one.template == other.template and one.describe() == other.describe()
+
+
+def prune_page(subset: Subset, plan: Plan, most: int = 1000) -> Page:
+    """Return the page of a subset: ``prune_page(anatune.prune(...), anatune.plan(..., template=...))``.
+
+    How much is kept, where the cut lies in the distribution of times, what is illegal, how far good points lie from
+    each other, and a table of what is kept.
+
+    Parameters
+    ----------
+    subset : Subset
+        Of a space, or of candidates.
+    plan : Plan
+        Of the same workload, hardware and template, with at least one schedule: what the space is.
+    most : int
+        Schedules that the table shows, at most.
+
+    Raises
+    ------
+    SpaceError
+        Nothing is legal.
+    MissingDependencyError
+        A package of the extra ``report`` is not installed.
+    """
+    entries = list(itertools.islice(subset.entries(), most))
+    cut_s = max(prediction.time_s for _, prediction in entries)
+    best_s = min(prediction.time_s for _, prediction in entries)
+    every = len(entries) >= subset.num_kept
+    last = "the last one kept" if every else f"number {units.count(len(entries))}"
+    words = [
+        f"{units.count(subset.num_kept)} of {units.count(subset.num_legal)} legal schedules are kept "
+        f"({units.percent(subset.num_kept / max(1, subset.num_legal))}): those that deserve a run, by the analytical "
+        "model "
+        "alone. A tuner that measures them leaves out what the model proves or predicts to be slower.",
+        f"In the table below, {last} is predicted to take {units.ratio(cut_s / best_s)} times as long as the best.",
+    ]
+    facts = Facts(
+        [
+            ("kept", units.count(subset.num_kept), f"of {units.count(subset.num_legal)} legal ones"),
+            ("best predicted", units.duration(best_s), ""),
+            (f"{last}, predicted", units.duration(cut_s), f"{units.ratio(cut_s / best_s)} times the best"),
+        ]
+    )
+    shown = candidates_of(plan)
+    kept = Candidates(plan, as_candidates(plan, entries), [], shown.spaces, every)
+    which = "" if every else f" The first {units.count(len(entries))} are shown."
+    return Page(
+        f"{_name_of(plan)} on {plan.hardware.name}: what to measure",
+        [
+            Section("In short", words, [facts]),
+            *space_sections(plan, shown, cut_s=cut_s),
+            Section(
+                "What is kept", [f"In predicted order.{which}"], [_candidate_table(kept, "Schedules that are kept")]
+            ),
+        ],
+        [f"Schedules of {plan.workload.describe()} on {plan.hardware.model} for a tuner of one's own."],
+        _made_by(),
+    )

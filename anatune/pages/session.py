@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from anatune import api
+from anatune.core.show import duration_unit
+from anatune.core.trial import Trial
 from anatune.errors import SpaceError
-from anatune.pages.page import Content, Facts, Figure, Page, Section
-from anatune.pages.session_tables import (
-    best_s,
-    failures_table,
-    sessions_table,
-    trials_table,
-    workers_table,
-    workloads_table,
-)
+from anatune.pages.page import Cell, Column, Content, Facts, Figure, Page, Section, Table
 from anatune.pages.space import space_sections
 from anatune.plots.session import (
     plot_comparison,
@@ -28,10 +23,16 @@ from anatune.plots.session import (
     plot_workers,
 )
 from anatune.report import units
-from anatune.report.findings import agreement
-from anatune.report.session_words import comparison_sentences, drift_sentences, place_text, session_facts
+from anatune.report.findings import agreement, failure_kinds
+from anatune.report.records import peak_of_threads, when_text
+from anatune.report.session_words import (
+    comparison_sentences,
+    drift_sentences,
+    place_text,
+    session_facts,
+    winner_sentences,
+)
 from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views
-from anatune.report.winner import winner_sentences
 from anatune.version import __version__
 
 __all__ = ["records_page", "session_page"]
@@ -90,7 +91,7 @@ def records_page(given: Viewed, *, source: str = "") -> Page:
     num = sum(len(view.trials) for views in groups.values() for view in views)
     lead = [f"{units.count(num)} trials of {len(groups)} workloads and devices{f' in {source}' if source else ''}."]
     most = MOST_TRIALS // max(1, len(groups))
-    sections = [Section("Workloads and devices", [], [workloads_table(groups)])] if groups else []
+    sections = [Section("Workloads and devices", [], [_workloads_table(groups)])] if groups else []
     sections += [_group_section(where, views, most) for where, views in groups.items()]
     return Page("What was measured", sections, lead, _FOOTER)
 
@@ -100,7 +101,7 @@ def _lead(views: Sequence[SessionView]) -> list[str]:
     first = views[0]
     described = f"{first.workload.describe()} on {first.hardware.model} ({first.hardware.arch})."
     begun = [view.begun_utc for view in views if view.begun_utc]
-    when = f" begun {min(begun)[:19].replace('T', ' ')} UTC" if begun else ""
+    when = f" begun {when_text(min(begun))} UTC" if begun else ""
     sessions = f"{len(views)} sessions" if len(views) > 1 else f"Session {first.name}"
     return [described, f"{sessions}{when and f',{when}'}."]
 
@@ -110,7 +111,7 @@ def _sections(views: Sequence[SessionView], most: int) -> list[Section]:
     several = len(views) > 1
     thin = [_thinned(view, most // len(views)) for view in views]
     words = _left_out(views, thin)
-    short: Content = sessions_table(views) if several else Facts(session_facts(views[0]))
+    short: Content = _sessions_table(views) if several else Facts(session_facts(views[0]))
     sections = [Section("In short", words, [short])]
     sections.append(_way(thin))
     if any(view.comparison is not None for view in views):
@@ -125,8 +126,8 @@ def _sections(views: Sequence[SessionView], most: int) -> list[Section]:
     content: list[Content] = [Figure(plot_drift(thin))] if _has_reference(views) else []
     sections.append(Section("The machine", told, content))
     if any(view.shares for view in views):
-        sections.append(Section("Who measured", [], [Figure(plot_workers(views)), workers_table(views)]))
-    sections.append(Section("Trials" if words else "All trials", [], [trials_table(thin)]))
+        sections.append(Section("Who measured", [], [Figure(plot_workers(views)), _workers_table(views)]))
+    sections.append(Section("Trials" if words else "All trials", [], [_trials_table(thin)]))
     return sections
 
 
@@ -161,13 +162,13 @@ def _winners(views: Sequence[SessionView]) -> list[str]:
     known = [view for view in views if view.best is not None and view.best.measurement.time_s is not None]
     if not known:
         return []
-    return winner_sentences(min(known, key=best_s))
+    return winner_sentences(min(known, key=_best_s))
 
 
 def _failure_section(views: Sequence[SessionView]) -> Section:
     num, total = sum(view.num_failed for view in views), sum(len(view.trials) for view in views)
     words = f"{units.count(num)} of {units.count(total)} trials have no time. A failure is a result: it has its reason."
-    return Section("Failures", [words], [Figure(plot_failures(views)), failures_table(views)])
+    return Section("Failures", [words], [Figure(plot_failures(views)), _failures_table(views)])
 
 
 def _has_reference(views: Sequence[SessionView]) -> bool:
@@ -178,15 +179,15 @@ def _group_section(where: str, views: Sequence[SessionView], most: int) -> Secti
     """Return the sessions of one workload and device among others."""
     thin = [_thinned(view, most // len(views)) for view in views]
     words = [agreement([trial for view in views for trial in view.trials]).describe(), *_left_out(views, thin)]
-    content: list[Content] = [Facts(session_facts(min(views, key=best_s)))]
+    content: list[Content] = [Facts(session_facts(min(views, key=_best_s)))]
     if len(views) > 1:
-        content.append(sessions_table(views))
+        content.append(_sessions_table(views))
     content.append(Figure(plot_convergence(thin)))
     if agreement(trial for view in views for trial in view.trials).num:
         content.append(Figure(plot_predictions(thin)))
     if any(view.num_failed for view in views):
         content.append(Figure(plot_failures(views)))
-    content.append(trials_table(thin))
+    content.append(_trials_table(thin))
     return Section(where, words, content)
 
 
@@ -229,3 +230,160 @@ def _thinned(view: SessionView, most: int) -> SessionView:
     places = [place for place, one in enumerate(view.trials) if place % step == 0 or id(one) in named]
     ended_s = None if view.ended_s is None else tuple(view.ended_s[place] for place in places)
     return replace(view, trials=tuple(view.trials[place] for place in places), ended_s=ended_s)
+
+
+_ROWS_SHOWN, _WORKLOADS_SHOWN = 10, 25
+"""Rows of one leaf of a table."""
+_MOST_LETTERS = 400
+"""Of a message: a compiler's may have a page."""
+
+
+def _best_s(view: SessionView) -> float:
+    """Return the time of a session's best, s; infinite where nothing ran: for finding the fastest of several."""
+    return math.inf if view.best_s is None else view.best_s
+
+
+class _Unit(NamedTuple):
+    """A unit of time for a column of a table."""
+
+    scale_s: float
+    name: str
+
+    def of(self, seconds: float | None) -> float | None:
+        return None if seconds is None else seconds / self.scale_s
+
+
+def _unit(trials: Sequence[Trial]) -> _Unit:
+    """Return the unit in which the fastest of some trials is told."""
+    times = [time_s for trial in trials if (time_s := trial.measurement.time_s) is not None]
+    return _Unit(*duration_unit(min(times, default=1e-3)))
+
+
+def _trials_table(views: Sequence[SessionView]) -> Table:
+    """Return the table of all trials; the winners stand out."""
+    trials = [(view, trial) for view in views for trial in view.trials]
+    unit = _unit([trial for _, trial in trials])
+    several, is_fleet = len(views) > 1, any(trial.measurement.worker for _, trial in trials)
+    counts, has_energy = bool(views[0].workload.flop), any(one.measurement.energy_j is not None for _, one in trials)
+    columns = [
+        *([Column("session", is_text=True)] if several else []),
+        Column("trial"),
+        Column("schedule or message", is_text=True),
+        Column("ended", is_text=True),
+        Column(f"time ({unit.name})", help="median of the samples"),
+        *([Column("of peak (%)", help="of the theoretical peak of the threads' cores")] if counts else []),
+        Column(f"predicted ({unit.name})"),
+        Column("asked by", is_text=True, help="the plan's first choice, records, or the strategy", is_detail=True),
+        *([Column("GFLOP/s", is_detail=True)] if counts else []),
+        Column("measured / predicted", is_detail=True),
+        Column(
+            "/ reference",
+            help="over the time of the reference kernel beside each sample: what trials are compared by",
+            is_detail=True,
+        ),
+        Column("samples", is_detail=True),
+        Column("build (s)", is_detail=True),
+        *([Column("energy (mJ)", help="of one run, of the whole device", is_detail=True)] if has_energy else []),
+        *([Column("machine", is_text=True, is_detail=True)] if is_fleet else []),
+    ]
+    rows: list[Sequence[Cell]] = []
+    for view, trial in trials:
+        measurement, time_s = trial.measurement, trial.measurement.time_s
+        rate = view.workload.flop / time_s if time_s else None
+        peak = peak_of_threads(view.hardware, view.workload.dtype, trial.threads)
+        ratio = time_s / trial.predicted_s if time_s is not None and trial.predicted_s else None
+        said = trial.schedule.describe() if time_s is not None else _cut(measurement.message)
+        rows.append(
+            (
+                *([view.name] if several else []), trial.number, said, measurement.outcome.value, unit.of(time_s),
+                *([rate and 100 * rate / peak] if counts else []), unit.of(trial.predicted_s),
+                trial.source, *([rate and rate / 1e9] if counts else []),
+                ratio, measurement.relative, len(measurement.times_s), measurement.build_s or None,
+                *([None if measurement.energy_j is None else 1e3 * measurement.energy_j] if has_energy else []),
+                *([measurement.worker or None] if is_fleet else []),
+            )
+        )  # fmt: skip
+    marked = [place for place, (view, trial) in enumerate(trials) if trial is view.best]
+    return Table(columns, rows, "The winner stands out" if marked else "", _ROWS_SHOWN, marked)
+
+
+def _sessions_table(views: Sequence[SessionView]) -> Table:
+    """Return one row a session."""
+    unit = _unit([view.best for view in views if view.best is not None])
+    columns = (
+        Column("session", is_text=True), Column("begun (UTC)", is_text=True), Column("trials"),
+        Column("without a time"), Column(f"best ({unit.name})"), Column("against the plan's first choice"),
+        Column("took (s)"), Column("rank correlation"),
+    )  # fmt: skip
+    rows = []
+    for view in views:
+        rows.append(
+            (
+                view.name, when_text(view.begun_utc) or None, len(view.trials), view.num_failed,
+                unit.of(view.best_s),
+                None if view.comparison is None else view.comparison.speedup,
+                view.ended_s[-1] if view.ended_s else None, agreement(view.trials).rho,
+            )
+        )  # fmt: skip
+    fastest = min(range(len(views)), key=lambda place: _best_s(views[place]))
+    return Table(columns, rows, "Sessions", _ROWS_SHOWN, [fastest])
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]} …"
+
+
+def _failures_table(views: Sequence[SessionView]) -> Table:
+    """Return the first lines of failures' messages with how many had them."""
+    kinds = failure_kinds(trial for view in views for trial in view.trials)
+    rows = [(kind.outcome.value, count, _cut(line)) for kind in kinds for line, count in kind.messages]
+    columns = (Column("ended", is_text=True), Column("trials"), Column("first line of the message", is_text=True))
+    return Table(columns, rows, "What they said", _ROWS_SHOWN)
+
+
+def _workers_table(views: Sequence[SessionView]) -> Table:
+    """Return one row for each machine that measured; what became of it, where the session itself tells."""
+    shares = [(view, share) for view in views for share in view.shares]
+    unit = _unit([share.best for _, share in shares if share.best is not None])
+    are_known = any(view.workers for view in views)
+    columns = [
+        *([Column("session", is_text=True)] if len(views) > 1 else []),
+        Column("machine", is_text=True),
+        Column("trials"),
+        Column("without a time"),
+        Column(f"best ({unit.name})"),
+        *([Column(name, is_text=True) for name in ("state", "device", "why")] if are_known else []),
+    ]
+    rows: list[Sequence[Cell]] = []
+    for view, share in shares:
+        worker = share.worker
+        time_s = None if share.best is None else share.best.measurement.time_s
+        state = (worker.state, worker.device or None, worker.why or None) if are_known else ()
+        whose = [view.name] if len(views) > 1 else []
+        rows.append((*whose, worker.name or "this machine", worker.trials, worker.failed, unit.of(time_s), *state))
+    return Table(columns, rows)
+
+
+def _workloads_table(groups: Mapping[str, Sequence[SessionView]]) -> Table:
+    """Return one row for each workload and device."""
+    columns = (
+        Column("workload and device", is_text=True), Column("sessions", is_detail=True), Column("trials"),
+        Column("without a time", is_detail=True), Column("best (us)"), Column("GFLOP/s"), Column("of peak (%)"),
+        Column("measured / predicted"), Column("rank correlation", is_detail=True),
+    )  # fmt: skip
+    rows = []
+    for where, views in groups.items():
+        trials = [trial for view in views for trial in view.trials]
+        fastest_s = min(map(_best_s, views))
+        view, agreed = views[0], agreement(trials)
+        ran = math.isfinite(fastest_s)
+        rate = view.workload.flop / fastest_s if ran and view.workload.flop else None
+        peak = peak_of_threads(view.hardware, view.workload.dtype, view.threads)
+        rows.append(
+            (
+                where, len(views), len(trials), sum(one.num_failed for one in views), fastest_s * 1e6 if ran else None,
+                rate and rate / 1e9, rate and 100 * rate / peak, agreed.ratio, agreed.rho,
+            )
+        )  # fmt: skip
+    return Table(columns, rows, rows_shown=_WORKLOADS_SHOWN)

@@ -11,7 +11,7 @@ from anatune.pages.page import Facts, Figure, Section
 from anatune.plots.candidates import Candidates, candidates_of
 from anatune.plots.spaces import Measured, distances, plot_distances, plot_distribution, plot_rejections
 from anatune.report import units
-from anatune.report.tables import rejected_lines
+from anatune.report.plans import rejected_lines
 
 __all__ = ["space_sections"]
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from anatune.core.show import duration_unit
 from anatune.graph.summary import KernelSummary, ModelSummary
-from anatune.plots.rows import BAR_WIDTH, row_figure
-from anatune.plots.theme import BEST, COLOURS, GREY, colours_of, label
+from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, row_figure
 from anatune.report import units
-from anatune.report.model_parts import ModelPart, kernel_bound, model_parts
+from anatune.report.models import ModelPart, kernel_bound, model_parts
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

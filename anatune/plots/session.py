@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from anatune.arguments import checked_choice
 from anatune.core.show import duration_unit
 from anatune.core.trial import Trial
-from anatune.plots.rows import BAR_WIDTH, row_figure
-from anatune.plots.theme import BEST, COLOURS, GREY, colours_of, label, new_figure
+from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, new_figure, row_figure
 from anatune.report import units
 from anatune.report.findings import Contest, contests, failure_kinds, reference_speeds
 from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views

@@ -1,4 +1,4 @@
-"""What all figures have in common: colours, fonts, axes, and how plotly is imported.
+"""What all figures have in common: colours, fonts, axes, rows, and how plotly is imported.
 
 A figure is readable on a light and on a dark page: its background is transparent, its text is a grey of enough contrast
 to both (pages replace it by their own ink), its colours differ in lightness too.
@@ -7,7 +7,8 @@ to both (pages replace it by their own ink), its colours differ in lightness too
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anatune.named import import_optional
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 __all__ = [
+    "BAR_WIDTH",
     "BEST",
     "COLOURS",
     "COUNTING",
@@ -26,6 +28,7 @@ __all__ = [
     "graph_objects",
     "label",
     "new_figure",
+    "row_figure",
 ]
 
 COLOURS = (
@@ -52,6 +55,12 @@ LOGARITHMIC = {"type": "log", "dtick": 1, "tickformat": ",.7~g"}
 """An axis of powers of ten."""
 COUNTING = LOGARITHMIC | {"tickformat": "~s"}
 """The same for numbers of one and more: 10k, 1M."""
+BAR_WIDTH = 0.38
+"""Of a bar, in rows."""
+_ROW_HEIGHT, _LINE_HEIGHT, _FRAME_HEIGHT = 50, 16, 150
+"""Pixels of a row with a name of one line; of each more; of title, legend and axis around the rows."""
+_LETTERS, _MOST_LINES = 44, 3
+"""Of a line of a name, as many as a narrow page has room for; lines of it."""
 _GRID = "rgba(128,128,128,0.25)"
 
 
@@ -108,4 +117,28 @@ def new_figure(title: str, x: str = "", y: str = "", *, height: int = 420) -> go
     )  # fmt: skip
     figure.update_xaxes(title_text=label(x))
     figure.update_yaxes(title_text=label(y))
+    return figure
+
+
+def row_figure(title: str, x: str, names: Sequence[str]) -> go.Figure:
+    """Return an empty figure of rows, the i-th at y = i, the first on top.
+
+    Parameters
+    ----------
+    title, x : str
+        Of the figure and its axis, with its unit.
+    names : sequence of str
+        Of the rows; plain text.
+    """
+    wrapped = [textwrap.wrap(name, _LETTERS, max_lines=_MOST_LINES, placeholder=" …") or [""] for name in names]
+    lines = max(map(len, wrapped), default=1)
+    count, row = max(1, len(names)), _ROW_HEIGHT + _LINE_HEIGHT * (lines - 1)
+    figure = new_figure(title, x, "", height=_FRAME_HEIGHT + row * count)
+    for place, texts in enumerate(wrapped):
+        figure.add_annotation(
+            xref="paper", x=0.0, xanchor="left", y=place, yanchor="bottom", yshift=row * BAR_WIDTH / 2, align="left",
+            text="<br>".join(map(label, texts)), showarrow=False, font={"size": 12.5},
+        )  # fmt: skip
+    figure.update_yaxes(range=[count - 0.5, -0.75], showticklabels=False, ticks="", showgrid=False, zeroline=False)
+    figure.update_layout(bargap=0.0)
     return figure

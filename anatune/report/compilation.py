@@ -7,8 +7,8 @@ from statistics import fmean
 from anatune.core.prediction import Prediction
 from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.report import units
-from anatune.report.tables import LIMITERS, schedule_items
-from anatune.report.text import Line, columns, wrapped
+from anatune.report.plans import occupancy_text, schedule_items
+from anatune.report.text import Line, columns, paragraph
 
 __all__ = ["compilation_lines", "compilation_sentences"]
 
@@ -24,11 +24,9 @@ def compilation_lines(compilation: Compilation, top_k: int = 10, *, width: int =
     ranked = compilation.ranked[:top_k]
     if ranked:
         heading, *rows = columns(_cells(ranked), left=(8, 9), width=width)
-        lines += [Line("what the compiler changed", "bold"), Line(heading, "bold")]
-        lines += [Line(row) for row in rows]
-        lines.append(Line(""))
+        lines += [Line("what the compiler changed", "bold"), Line(heading, "bold"), *map(Line, rows), Line("")]
     for sentence in compilation_sentences(compilation):
-        lines += [Line(text) for text in wrapped(sentence, width, indent="- ", hanging="  ")]
+        lines += paragraph(sentence, width, indent="- ")
     return lines
 
 
@@ -47,16 +45,11 @@ def _cells(ranked: list[CompiledSchedule]) -> list[list[str]]:
                 f"{_counted(entry.before):.0f}",
                 units.size(entry.facts.shared_bytes),
                 units.size(entry.facts.spill_bytes),
-                _occupancy(entry.after),
-                _occupancy(entry.before),
+                occupancy_text(entry.after),
+                occupancy_text(entry.before),
             ]
         )
     return rows
-
-
-def _occupancy(prediction: Prediction) -> str:
-    limiter = LIMITERS.get(prediction.occupancy_limiter, prediction.occupancy_limiter)
-    return f"{units.percent(prediction.occupancy).replace(' ', '')} {limiter}".rstrip()
 
 
 def compilation_sentences(compilation: Compilation) -> list[str]:
@@ -110,8 +103,8 @@ def _change(entry: CompiledSchedule) -> str:
     spilled, expected = (each.resources.get("spilled_registers", 0.0) for each in (after, before))
     if spilled != expected:
         parts.append(f"registers in local memory {spilled:.0f} instead of {expected:.0f}")
-    if _occupancy(before) != _occupancy(after):
-        parts.append(f"occupancy {_occupancy(after)} instead of {_occupancy(before)}")
+    if occupancy_text(before) != occupancy_text(after):
+        parts.append(f"occupancy {occupancy_text(after)} instead of {occupancy_text(before)}")
     if _same(before.time_s, after.time_s):
         parts.append(f"its time stays {units.duration(after.time_s)}")
     else:

@@ -14,11 +14,12 @@ from anatune.core.accuracy import accuracy_of, error_of, is_plain_sum
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS
 from anatune.core.prediction import Prediction
+from anatune.model.alternatives import Alternative
 from anatune.model.plan import Plan
 from anatune.report import units
-from anatune.report.alternatives import Alternative
+from anatune.report.devices import unverified_keys
+from anatune.report.plans import rejected_lines, schedule_items
 from anatune.report.roofline import peak_flop_per_s, reachable_share, roofline
-from anatune.report.tables import rejected_lines, schedule_items, unverified_keys
 from anatune.report.text import Line, wrapped
 from anatune.templates import template_named
 
@@ -116,7 +117,7 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
     plan : Plan
         Should hold more schedules than are shown, so that one that differs materially is among them.
     steps : sequence of Alternative
-        Schedules one step away from the best (`anatune.report.alternatives`), the dearest first.
+        Schedules one step away from the best (`anatune.model.alternatives`), the dearest first.
     """
     if not plan.schedules:
         return [nothing_legal_text(plan)]

@@ -1,28 +1,140 @@
-"""A compiled model as a table: its kernels, what bounds each, where the time goes, what was left to TVM."""
+"""A compiled model as text: its kernels, what bounds each, what its parts take together, what was left to TVM."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
+from anatune.core.schedule import Schedule
+from anatune.errors import AnatuneError
 from anatune.graph.summary import (
     KernelSummary,
     Latency,
     LayoutSummary,
     ModelSummary,
     OperatorSummary,
+    TensorSummary,
     TuningSummary,
 )
+from anatune.model.bound import TimeBound, time_bound
 from anatune.report import units
-from anatune.report.model_parts import kernel_kind
-from anatune.report.text import Line, columns, wrapped
+from anatune.report.text import Line, paragraph, table
+from anatune.templates import make_model, template_named
 
-__all__ = ["model_dict", "model_lines", "model_sentences", "tuning_text"]
+__all__ = [
+    "LEFT", "Measured", "ModelPart", "kernel_bound", "kernel_kind", "measured_of", "model_dict", "model_lines",
+    "model_parts", "model_sentences", "shape_text", "tuning_text",
+]  # fmt: skip
+
+LEFT = "left to TVM"
+_KIND = re.compile(r"^anatune_[a-z]+_[0-9]+_")
+"""What the name of a kernel without a plan begins with; its kind follows."""
+Measured = Mapping[str, float] | None
+"""Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`); None: not measured."""
 
 
-def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = None) -> dict[str, object]:
+def measured_of(measured_s: Measured, name: str) -> float | None:
+    """Return the measured seconds of a function; None where they are not known."""
+    return None if measured_s is None else measured_s.get(name)
+
+
+def _others(summary: ModelSummary, measured_s: Measured) -> dict[str, float]:
+    """Return what was measured of functions that are none of anatune's."""
+    own = {member.name for members in (summary.kernels, summary.rows) for member in members}
+    return {name: time_s for name, time_s in (measured_s or {}).items() if name not in own}
+
+
+def kernel_kind(kernel: OperatorSummary) -> str:
+    """Return the kind of a kernel without a plan: "softmax", "max_pool2d"."""
+    return _KIND.sub("", kernel.name)
+
+
+class ModelPart(NamedTuple):
+    """One kind of function of a model.
+
+    Attributes
+    ----------
+    name : str
+        Products by the order of their dimensions ("products, NHWC"), kernels without a plan by their kind, `LEFT`.
+    calls : int
+        In a run.
+    predicted_s, measured_s : float or None
+        Of all calls in a run; None: not known.
+    """
+
+    name: str
+    calls: int
+    predicted_s: float | None
+    measured_s: float | None
+
+
+def model_parts(summary: ModelSummary, measured_s: Measured = None) -> list[ModelPart]:
+    """Return the parts of a model, the longest first.
+
+    Parameters
+    ----------
+    measured_s : mapping of str to float, optional
+        Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`).
+    """
+    groups: dict[str, list[ModelPart]] = {}
+    for kernel in summary.kernels:
+        name = f"products, {kernel.layout}" if kernel.layout else kernel.template if not kernel.schedule else "products"
+        measured = measured_of(measured_s, kernel.name)
+        groups.setdefault(name, []).append(ModelPart(name, kernel.count, kernel.total_s, measured))
+    parts = [_together(name, members) for name, members in groups.items()] + _row_parts(summary, measured_s)
+    rest = None if measured_s is None else sum(_others(summary, measured_s).values())
+    if summary.operators or rest:
+        calls = sum(operator.count for operator in summary.operators)
+        parts.append(ModelPart(LEFT, calls, _sum(operator.predicted_s for operator in summary.operators), rest))
+    return sorted(parts, key=lambda part: -(part.measured_s or part.predicted_s or 0.0))
+
+
+def _row_parts(summary: ModelSummary, measured_s: Measured) -> list[ModelPart]:
+    """Return the kernels without a plan, those of a kind together."""
+    kinds: dict[str, list[ModelPart]] = {}
+    for row in summary.rows:
+        part = ModelPart(kernel_kind(row), row.count, row.predicted_s, measured_of(measured_s, row.name))
+        kinds.setdefault(part.name, []).append(part)
+    return [_together(kind, members) for kind, members in kinds.items()]
+
+
+def _together(name: str, members: list[ModelPart]) -> ModelPart:
+    _, calls, predicted, measured = zip(*members, strict=True)
+    return ModelPart(name, sum(calls), _sum(predicted), _sum(measured))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum of values, None if one of them is not known."""
+    kept = list(values)
+    return sum(value for value in kept if value is not None) if None not in kept else None
+
+
+def shape_text(tensor: TensorSummary) -> str:
+    """Return a shape as words: "1x3x224x224", "scalar"."""
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def kernel_bound(kernel: KernelSummary) -> TimeBound | None:
+    """Return the time of one call that no schedule of a kernel's template undercuts; None of an attention.
+
+    As kernels are timed alone, their operands where the run before left them: in a model they come from further away.
+    """
+    if not kernel.schedule:
+        return None
+    try:
+        schedule = Schedule.from_json(kernel.schedule)
+        template = template_named(schedule.template)
+        fewest = make_model(schedule.workload, schedule.hardware, schedule.template).least_flop
+    except AnatuneError:  # of another version
+        return None
+    return time_bound(schedule.workload, schedule.hardware, {template.tensor_cores: fewest})
+
+
+def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, object]:
     """Return what the table says as plain values, times in seconds of all calls in a run.
 
     Parameters
@@ -45,19 +157,17 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
             "registers": kernel.registers,
             "spill_bytes": kernel.spill_bytes,
             "shared_bytes": kernel.shared_bytes,
-            "measured_s": None if measured_s is None else measured_s.get(kernel.name),
+            "measured_s": measured_of(measured_s, kernel.name),
         }
         for kernel in summary.kernels
     ]
-    own = _own(summary)
-    others = {name: time_s for name, time_s in (measured_s or {}).items() if name not in own}
     check = summary.check
     return {
         "hardware": summary.hardware,
         "device": summary.device,
         "threads": None if _on_gpu(summary) else summary.threads,
-        "inputs": [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in summary.inputs],
-        "outputs": [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in summary.outputs],
+        "inputs": list(map(msgspec.structs.asdict, summary.inputs)),
+        "outputs": list(map(msgspec.structs.asdict, summary.outputs)),
         "weight_bytes": summary.weight_bytes,
         "predicted_s": summary.predicted_s,
         "predicted_transposes_s": summary.turning_s,
@@ -65,40 +175,35 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
         "measured_s": None if measured_s is None else sum(measured_s.values()),
         "kernels": kernels,
         "rows": [
-            {
-                "name": one.name,
-                "count": one.count,
-                "predicted_s": one.predicted_s,
-                "measured_s": None if measured_s is None else measured_s.get(one.name),
-            }
-            for one in summary.rows
+            msgspec.structs.asdict(row) | {"measured_s": measured_of(measured_s, row.name)} for row in summary.rows
         ],
         "unscheduled": summary.unscheduled,
         "layouts": None if summary.layouts is None else msgspec.structs.asdict(summary.layouts),
-        "left_to_tvm": {one.name: one.count for one in summary.operators},
-        "left_to_tvm_predicted_s": {one.name: one.predicted_s for one in summary.operators},
-        "left_to_tvm_measured_s": others if measured_s is not None else None,
+        "left_to_tvm": {operator.name: operator.count for operator in summary.operators},
+        "left_to_tvm_predicted_s": {operator.name: operator.predicted_s for operator in summary.operators},
+        "left_to_tvm_measured_s": None if measured_s is None else _others(summary, measured_s),
         "latency": None if summary.latency is None else msgspec.to_builtins(summary.latency),
         "tuning": None if summary.tuning is None else msgspec.to_builtins(summary.tuning),
         "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
     }
 
 
-def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = None, *, width: int = 80) -> list[Line]:
+def model_lines(summary: ModelSummary, measured_s: Measured = None, *, width: int = 80) -> list[Line]:
     """Return a compiled model as a report; parameters as `model_dict`."""
-    told = _told(summary, measured_s)
-    lines = [Line(one, "bold" if bold else "") for text, bold in told for one in wrapped(text, width, hanging="  ")]
+    lines = []
+    for text, matters in _told(summary, measured_s):
+        lines += paragraph(text, width, "bold" if matters else "")
     if summary.kernels:
         lines += [Line(""), *_table(summary, measured_s, width)]
     return lines
 
 
-def model_sentences(summary: ModelSummary, measured_s: Mapping[str, float] | None = None) -> list[str]:
+def model_sentences(summary: ModelSummary, measured_s: Measured = None) -> list[str]:
     """Return what the report says before its table, the kernels and their time first; parameters as `model_dict`."""
     return [text for text, _ in _told(summary, measured_s)]
 
 
-def _told(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> list[tuple[str, bool]]:
+def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]:
     """Return the sentences about a model, and which of them matter most."""
     calls = sum(kernel.count for kernel in summary.kernels)
     flop = sum(kernel.count * kernel.flop for kernel in summary.kernels)
@@ -124,37 +229,23 @@ def _told(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> list
     return [*told, (_check_text(summary), False)]
 
 
-def _table(summary: ModelSummary, measured_s: Mapping[str, float] | None, width: int) -> list[Line]:
-    heading = ["calls", "predicted", "share", "bound by", "template", *_compiled_heads(summary), "product"]
-    if measured_s is not None:
-        heading.insert(2, "measured")
-    rows = [heading]
-    for kernel in sorted(summary.kernels, key=lambda one: -one.total_s):
-        row = [
-            str(kernel.count),
-            units.duration(kernel.total_s),
-            units.percent(kernel.total_s / summary.predicted_s),
-            kernel.bound_by,
-            kernel.template,
-            *_compiled_words(summary, kernel),
-            kernel.workload,
-        ]
-        if measured_s is not None:
-            time_s = measured_s.get(kernel.name)
-            row.insert(2, "-" if time_s is None else units.duration(time_s))
-        rows.append(row)
-    texts = [at for at, head in enumerate(heading) if head in ("bound by", "template", "product")]
-    first, *others = columns(rows, left=tuple(texts), width=width)
-    return [Line(first, "bold"), *map(Line, others)]
-
-
-def _compiled_heads(summary: ModelSummary) -> list[str]:
-    """Return the columns that kernels of GPUs have besides."""
-    return ["registers", "spilled"] if _on_gpu(summary) else []
-
-
-def _compiled_words(summary: ModelSummary, kernel: KernelSummary) -> list[str]:
-    return [str(kernel.registers), units.size(kernel.spill_bytes or 0)] if _on_gpu(summary) else []
+def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line]:
+    kernels = sorted(summary.kernels, key=lambda kernel: -kernel.total_s)
+    cells = [
+        ("calls", [str(kernel.count) for kernel in kernels]),
+        ("predicted", [units.duration(kernel.total_s) for kernel in kernels]),
+        ("measured", [units.or_dash(measured_of(measured_s, kernel.name)) for kernel in kernels]),
+        ("share", [units.percent(kernel.total_s / summary.predicted_s) for kernel in kernels]),
+        ("bound by", [kernel.bound_by for kernel in kernels]),
+        ("template", [kernel.template for kernel in kernels]),
+        ("registers", [str(kernel.registers) for kernel in kernels]),
+        ("spilled", [units.size(kernel.spill_bytes or 0) for kernel in kernels]),
+        ("product", [kernel.workload for kernel in kernels]),
+    ]
+    without = {"measured": measured_s is None, "registers": not _on_gpu(summary), "spilled": not _on_gpu(summary)}
+    shown = [column for column in cells if not without.get(column[0])]
+    heading, rows = table(shown, ("bound by", "template", "product"), width=width)
+    return [heading, *rows]
 
 
 def _on_gpu(summary: ModelSummary) -> bool:
@@ -162,7 +253,7 @@ def _on_gpu(summary: ModelSummary) -> bool:
 
 
 def _inputs_text(summary: ModelSummary) -> str:
-    inputs = ", ".join(f"{one.name} {'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}" for one in summary.inputs)
+    inputs = ", ".join(f"{tensor.name} {shape_text(tensor)} {tensor.dtype}" for tensor in summary.inputs)
     return f"inputs: {inputs or 'none'}; weights: {units.size(summary.weight_bytes)}"
 
 
@@ -173,73 +264,63 @@ def _layouts_text(layouts: LayoutSummary) -> str:
     others = "".join(
         f", {units.duration(time_s)} with {word} alone" for word, time_s in alone.items() if time_s is not None
     )
-    transposes = f"{layouts.transposes} transpose{'' if layouts.transposes == 1 else 's'}"
+    transposes = units.many(layouts.transposes, "transpose")
     return (
         f"layouts of convolutions: {words}; {transposes}; predicted {units.duration(layouts.predicted_s)} with them"
         f"{others}; at most {units.percent(layouts.gap)} above the best choice"
     )
 
 
-def _own(summary: ModelSummary) -> set[str]:
-    """Return the functions that are anatune's."""
-    return {one.name for one in summary.kernels} | {one.name for one in summary.rows}
-
-
-def _rows_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> str:
+def _rows_text(summary: ModelSummary, measured_s: Measured) -> str:
     """Return the kernels without a plan by their kinds, the last words of their names."""
-    kinds: dict[str, list[OperatorSummary]] = {}
-    for one in summary.rows:
-        kinds.setdefault(kernel_kind(one), []).append(one)
     told = []
-    for kind, members in kinds.items():
-        text = f"{kind} ({sum(one.count for one in members)})"
-        if all(one.predicted_s is not None for one in members):
-            text += f" {units.duration(sum(one.predicted_s or 0.0 for one in members))}"
-        if measured_s is not None:
-            text += f", measured {units.duration(sum(measured_s.get(one.name, 0.0) for one in members))}"
-        told.append(text)
+    for kind in _row_parts(summary, measured_s):
+        predicted = "" if kind.predicted_s is None else f" {units.duration(kind.predicted_s)}"
+        measured = "" if measured_s is None else f", measured {units.duration(kind.measured_s or 0.0)}"
+        told.append(f"{kind.name} ({kind.calls}){predicted}{measured}")
     return f"kernels without a plan, predicted by their bytes and not in the time above: {'; '.join(told)}"
 
 
-def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> str:
-    names = ", ".join(f"{one.name} ({one.count})" for one in summary.operators)
+def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
+    names = ", ".join(f"{operator.name} ({operator.count})" for operator in summary.operators)
     if not names:
-        return "left to TVM: nothing"
+        return f"{LEFT}: nothing"
     if measured_s is None:
         return _left_predicted(summary, names)
-    own = _own(summary)
-    rest = {name: time_s for name, time_s in measured_s.items() if name not in own}
+    rest = _others(summary, measured_s)
     slowest = sorted(rest, key=lambda name: -rest[name])[:3]
-    total = sum(measured_s.values())
+    share = units.percent(sum(rest.values()) / sum(measured_s.values()))
     told = ", ".join(f"{name} {units.duration(rest[name])}" for name in slowest)
-    return f"left to TVM, {units.percent(sum(rest.values()) / total)} of the time ({told}): {names}"
+    return f"{LEFT}, {share} of the time ({told}): {names}"
 
 
 def _left_predicted(summary: ModelSummary, names: str) -> str:
     """Return what was left to TVM with its predicted share of everything."""
-    left = [one.predicted_s for one in summary.operators if one.predicted_s is not None]
-    if len(left) < len(summary.operators):
-        return f"left to TVM, and not in these times: {names}"
-    total = summary.predicted_s + sum(one.predicted_s or 0.0 for one in summary.rows) + sum(left)
-    share = units.percent(sum(left) / total)
-    return f"left to TVM, by its bytes {share} of the time ({units.duration(sum(left))}) and not in the above: {names}"
+    left_s = _sum(operator.predicted_s for operator in summary.operators)
+    if left_s is None:
+        return f"{LEFT}, and not in these times: {names}"
+    total_s = summary.predicted_s + sum(row.predicted_s or 0.0 for row in summary.rows) + left_s
+    share = units.percent(left_s / total_s)
+    return f"{LEFT}, by its bytes {share} of the time ({units.duration(left_s)}) and not in the above: {names}"
 
 
 def tuning_text(tuning: TuningSummary) -> str:
     """Return how many trials kernels had, why that ended, and how near their bounds they are together."""
     why = {"time_limit": ", ended by the time limit", "kernels": ", ended early: no kernel has any left"}
-    early = Counter(one.ended for one in tuning.kernels if one.ended)
+    early = Counter(kernel.ended for kernel in tuning.kernels if kernel.ended)
     words = {
         "stop_at": "near enough to the bound",
         "patience": "nothing better for a while",
         "space": "no more schedules",
     }
     kernels = ", ".join(f"{count} {words[ended]}" for ended, count in early.items())
-    times = [(one.count * one.bound_s, one.count * one.measured_s) for one in tuning.kernels if one.measured_s]
-    share = f"; they are at {units.percent(sum(b for b, _ in times) / sum(t for _, t in times))} of their lower bounds"
+    measured = [kernel for kernel in tuning.kernels if kernel.measured_s]
+    bound_s = sum(kernel.count * kernel.bound_s for kernel in measured)
+    time_s = sum(kernel.count * (kernel.measured_s or 0.0) for kernel in measured)
+    share = f"; they are at {units.percent(bound_s / time_s)} of their lower bounds" if measured else ""
     return (
         f"kernels were measured in {tuning.trials} trials, {tuning.new_trials} of them now"
-        f"{why.get(tuning.ended, '')}{f' ({kernels})' if kernels else ''}{share if times else ''}"
+        f"{why.get(tuning.ended, '')}{f' ({kernels})' if kernels else ''}{share}"
     )
 
 
@@ -259,12 +340,8 @@ def _check_text(summary: ModelSummary) -> str:
             f"each kernel of anatune's was right in the emulator, within {summary.emulated:.2g} of its results' scale; "
             "outputs of the whole were not compared with the original's"
         )
-    if summary.check is None and _on_gpu(summary):
-        return (
-            "outputs were not compared with the original's: there was no such GPU (--check lets the emulator run the "
-            "kernels)"
-        )
-    if summary.check is None:
-        return "outputs were not compared with the original's"
-    check = summary.check
-    return f"largest difference from {check.reference}: {check.error:.2g} of the output's largest magnitude"
+    if summary.check is not None:
+        check = summary.check
+        return f"largest difference from {check.reference}: {check.error:.2g} of the output's largest magnitude"
+    why = ": there was no such GPU (--check lets the emulator run the kernels)" if _on_gpu(summary) else ""
+    return f"outputs were not compared with the original's{why}"

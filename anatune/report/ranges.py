@@ -6,8 +6,8 @@ import math
 
 from anatune.model.ranges.plan import RangePlan
 from anatune.report import units
-from anatune.report.tables import schedule_items, template_items
-from anatune.report.text import Line, columns, wrapped, wrapped_items
+from anatune.report.plans import place_text, schedule_items, template_items
+from anatune.report.text import Line, item_lines, paragraph, table
 
 __all__ = ["range_lines"]
 
@@ -25,49 +25,41 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
     seconds : float, optional
         How long the planning took.
     """
-    hardware, axis = plan.hardware, plan.workload.axis
-    lines = [Line(text, "bold") for text in wrapped(plan.workload.describe(), width, hanging="  ")]
-    place = f"on {hardware.model} ({hardware.name}, {hardware.arch})"
-    lines += [Line(text) for text in wrapped(place, width, hanging="  ")]
-    lines += [Line(text) for text in wrapped(_loss_text(plan, seconds), width, hanging="  ")]
-    lines += [Line(text) for text in wrapped(_choice_text(plan), width, hanging="  ")]
-    lines.append(Line(""))
-    rows = [["#", "extents", "time", "loss", axis]]
-    for number, program in enumerate(plan.programs):
-        own = [interval for interval in plan.intervals if interval.program == number]
-        rows.append(
-            [
-                str(number),
-                units.count(program.num_extents),
-                f"{units.duration(own[0].first_s)} to {units.duration(own[-1].last_s)}",
-                _most(max(interval.known_loss for interval in own)),
-                _spelled([(interval.first, interval.last) for interval in own]),
-            ]
-        )
-    heading, *cells = columns(rows, left=(4,), width=width)
-    lines.append(Line(heading, "bold"))
+    axis = plan.workload.axis
+    lines = paragraph(plan.workload.describe(), width, "bold")
+    for text in (f"on {place_text(plan.hardware)}", _loss_text(plan, seconds), _choice_text(plan)):
+        lines += paragraph(text, width)
+    served = [
+        [interval for interval in plan.intervals if interval.program == number] for number in range(len(plan.programs))
+    ]
+    cells = [
+        ("#", [str(number) for number in range(len(plan.programs))]),
+        ("extents", [units.count(program.num_extents) for program in plan.programs]),
+        ("time", [f"{units.duration(own[0].first_s)} to {units.duration(own[-1].last_s)}" for own in served]),
+        ("loss", [_most(max(interval.known_loss for interval in own)) for own in served]),
+        (axis, [_spelled([(interval.first, interval.last) for interval in own]) for own in served]),
+    ]
+    heading, rows = table(cells, (axis,), width=width)
+    lines += [Line(""), heading]
     several = len({program.schedule.template for program in plan.programs}) > 1
-    for cell, program in zip(cells, plan.programs, strict=True):
-        lines.append(Line(cell))
-        items = [*template_items(program.schedule, among_several=several), *schedule_items(program.schedule)]
-        lines += [Line(text, "dim") for text in wrapped_items(items, width, indent="    ", hanging="      ")]
-    lines.append(Line(""))
+    for row, program in zip(rows, plan.programs, strict=True):
+        schedule = program.schedule
+        told = [*template_items(schedule, among_several=several), *schedule_items(schedule)]
+        lines += [row, *item_lines(told, width)]
     legend = (
         f"tiles are those of the largest {axis} that a program serves; it takes {axis} when it is called. loss: "
         "predicted time over that of the best program of the single shape, less 1; in the table against the best ones "
         "that were found."
     )
-    lines += [Line(text, "dim") for text in wrapped(legend, width)]
-    return lines
+    return [*lines, Line(""), *paragraph(legend, width, "dim", hanging="")]
 
 
 def _loss_text(plan: RangePlan, seconds: float | None) -> str:
     """Return in one sentence what is proven."""
     took = "" if seconds is None else f"; {units.duration(seconds)}"
-    count = len(plan.programs)
-    many = f"{count} program{'s' if count != 1 else ''}"
+    programs = units.many(len(plan.programs), "program")
     text = (
-        f"{many}, {units.count(len(plan.intervals))} intervals: proven loss <= {_most(plan.loss)} at every one of "
+        f"{programs}, {units.count(len(plan.intervals))} intervals: proven loss <= {_most(plan.loss)} at every one of "
         f"{units.count(len(plan.workload.extents))} extents (worst at {plan.workload.axis}={plan.worst_extent}), "
         f"{_average(plan)}{took}"
     )

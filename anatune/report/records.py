@@ -1,18 +1,26 @@
-"""Records as tables of plain text: trials, sessions, the best of each workload."""
+"""Records as tables of plain text: trials, sessions, the best of each workload, what an import recorded."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome
 from anatune.records.export import workload_text
+from anatune.records.foreign.recording import Imported
+from anatune.records.place import RecordPlace
 from anatune.records.schema import Record, Session
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
-from anatune.report.text import Line, columns
+from anatune.report.text import Line, table
 
-__all__ = ["best_lines", "peak_of_threads", "rate_text", "session_lines", "trial_lines"]
+__all__ = [
+    "best_lines", "import_lines", "peak_of_threads", "rate_text", "reasons_text", "session_lines", "trial_lines",
+    "when_text",
+]  # fmt: skip
+
+_MOST_REASONS = 5
 
 
 def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int) -> float:
@@ -32,28 +40,18 @@ def rate_text(flop_per_s: float, peak_flop_per_s: float) -> str:
     return f"{rate}, {units.percent(flop_per_s / peak_flop_per_s)} of peak"
 
 
-def _rate(record: Record) -> float | None:
-    """Return operations a second, None for what did not run or counts none."""
-    time_s, flop = record.trial.measurement.time_s, record.trial.schedule.workload.flop
-    return flop / time_s if time_s and flop else None
+def _speed(record: Record) -> tuple[str, str]:
+    """Return GFLOP/s and the share of the peak; dashes for what did not run or counts no operations."""
+    time_s, workload = record.trial.measurement.time_s, record.trial.schedule.workload
+    if not time_s or not workload.flop:
+        return "-", "-"
+    rate, session = workload.flop / time_s, record.session
+    share = rate / peak_of_threads(session.hardware, session.workload.dtype, record.trial.threads)
+    return units.giga(rate), ">100%" if share > 1.0 else units.share(share)
 
 
-def _gflop(record: Record) -> str:
-    rate = _rate(record)
-    if rate is None:
-        return "-"
-    return f"{rate / 1e9:.0f}" if rate >= 99.5e9 else f"{rate / 1e9:.3g}"
-
-
-def _peak(record: Record) -> str:
-    rate, session = _rate(record), record.session
-    if rate is None:
-        return "-"
-    peak = peak_of_threads(session.hardware, session.workload.dtype, record.trial.threads)
-    return ">100%" if rate > peak else units.percent(rate / peak).replace(" ", "")
-
-
-def _when(created_utc: str) -> str:
+def when_text(created_utc: str) -> str:
+    """Return an ISO time to the second, without its zone."""
     return created_utc[:19].replace("T", " ")
 
 
@@ -63,45 +61,47 @@ def trial_lines(records: Iterable[Record]) -> list[Line]:
     Who measured is a column where a worker of a cluster or a board did.
     """
     kept = list(records)
-    is_fleet = any(record.trial.measurement.worker for record in kept)
-    rows = [["id", "trial", "source", "outcome", "time", "GFLOP/s", "peak", "/ref", "samples"]]
-    rows[0] += [*(["worker"] if is_fleet else []), "schedule or message"]
-    for record in kept:
-        trial, measurement = record.trial, record.trial.measurement
-        ran, relative = measurement.time_s is not None, measurement.relative
-        rows.append(
-            [
-                str(record.id),
-                str(trial.number),
-                trial.source,
-                measurement.outcome.value,
-                units.duration(measurement.time_s) if measurement.time_s is not None else "-",
-                _gflop(record),
-                _peak(record),
-                units.ratio(relative) if relative is not None else "-",
-                f"{len(measurement.times_s)}{'*' if measurement.stopped_early else ''}",
-                *([measurement.worker or "-"] if is_fleet else []),
-                trial.schedule.describe() if ran else " ".join(measurement.message.split()) or "-",
-            ]
-        )
-    heading, *texts = columns(rows, left=(2, 3, 9, 10))
-    lines = [Line(heading, "bold")]
+    measured = [record.trial.measurement for record in kept]
+    speeds = [_speed(record) for record in kept]
+    cells = [
+        ("id", [str(record.id) for record in kept]),
+        ("trial", [str(record.trial.number) for record in kept]),
+        ("source", [record.trial.source for record in kept]),
+        ("outcome", [found.outcome.value for found in measured]),
+        ("time", [units.or_dash(found.time_s) for found in measured]),
+        ("GFLOP/s", [rate for rate, _ in speeds]),
+        ("peak", [share for _, share in speeds]),
+        ("/ref", [units.or_dash(found.relative, units.ratio) for found in measured]),
+        ("samples", [f"{len(found.times_s)}{'*' if found.stopped_early else ''}" for found in measured]),
+    ]
+    if any(found.worker for found in measured):
+        cells.append(("worker", [found.worker or "-" for found in measured]))
+    cells.append(("schedule or message", [_said(record) for record in kept]))
+    heading, rows = table(cells, ("source", "outcome", "worker", "schedule or message"))
+    lines = [heading]
     last = ""
-    for record, text in zip(kept, texts, strict=True):
+    for record, row in zip(kept, rows, strict=True):
         if record.session.id != last:
             last = record.session.id
             lines.append(Line(_session_text(record.session), "bold"))
         failed = record.trial.measurement.outcome is not Outcome.OK
-        lines.append(Line(text, "yellow" if failed else ""))
-    if any(record.trial.measurement.stopped_early for record in kept):
+        lines.append(row._replace(style="yellow") if failed else row)
+    if any(found.stopped_early for found in measured):
         lines.append(Line("*: stopped early, clearly slower than the best", "dim"))
     return lines
+
+
+def _said(record: Record) -> str:
+    """Return a trial's schedule, or its message where it has no time."""
+    measurement = record.trial.measurement
+    ran = measurement.time_s is not None
+    return record.trial.schedule.describe() if ran else " ".join(measurement.message.split()) or "-"
 
 
 def _session_text(session: Session) -> str:
     return (
         f"{workload_text(session.workload)} on {session.hardware.name}, {units.threads(session.threads)}: session "
-        f"{session.id[:8]}, {session.strategy}, seed {session.seed}, begun {_when(session.created_utc)}"
+        f"{session.id[:8]}, {session.strategy}, seed {session.seed}, begun {when_text(session.created_utc)}"
     )
 
 
@@ -119,54 +119,95 @@ def session_lines(
     bests : mapping
         Session id -> its best record, or None.
     """
-    rows = [
-        ["session", "begun (UTC)", "strategy", "threads", "trials", "failed", "best", "GFLOP/s", "hardware", "workload"]
+    best = [bests[session.id] for session in sessions]
+    totals = [sum(counts[session.id].values()) for session in sessions]
+    ran = [counts[session.id].get(Outcome.OK, 0) for session in sessions]
+    cells = [
+        ("session", [session.id[:8] for session in sessions]),
+        ("begun (UTC)", [when_text(session.created_utc) for session in sessions]),
+        ("strategy", [session.strategy for session in sessions]),
+        ("threads", [str(session.threads) for session in sessions]),
+        ("trials", [str(total) for total in totals]),
+        ("failed", [str(total - good) for total, good in zip(totals, ran, strict=True)]),
+        ("best", [units.or_dash(record.trial.measurement.time_s if record else None) for record in best]),
+        ("GFLOP/s", [_speed(record)[0] if record else "-" for record in best]),
+        ("hardware", [session.hardware.name for session in sessions]),
+        ("workload", [workload_text(session.workload) for session in sessions]),
     ]
-    for session in sessions:
-        found, best = counts[session.id], bests[session.id]
-        total = sum(found.values())
-        time_s = best.trial.measurement.time_s if best else None
-        rows.append(
-            [
-                session.id[:8],
-                _when(session.created_utc),
-                session.strategy,
-                str(session.threads),
-                str(total),
-                str(total - found.get(Outcome.OK, 0)),
-                units.duration(time_s) if time_s is not None else "-",
-                _gflop(best) if best else "-",
-                session.hardware.name,
-                workload_text(session.workload),
-            ]
-        )
-    heading, *texts = columns(rows, left=(0, 1, 2, 8, 9))
-    return [Line(heading, "bold"), *(Line(text) for text in texts)]
+    heading, rows = table(cells, ("session", "begun (UTC)", "strategy", "hardware", "workload"))
+    return [heading, *rows]
 
 
 def best_lines(records: Sequence[Record]) -> list[Line]:
     """Return the best records, a line each with its schedule under it."""
-    rows = [["time", "GFLOP/s", "peak", "/ref", "samples", "threads", "id", "hardware", "workload"]]
-    for record in records:
-        measurement = record.trial.measurement
-        rows.append(
-            [
-                units.duration(measurement.time_s) if measurement.time_s is not None else "-",
-                _gflop(record),
-                _peak(record),
-                units.ratio(measurement.relative) if measurement.relative is not None else "-",
-                str(len(measurement.times_s)),
-                str(record.trial.threads),
-                str(record.id),
-                record.session.hardware.name,
-                workload_text(record.session.workload),
-            ]
-        )
-    heading, *texts = columns(rows, left=(7, 8))
-    lines = [Line(heading, "bold")]
-    for record, text in zip(records, texts, strict=True):
-        lines += [Line(text), Line(f"    {record.trial.schedule.describe()}", "dim")]
+    measured = [record.trial.measurement for record in records]
+    speeds = [_speed(record) for record in records]
+    cells = [
+        ("time", [units.or_dash(found.time_s) for found in measured]),
+        ("GFLOP/s", [rate for rate, _ in speeds]),
+        ("peak", [share for _, share in speeds]),
+        ("/ref", [units.or_dash(found.relative, units.ratio) for found in measured]),
+        ("samples", [str(len(found.times_s)) for found in measured]),
+        ("threads", [str(record.trial.threads) for record in records]),
+        ("id", [str(record.id) for record in records]),
+        ("hardware", [record.session.hardware.name for record in records]),
+        ("workload", [workload_text(record.session.workload) for record in records]),
+    ]
+    heading, rows = table(cells, ("hardware", "workload"))
+    lines = [heading]
+    for record, row in zip(records, rows, strict=True):
+        lines += [row, Line(f"    {record.trial.schedule.describe()}", "dim")]
     lines.append(
         Line("peak: share of the theoretical peak of the threads' cores; /ref: over the reference kernel's time", "dim")
     )
     return lines
+
+
+def import_lines(
+    store: RecordPlace, kind: str, imported: Sequence[Imported], left_out: Mapping[str, int]
+) -> list[Line]:
+    """Return a table, a row for each workload on each device, and why entries were left out.
+
+    Parameters
+    ----------
+    store : Path or ServerAddress
+        The record file.
+    left_out : mapping of str to int
+        Reason -> entries.
+    """
+    devices: Counter[str] = Counter()
+    for log in imported:
+        devices[log.hardware.name] += log.rows
+    shares = ", ".join(f"{count} on {name}" for name, count in devices.items())
+    lines = [
+        Line(f"{store}: {sum(devices.values())} trials of this {kind} log are new{f': {shares}' * (len(devices) > 1)}")
+    ]
+    cells = [
+        ("device", [log.hardware.name for log in imported]),
+        ("trials", [str(log.rows) for log in imported]),
+        ("failed", [str(log.failed) for log in imported]),
+        ("known", [str(log.known) for log in imported]),
+        ("workload", [workload_text(log.workload) for log in imported]),
+    ]
+    heading, rows = table(cells, ("device", "workload"))
+    lines += [heading, *rows]
+    if any(log.known for log in imported):
+        lines.append(Line("known: imported before, not recorded again", "dim"))
+    if left_out:
+        lines.append(Line(f"left out: {sum(left_out.values())} entries", "bold"))
+        most = max(len(str(count)) for count in left_out.values())
+        lines += [Line(f"{count:>{most}}  {reason}") for reason, count in _ordered(left_out)]
+    return lines
+
+
+def reasons_text(left_out: Mapping[str, int]) -> str:
+    """Return the commonest reasons in one line."""
+    ordered = _ordered(left_out)
+    named = [f"{count} entries: {reason}" for reason, count in ordered[:_MOST_REASONS]]
+    if rest := sum(count for _, count in ordered[_MOST_REASONS:]):
+        named.append(f"{rest} entries for other reasons")
+    return "; ".join(named)
+
+
+def _ordered(left_out: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(left_out.items(), key=lambda pair: -pair[1])

@@ -12,6 +12,7 @@ __all__ = [
     "Boundary",
     "Roofline",
     "boundaries",
+    "ceiling",
     "dram_bandwidth",
     "peak_flop_per_s",
     "reachable_share",
@@ -49,6 +50,13 @@ def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "")
 
 def _on_tensor_cores(template: str) -> bool:
     return bool(template) and template_named(template).tensor_cores
+
+
+def ceiling(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> tuple[float, float]:
+    """Return the work that a speed counts, and the most of it in a second: operations, bytes where there are none."""
+    if workload.flop:
+        return workload.flop, peak_flop_per_s(hardware, workload.dtype, template)
+    return workload.compulsory_bytes, hardware.dram.bandwidth_bytes_per_s
 
 
 def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:

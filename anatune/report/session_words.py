@@ -1,28 +1,30 @@
-"""Sessions in words and numbers, for the terminal and for pages: the best, the end, drift, failures."""
+"""Sessions in words and numbers, for the terminal and for pages: the best, why it won, the end, drift, failures."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
+from anatune.core.prediction import Prediction
+from anatune.core.trial import Trial
+from anatune.errors import SpaceError
 from anatune.records.export import workload_text
 from anatune.report import units
+from anatune.report.explain import binding_text, changed_parts, circumstances_of
 from anatune.report.findings import agreement, contests, failure_kinds, reference_speeds
+from anatune.report.plans import schedule_items, template_items
+from anatune.report.records import when_text
 from anatune.report.sessions import SessionView
-from anatune.report.text import Line, wrapped
-from anatune.report.tuning import bound_by_text, measured_rate
-from anatune.report.winner import winner_sentences
+from anatune.report.text import Line, Style, paragraph
+from anatune.report.tuning import bound_by_text, interval_text, measured_rate
+from anatune.templates import make_model
 
 __all__ = [
-    "Fact",
-    "comparison_sentences",
-    "drift_sentences",
-    "failure_sentences",
-    "place_text",
-    "report_dict",
-    "report_lines",
-    "session_facts",
-]
+    "Fact", "comparison_sentences", "drift_sentences", "failure_sentences", "place_text", "report_dict",
+    "report_lines", "session_facts", "winner_sentences",
+]  # fmt: skip
 
 Fact = tuple[str, str, str]
 """What, its value, a remark or ""."""
@@ -30,6 +32,7 @@ _HALVES_FROM = 8
 """Measurements from which on the halves of a session are compared."""
 _MATERIAL = 0.02
 """Share by which the halves differ before it is said."""
+_MOST_CIRCUMSTANCES = 6
 _MOST_LINES = 3
 """First lines of failures that text tells of each kind; a page has them all."""
 
@@ -42,20 +45,17 @@ def place_text(view: SessionView) -> str:
 
 def session_facts(view: SessionView) -> list[Fact]:
     """Return the numbers that a person wants first."""
-    num, failed = len(view.trials), view.num_failed
     facts: list[Fact] = []
-    best, comparison, plan = view.best, view.comparison, view.plan_first
-    time_s = view.best_s
+    best, comparison, plan, time_s = view.best, view.comparison, view.plan_first, view.best_s
     if best is not None and time_s is not None:
-        facts.append(
-            ("best", units.duration(time_s), measured_rate(view.workload, view.hardware, view.threads, time_s))
-        )
+        rate = measured_rate(view.workload, view.hardware, view.threads, time_s)
+        facts.append(("best", units.duration(time_s), rate))
         if comparison is not None and comparison.speedup is not None and plan is not None:
             if comparison.best == plan.number:
                 facts.append(("against the plan's first choice", "it won", "nothing that was measured is faster"))
             else:
-                interval = f"95 % confidence: {comparison.low:.3f} to {comparison.high:.3f}"
-                facts.append(("against the plan's first choice", f"{comparison.speedup:.3f} x as fast", interval))
+                faster = f"{comparison.speedup:.3f} x as fast"
+                facts.append(("against the plan's first choice", faster, interval_text(comparison)))
         if best.predicted_s:
             ratio = f"measured: {units.ratio(time_s / best.predicted_s)} times that"
             facts.append(("predicted for the best", units.duration(best.predicted_s), ratio))
@@ -69,10 +69,9 @@ def session_facts(view: SessionView) -> list[Fact]:
     if (energy := _energy_fact(view)) is not None:
         facts.append(energy)
     took = f" in {units.duration(view.ended_s[-1])}" if view.ended_s else ""
-    told = f"{failed} without a time" if failed else "all of them ran"
-    if view.ended:
-        told += f"; {view.ended}"
-    facts.append(("trials", f"{units.count(num)}{took}", told))
+    told = f"{view.num_failed} without a time" if view.num_failed else "all of them ran"
+    told += f"; {view.ended}" if view.ended else ""
+    facts.append(("trials", f"{units.count(len(view.trials))}{took}", told))
     return facts
 
 
@@ -89,22 +88,21 @@ def comparison_sentences(view: SessionView) -> list[str]:
     """Return what the final comparison says; one sentence where there was none."""
     if view.comparison is None:
         return ["The session ended without measuring its best trials once more, in turn."]
-    found = contests(view.comparison)
+    winner, *others = contests(view.comparison)
     plan = None if view.plan_first is None else view.plan_first.number
-    winner = found[0]
     named = f"trial {winner.number}" + (" (the plan's own first choice)" if winner.number == plan else "")
     sentences = [f"The best trials took turns on one machine; {named} won with {units.duration(winner.time_s)}."]
-    alike = [one for one in found[1:] if one.low <= 1.0 <= one.high]
+    alike = [contest for contest in others if contest.low <= 1.0 <= contest.high]
     if alike:
-        numbers = ", ".join(f"trial {one.number}" for one in alike)
-        count = max(one.num_samples for one in alike)
+        numbers = ", ".join(f"trial {contest.number}" for contest in alike)
+        count = max(contest.num_samples for contest in alike)
         sentences.append(f"Within 95 % confidence as fast, by {count} samples: {numbers}.")
-    for one in found[1:]:
-        if one not in alike:
-            whose = " (the plan's first choice)" if one.number == plan else ""
+    for contest in others:
+        if contest not in alike:
+            whose = " (the plan's first choice)" if contest.number == plan else ""
             sentences.append(
-                f"Trial {one.number}{whose} takes {one.ratio:.3f} times as long, with 95 % confidence "
-                f"{one.low:.3f} to {one.high:.3f}."
+                f"Trial {contest.number}{whose} takes {contest.ratio:.3f} times as long, with 95 % confidence "
+                f"{contest.low:.3f} to {contest.high:.3f}."
             )
     return sentences
 
@@ -115,8 +113,8 @@ def drift_sentences(view: SessionView) -> list[str]:
     if not samples:
         return ["No reference kernel ran beside these trials: times are as they were, whatever the machine's speed."]
     sentences = []
-    for worker in dict.fromkeys(one.worker for one in samples):
-        speeds = [one.median for one in samples if one.worker == worker]
+    for worker in dict.fromkeys(sample.worker for sample in samples):
+        speeds = [sample.median for sample in samples if sample.worker == worker]
         text = (
             f"On {worker or 'the machine of the session'} the reference kernel took {min(speeds):.3f} to "
             f"{max(speeds):.3f} times its usual time beside the {len(speeds)} measurements."
@@ -140,6 +138,56 @@ def failure_sentences(view: SessionView, most: int = _MOST_LINES) -> list[str]:
         more = f"; and {len(kind.messages) - most} more" if len(kind.messages) > most else ""
         sentences.append(f"{kind.num} {kind.outcome.value}: {told}{more}")
     return sentences
+
+
+def winner_sentences(view: SessionView) -> list[str]:
+    """Return why a session's winner is what it is, in sentences; empty where nothing ran.
+
+    What is said of parts and traffic is the analytical model's word for the schedule that was measured to be the best;
+    where the device's model has no such point (an imported kernel), the schedule alone is told.
+    """
+    best, first = view.best, view.plan_first
+    if best is None or best.measurement.time_s is None:
+        return []
+    among = len({trial.schedule.template for trial in view.trials}) > 1
+    items = ", ".join(template_items(best.schedule, among_several=among) + schedule_items(best.schedule))
+    how = "was the fastest" if view.comparison is None else "won"
+    sentences = [f"Trial {best.number} {how}: {items}."]
+    prediction = _prediction(view, best)
+    if prediction is None:
+        return sentences
+    sentences.append(f"By the model: {binding_text(prediction, 'it')}")
+    other = None if first is None or first is best else _prediction(view, first)
+    return sentences if first is None or other is None else sentences + _against(view, best, first, prediction, other)
+
+
+def _prediction(view: SessionView, trial: Trial) -> Prediction | None:
+    """Return what the analytical model says of a trial's schedule, None where that is no point of its space."""
+    device = view.hardware if view.hardware.most_threads is None else view.hardware.with_threads(view.threads)
+    try:
+        model = make_model(view.workload, device, trial.schedule.template)
+        point = model.space.point_of(trial.schedule)
+        return model.predictions(np.array([point], dtype=np.int64))[0]
+    except (SpaceError, KeyError):
+        return None
+
+
+def _against(view: SessionView, best: Trial, first: Trial, ours: Prediction, theirs: Prediction) -> list[str]:
+    """Return what the winner does otherwise than the plan's first choice, and what the model expected of that."""
+    kept = set(schedule_items(first.schedule))
+    changed = [item for item in schedule_items(best.schedule) if item not in kept]
+    sentences = [
+        f"The plan's first choice was trial {first.number}; the winner has instead: {', '.join(changed) or 'the same'}."
+    ]
+    for verb, listed in zip(("more", "less"), changed_parts(ours, theirs), strict=True):
+        if listed:
+            sentences.append(f"By the model the first choice needs {verb}: {listed}.")
+    if told := circumstances_of(ours, theirs)[:_MOST_CIRCUMSTANCES]:
+        sentences.append(f"First choice against winner: {'; '.join(told)}.")
+    speedup = None if view.comparison is None else view.comparison.speedup
+    measured = f"; measured in turn, {units.ratio(1 / speedup)} times" if speedup else ""
+    expected = units.ratio(ours.time_s / theirs.time_s)
+    return [*sentences, f"The model predicts {expected} times the first choice's time for the winner{measured}."]
 
 
 def report_dict(view: SessionView) -> dict[str, object]:
@@ -173,11 +221,11 @@ def report_lines(views: Sequence[SessionView], *, width: int = 80) -> list[Line]
     """Return sessions as text, under a heading for each workload, device and number of threads."""
     lines: list[Line] = []
     last = ""
-    for view in sorted(views, key=lambda one: (place_text(one), one.begun_utc)):
+    for view in sorted(views, key=lambda view: (place_text(view), view.begun_utc)):
         if (where := place_text(view)) != last:
             lines += [*([Line("")] if lines else []), Line(where, "bold")]
             last = where
-        begun = f", begun {view.begun_utc[:19].replace('T', ' ')} UTC" if view.begun_utc else ""
+        begun = f", begun {when_text(view.begun_utc)} UTC" if view.begun_utc else ""
         lines.append(Line(f"  session {view.name}{begun}", "bold"))
         facts = [f"{what}: {value}{f' ({remark})' if remark else ''}" for what, value, remark in session_facts(view)]
         failures = failure_sentences(view)
@@ -186,6 +234,6 @@ def report_lines(views: Sequence[SessionView], *, width: int = 80) -> list[Line]
             *winner_sentences(view),
         ]  # fmt: skip
         for sentence in sentences:
-            for text in wrapped(sentence, width, indent="  - ", hanging="    "):
-                lines.append(Line(text, "yellow" if sentence in failures else ""))
+            style: Style = "yellow" if sentence in failures else ""
+            lines += paragraph(sentence, width, style, indent="  - ", hanging="    ")
     return lines

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
 from anatune.printable import printable
 
-__all__ = ["Line", "Style", "columns", "plain", "wrapped", "wrapped_items"]
+__all__ = ["Cells", "Line", "Style", "columns", "item_lines", "paragraph", "plain", "table", "wrapped", "wrapped_items"]
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
+Cells = Sequence[tuple[str, Sequence[str]]]
+"""Heading and cells of each column of a table."""
 Style = Literal["", "bold", "dim", "green", "yellow"]
 
 
@@ -79,3 +81,30 @@ def columns(rows: Sequence[Sequence[str]], left: Sequence[int] = (), *, width: i
         ).rstrip()
         for row in rows
     ]
+
+
+def paragraph(text: str, width: int, style: Style = "", *, indent: str = "", hanging: str = "  ") -> list[Line]:
+    """Return a text as lines of one style; an empty text has none. Parameters as `wrapped`."""
+    return [Line(line, style) for line in wrapped(text, width, indent=indent, hanging=hanging)]
+
+
+def item_lines(words: Sequence[str], width: int) -> list[Line]:
+    """Return what stands under a row of a table: items that are told apart by commas, dim."""
+    return [Line(line, "dim") for line in wrapped_items(words, width, indent="    ", hanging="      ")]
+
+
+def table(cells: Cells, left: Collection[str] = (), *, width: int = 80) -> tuple[Line, list[Line]]:
+    """Return a table's heading and its rows.
+
+    Parameters
+    ----------
+    cells : sequence of (str, sequence of str)
+        Heading and cells of each column, all of the same length.
+    left : collection of str
+        Headings of the columns that are left-aligned.
+    width : int
+        As `columns`.
+    """
+    rows = [[name for name, _ in cells], *(list(row) for row in zip(*(told for _, told in cells), strict=True))]
+    heading, *others = columns(rows, [at for at, (name, _) in enumerate(cells) if name in left], width=width)
+    return Line(heading, "bold"), [Line(row) for row in others]

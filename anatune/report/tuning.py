@@ -5,36 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.model.bound import TimeBound
 from anatune.report import units
+from anatune.report.plans import joined_text, schedule_items, template_items, template_text
 from anatune.report.records import peak_of_threads, rate_text
-from anatune.report.tables import schedule_items, template_items
-from anatune.report.templates import joined_text, template_text
-from anatune.report.text import Line, wrapped, wrapped_items
+from anatune.report.text import Line, paragraph, wrapped_items
 from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.comparison import FinalComparison, speed_over
 from anatune.tuning.cost import CostEstimate, ModelEstimate
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
 __all__ = [
-    "bound_by_text",
-    "bound_text",
-    "cost_text",
-    "ended_text",
-    "measured_rate",
-    "model_cost_text",
-    "model_progress_text",
-    "progress_text",
-    "result_lines",
-    "span_text",
-    "worth_text",
-]
+    "bound_by_text", "bound_text", "cost_text", "ended_text", "interval_text", "measured_rate", "model_cost_text",
+    "model_progress_text", "progress_text", "result_lines", "span_text", "worth_text",
+]  # fmt: skip
 
 _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _MOST_OF_UNIT = 90.0
+"""Of a unit, from which on the next one is told."""
 
 
 def measured_rate(workload: Workload, hardware: CpuSpec | GpuSpec, threads: int, time_s: float) -> str:
@@ -61,11 +51,14 @@ def progress_text(progress: TuningProgress) -> str:
             words.append(f"{measurement.outcome.value} ({measurement.message:.80})")
     words.append(_best_text(progress.best, progress.first))
     words.append(failures_text(progress.failures, progress.workers))
-    if fleet := fleet_text(progress.workers, progress.trials_per_s):
-        words.append(fleet)
-    if progress.left_s is not None:
-        words.append(f"{progress.left_s:.0f} s left")
-    return "; ".join(words)
+    return "; ".join([*words, *_pace(progress)])
+
+
+def _pace(progress: TuningProgress | ModelProgress) -> list[str]:
+    """Return how many devices measure how fast, and the time left, as far as they are known."""
+    fleet = fleet_text(progress.workers, progress.trials_per_s)
+    left = "" if progress.left_s is None else f"{progress.left_s:.0f} s left"
+    return [word for word in (fleet, left) if word]
 
 
 def _trial_text(trial: Trial, time_s: float, first: Trial | None) -> str:
@@ -87,17 +80,15 @@ def _over_first(trial: Trial, first: Trial) -> str:
 
 def cost_text(estimate: CostEstimate) -> str:
     """Return one line: about how long a session takes, and what it can win at most."""
-    number = f"{estimate.trials} trial{'s' * (estimate.trials != 1)}"
-    return f"{span_text(number, estimate)}; {worth_text(estimate.predicted_s, estimate.bound)}"
+    trials = units.many(estimate.trials, "trial")
+    return f"{span_text(trials, estimate)}; {worth_text(estimate.predicted_s, estimate.bound)}"
 
 
 def span_text(what: str, estimate: CostEstimate | ModelEstimate) -> str:
     """Return how long something takes, with the range, and how much is known of that."""
     if estimate.seconds is None or estimate.low_s is None or estimate.high_s is None:
         return f"{what}, on other machines: how long that takes is told after the first ones"
-    unit, name = (
-        (1.0, "s") if estimate.seconds < 90.0 else (60.0, "min") if estimate.seconds < 5400.0 else (3600.0, "h")
-    )
+    unit, name = next((unit for unit in _UNITS if estimate.seconds < _MOST_OF_UNIT * unit[0]), _UNITS[-1])
     low, middle, high = (_rounded(seconds / unit) for seconds in (estimate.low_s, estimate.seconds, estimate.high_s))
     known = "" if estimate.basis != "first" else ", the first estimate on this machine"
     early = ", less if it ends early" if estimate.may_end_early else ""
@@ -114,7 +105,7 @@ def model_cost_text(estimate: ModelEstimate) -> str:
         "check": estimate.check_s,
     }
     shares = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts.items() if seconds >= 1.0)
-    number = f"{estimate.products} product{'s' * (estimate.products != 1)}"
+    number = units.many(estimate.products, "product")
     trials = f" and at most {estimate.trials} trials" if estimate.trials else ""
     return span_text(f"{number}{trials}", estimate) + (f": {shares}" if shares and estimate.seconds is not None else "")
 
@@ -148,11 +139,7 @@ def model_progress_text(progress: ModelProgress) -> str:
         f"trial {progress.done}/{progress.total}",
         f"kernels predicted {units.duration(progress.predicted_s)}, measured {units.duration(progress.measured_s)}",
     ]
-    if fleet := fleet_text(progress.workers, progress.trials_per_s):
-        words.append(fleet)
-    if progress.left_s is not None:
-        words.append(f"{progress.left_s:.0f} s left")
-    return "; ".join([*words, progress.kernel])
+    return "; ".join([*words, *_pace(progress), progress.kernel])
 
 
 def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int = 80) -> list[Line]:
@@ -167,47 +154,44 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     width : int
         Characters a line.
     """
-    lines = [Line(text, "bold") for text in wrapped(_heading(result), width, hanging="  ")]
-    for trial in result.trials[:1]:
-        joined = len(result.templates) > 1
-        said = (
+    lines = paragraph(_heading(result), width, "bold")
+    if result.trials:
+        template = result.trials[0].schedule.template
+        told = (
             joined_text(result.templates, result.accuracy)
-            if joined
-            else template_text(result.workload, result.hardware, trial.schedule.template)
+            if len(result.templates) > 1
+            else template_text(result.workload, result.hardware, template)
         )
-        lines += [Line(text) for text in wrapped(said, width, hanging="  ")]
+        lines += paragraph(told, width)
     outcomes = ", ".join(f"{number} {outcome.value}" for outcome, number in result.outcomes.items())
     resumed = f" ({result.num_resumed} of them resumed)" if result.num_resumed else ""
     lines.append(
         Line(f"{len(result.trials)} trials{resumed} in {units.duration(result.elapsed_s)}: {outcomes or 'none'}")
     )
-    if ended := ended_text(result):
-        lines += [Line(text) for text in wrapped(ended, width, hanging="  ")]
-    lines += share_lines(result.shares, width)
+    lines += [*paragraph(ended_text(result), width), *share_lines(result.shares, width)]
     if result.correction is not None:
-        said = f"the ranking that it started from is corrected by {result.correction}"
-        lines += [Line(text) for text in wrapped(said, width, hanging="  ")]
-    best, best_s = result.best_trial, result.best_s
-    if best is not None and best_s is not None:
-        who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
-        rate = measured_rate(result.workload, best.schedule.hardware, best.threads, best_s)
-        said = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
-        lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
-        lines += [Line(text) for text in wrapped_items(_items(result, best.schedule), width, indent="  ")]
-        lines += [Line(text) for text in wrapped(_against_plan(result, best), width, hanging="  ")]
-    if energy := _energy(result):
-        lines += [Line(text) for text in wrapped(energy, width, hanging="  ")]
-    if told := _told(result):
-        lines += [Line(text) for text in wrapped(told, width, hanging="  ")]
-    if bound := _against_bound(result):
-        lines += [Line(text) for text in wrapped(bound, width, hanging="  ")]
-    lines += [Line(text) for hint in hints for text in wrapped(hint, width, hanging="  ")]
+        lines += paragraph(f"the ranking that it started from is corrected by {result.correction}", width)
+    lines += _best_lines(result, width)
+    for told in (_energy(result), _told(result), _against_bound(result), *hints):
+        lines += paragraph(told, width)
     return lines
 
 
-def _items(result: TuningResult, schedule: Schedule) -> list[str]:
-    """Return a schedule as items, its template first where there were several."""
-    return template_items(schedule, among_several=len(result.templates) > 1) + schedule_items(schedule)
+def _best_lines(result: TuningResult, width: int) -> list[Line]:
+    """Return the best trial, its schedule, and how it compares with the plan's first choice; nothing if none ran."""
+    best, best_s = result.best_trial, result.best_s
+    if best is None or best_s is None:
+        return []
+    who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
+    rate = measured_rate(result.workload, best.schedule.hardware, best.threads, best_s)
+    told = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
+    among_several = len(result.templates) > 1
+    items = template_items(best.schedule, among_several=among_several) + schedule_items(best.schedule)
+    return [
+        *paragraph(told, width, "green"),
+        *map(Line, wrapped_items(items, width, indent="  ")),
+        *paragraph(_against_plan(result, best), width),
+    ]
 
 
 def _heading(result: TuningResult) -> str:
@@ -235,11 +219,11 @@ def ended_text(result: TuningResult) -> str:
     """Return why a session ended before its trials were used up; an empty text if it did not."""
     if result.ended == "stop_at" and result.stop_at is not None:
         return f"ended early: a kernel reached {units.percent(result.stop_at)} of the lower bound, as asked"
-    if result.ended == "patience":
-        return f"ended early: {result.patience} trials without one that is better beyond noise"
-    return {"time_limit": "ended by the time limit", "space": "ended early: there are no more schedules"}.get(
-        result.ended, ""
-    )
+    return {
+        "patience": f"ended early: {result.patience} trials without one that is better beyond noise",
+        "time_limit": "ended by the time limit",
+        "space": "ended early: there are no more schedules",
+    }.get(result.ended, "")
 
 
 def _energy(result: TuningResult) -> str:
@@ -284,7 +268,12 @@ def _against_bound(result: TuningResult) -> str:
 
 def _speedup(comparison: FinalComparison) -> str:
     assert comparison.speedup is not None
-    interval = f"95 % confidence: {comparison.low:.3f} to {comparison.high:.3f}"
     if not comparison.decided:
-        return f"no difference that measuring could show ({comparison.speedup:.3f} times as fast; {interval})"
-    return f"{comparison.speedup:.3f} times as fast ({interval})"
+        faster = f"{comparison.speedup:.3f} times as fast; {interval_text(comparison)}"
+        return f"no difference that measuring could show ({faster})"
+    return f"{comparison.speedup:.3f} times as fast ({interval_text(comparison)})"
+
+
+def interval_text(comparison: FinalComparison) -> str:
+    """Return how sure the speed of a winner over the plan's first choice is."""
+    return f"95 % confidence: {comparison.low:.3f} to {comparison.high:.3f}"

@@ -6,10 +6,14 @@ Inside anatune everything is in SI units; only here are they scaled.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from anatune.core.show import digits, duration
 
-__all__ = ["count", "duration", "energy", "flop", "flop_rate", "percent", "rate", "ratio", "size", "threads"]
+__all__ = [
+    "count", "duration", "energy", "flop", "flop_rate", "giga", "many", "or_dash", "percent", "rate", "ratio", "share",
+    "size", "threads",
+]  # fmt: skip
 
 _BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -73,8 +77,10 @@ def energy(joules: float) -> str:
     >>> energy(0.0123), energy(1234.5), energy(0.0)
     ('12.30 mJ', '1.234 kJ', '0 J')
     """
-    scaled = next((one for one in _JOULES if joules >= 0.99995 * one[0]), None)
-    return f"{joules:.3g} J" if scaled is None else f"{digits(joules / scaled[0])} {scaled[1]}"
+    for scale, unit in _JOULES:
+        if joules >= 0.99995 * scale:
+            return f"{digits(joules / scale)} {unit}"
+    return f"{joules:.3g} J"
 
 
 def flop_rate(flop_per_s: float) -> str:
@@ -86,6 +92,17 @@ def flop_rate(flop_per_s: float) -> str:
     '35.58 TFLOP/s'
     """
     return _thousands(flop_per_s, "FLOP/s")
+
+
+def giga(rate: float) -> str:
+    """Return a rate in 10^9 a second without its unit, for cells of tables.
+
+    Examples
+    --------
+    >>> giga(22.821e12), giga(1.5e9)
+    ('22821', '1.5')
+    """
+    return f"{rate / 1e9:.0f}" if rate >= 99.5e9 else f"{rate / 1e9:.3g}"
 
 
 def count(number: float) -> str:
@@ -137,6 +154,39 @@ def ratio(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
+def share(fraction: float) -> str:
+    """Return a fraction in per cent without a blank, for cells of tables.
+
+    Examples
+    --------
+    >>> share(0.4118)
+    '41%'
+    """
+    return percent(fraction).replace(" ", "")
+
+
+def or_dash(value: float | None, told: Callable[[float], str] = duration) -> str:
+    """Return a number that may be unknown, for cells of tables.
+
+    Examples
+    --------
+    >>> or_dash(2.5e-6), or_dash(None), or_dash(2.0, ratio)
+    ('2.500 us', '-', '2.00')
+    """
+    return "-" if value is None else told(value)
+
+
+def many(number: int, what: str) -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> many(1, "build"), many(0, "build")
+    ('1 build', '0 builds')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def threads(number: int) -> str:
     """Return a number of threads.
 
@@ -145,4 +195,4 @@ def threads(number: int) -> str:
     >>> threads(1), threads(8)
     ('1 thread', '8 threads')
     """
-    return f"{number} thread{'s' * (number > 1)}"
+    return many(number, "thread")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anatune.measure.place import WorkerState
 from anatune.report import units
-from anatune.report.text import Line, columns, wrapped
+from anatune.report.text import Cells, Line, paragraph, table
 from anatune.tuning.result import WorkerShare
 
 if TYPE_CHECKING:
@@ -47,17 +47,17 @@ def fleet_text(workers: Sequence[WorkerState], trials_per_s: float | None) -> st
         return ""
     measuring = [worker for worker in workers if worker.measures]
     ready = sum(worker.state == "ready" for worker in measuring)
-    devices = _count(len(measuring), "device")
+    devices = units.many(len(measuring), "device")
     text = devices if ready == len(measuring) else f"{ready} of {devices}"
     return text if trials_per_s is None else f"{text}, {trials_per_s:.3g} trials/s"
 
 
 def failures_text(failures: int, workers: Sequence[WorkerState]) -> str:
     """Return how many trials have no time, and on which machines: "3 failed (gpu2 2, gpu1 1)"."""
-    failed = sorted((one for one in workers if one.failed), key=lambda one: -one.failed)
-    named = [f"{one.name} {one.failed}" for one in failed[:_MOST_NAMED]]
+    failed = sorted((worker for worker in workers if worker.failed), key=lambda worker: -worker.failed)
+    named = [f"{worker.name} {worker.failed}" for worker in failed[:_MOST_NAMED]]
     rest = len(failed) - len(named)
-    named += [f"{rest} more {sum(one.failed for one in failed[_MOST_NAMED:])}"] if rest else []
+    named += [f"{rest} more {sum(worker.failed for worker in failed[_MOST_NAMED:])}"] if rest else []
     return f"{failures} failed" + (f" ({', '.join(named)})" if named else "")
 
 
@@ -73,39 +73,39 @@ def share_lines(shares: Sequence[WorkerShare], width: int) -> list[Line]:
     """
     if not shares:
         return []
-    rows = [["worker", "trials", "failed", "best", "state", "device"]]
-    for share in shares:
-        worker, best = share.worker, share.best
-        time_s = None if best is None else best.measurement.time_s
-        rows.append(
-            [
-                worker.name or "this machine",
-                str(worker.trials),
-                str(worker.failed),
-                "-" if time_s is None else units.duration(time_s),
-                worker.state,
-                worker.device or "-",
-            ]
-        )
+    times = [None if share.best is None else share.best.measurement.time_s for share in shares]
+    cells: Cells = [
+        ("worker", [share.worker.name or "this machine" for share in shares]),
+        ("trials", [str(share.worker.trials) for share in shares]),
+        ("failed", [str(share.worker.failed) for share in shares]),
+        ("best", [units.or_dash(time_s) for time_s in times]),
+        ("state", [share.worker.state for share in shares]),
+        ("device", [share.worker.device or "-" for share in shares]),
+    ]
     if not any(share.best for share in shares):
-        rows = [[*row[:3], *row[4:]] for row in rows]
-    words = [at for at, word in enumerate(rows[0]) if word in ("worker", "state", "device")]
-    heading, *texts = columns(rows, left=words, width=width)
-    lines = [Line(heading, "bold")]
-    for share, text in zip(shares, texts, strict=True):
-        lines.append(Line(text, "" if share.worker.state == "ready" else "yellow"))
-        if share.worker.why:
-            lines += [Line(line) for line in wrapped(share.worker.why, width, indent="  ")]
+        cells = [column for column in cells if column[0] != "best"]
+    return _with_reasons(cells, ("worker", "state", "device"), [share.worker for share in shares], width)
+
+
+def _with_reasons(
+    cells: Cells,
+    left: Sequence[str],
+    workers: Sequence[WorkerState | WorkerStatus],
+    width: int,
+) -> list[Line]:
+    """Return a table of workers, and below those that are not ready why."""
+    heading, rows = table(cells, left, width=width)
+    lines = [heading]
+    for worker, row in zip(workers, rows, strict=True):
+        lines += [row if worker.state == "ready" else row._replace(style="yellow")]
+        lines += paragraph(worker.why, width, indent="  ")
     return lines
 
 
 def _joined(workers: Sequence[WorkerState]) -> list[str]:
     """Return a line for the workers that came at once; of many only how many of which device."""
-    if not workers:
-        return []
-    devices = list(dict.fromkeys(worker.device for worker in workers))
     lines = []
-    for device in devices:
+    for device in dict.fromkeys(worker.device for worker in workers):
         names = [worker.name for worker in workers if worker.device == device]
         told = ", ".join(names[:_MOST_NAMED])
         told += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
@@ -116,40 +116,26 @@ def _joined(workers: Sequence[WorkerState]) -> list[str]:
 def status_lines(status: ClusterStatus, *, width: int = 80) -> list[Line]:
     """Return who is in a cluster: a line a worker, below it why a session would do without it."""
     workers = status.workers
-    devices, builders = sum(one.measures for one in workers), sum(one.builds for one in workers)
-    counted = f"{_count(len(workers), 'worker')}, {_count(devices, 'device')}, {builders} to build at once"
-    lines = [Line(f"scheduler {status.address}: {counted if workers else 'no worker has joined'}", "bold")]
+    devices, builders = sum(worker.measures for worker in workers), sum(worker.builds for worker in workers)
+    counted = f"{units.many(len(workers), 'worker')}, {units.many(devices, 'device')}, {builders} to build at once"
+    title = Line(f"scheduler {status.address}: {counted if workers else 'no worker has joined'}", "bold")
     if not workers:
-        return lines
-    rows = [["worker", "state", "builds", "measured", "sessions", "device", "now"]]
-    for one in workers:
-        rows.append(
-            [
-                one.name,
-                one.state,
-                str(one.builds),
-                str(one.measured),
-                str(one.sessions),
-                one.device or ("-" if one.state == "foreign" else "builds only"),
-                _doing(one),
-            ]
-        )
-    heading, *texts = columns(rows, left=(0, 1, 5, 6), width=width)
-    lines.append(Line(heading, "bold"))
-    for one, text in zip(workers, texts, strict=True):
-        lines.append(Line(text, "" if one.state == "ready" else "yellow"))
-        if one.why:
-            lines += [Line(line) for line in wrapped(one.why, width, indent="  ")]
-    return lines
+        return [title]
+    cells: Cells = [
+        ("worker", [worker.name for worker in workers]),
+        ("state", [worker.state for worker in workers]),
+        ("builds", [str(worker.builds) for worker in workers]),
+        ("measured", [str(worker.measured) for worker in workers]),
+        ("sessions", [str(worker.sessions) for worker in workers]),
+        ("device", [worker.device or ("-" if worker.state == "foreign" else "builds only") for worker in workers]),
+        ("now", [_doing(worker) for worker in workers]),
+    ]
+    return [title, *_with_reasons(cells, ("worker", "state", "device", "now"), workers, width)]
 
 
 def _doing(worker: WorkerStatus) -> str:
     """Return what a worker is at: "2 builds, run for 3 s"."""
-    builds = sum(one.stage == "build" for one in worker.running)
-    words = [_count(builds, "build")] if builds else []
-    words += [f"{one.stage} for {one.seconds:.0f} s" for one in worker.running if one.stage != "build"]
+    builds = sum(task.stage == "build" for task in worker.running)
+    words = [units.many(builds, "build")] if builds else []
+    words += [f"{task.stage} for {task.seconds:.0f} s" for task in worker.running if task.stage != "build"]
     return ", ".join(words) or "idle"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"

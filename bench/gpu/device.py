@@ -83,7 +83,7 @@ class Run:
             self.state.spec = result.spec
         self._save()
         (self._folder / "spec.toml").write_text(spec_to_toml(result.spec))
-        from anatune.report.calibration import gpu_calibration_lines
+        from anatune.report.devices import gpu_calibration_lines
 
         print(*gpu_calibration_lines(result.spec, result.numbers), *result.notes, sep="\n")
 

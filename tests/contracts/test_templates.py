@@ -7,7 +7,7 @@ import pytest
 
 import anatune
 from anatune import api, templates
-from anatune.report.tables import plan_lines
+from anatune.report.plans import plan_lines
 from anatune.search.base import STRATEGIES, make_strategy
 from anatune.templates import tuning_template
 from anatune.templates.base.model import Model

@@ -35,11 +35,11 @@ app = typer.Typer(
 def list_devices(as_json: AsJson = False) -> None:
     """List all devices that have a spec, the user's own ones included."""
     from anatune.core.hardware.files import list_hardware
-    from anatune.report import tables
+    from anatune.report import devices
 
     specs = list_hardware()
     if not as_json:
-        print_lines(tables.hardware_lines(specs))
+        print_lines(devices.hardware_lines(specs))
         return
     print_json(
         [
@@ -52,7 +52,7 @@ def list_devices(as_json: AsJson = False) -> None:
                 "aliases": spec.aliases,
                 "fp32_peak_flop_per_s": spec.compute.fp32_peak_flop_per_s,
                 "dram_bandwidth_bytes_per_s": spec.dram.bandwidth_bytes_per_s,
-                "unverified": tables.unverified_keys(spec),
+                "unverified": devices.unverified_keys(spec),
             }
             for spec in specs
         ]
@@ -66,13 +66,13 @@ def show(
 ) -> None:
     """Print one device's spec; numbers that nobody has verified are marked."""
     from anatune import api
-    from anatune.report import tables
+    from anatune.report import devices
 
     spec = api.hardware(name)
     if as_json:
         print_json(spec)
     else:
-        print_text(tables.marked_toml(spec).rstrip("\n"))
+        print_text(devices.marked_toml(spec).rstrip("\n"))
 
 
 @app.command("check")
@@ -118,7 +118,7 @@ def detect(
     from anatune.measure.cpu.detect import detect_cpu
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
     from anatune.measure.cuda.detect import gpu_detection
-    from anatune.report.calibration import detected_cpu_lines
+    from anatune.report.devices import detected_cpu_lines
 
     spec = detect_cpu()
     try:
@@ -215,7 +215,7 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
 
     from anatune.measure.cpu.host_files import check_host_spec, write_host_spec
     from anatune.measure.cuda.calibration.calibrate import calibrate_gpu
-    from anatune.report.calibration import gpu_calibration_lines
+    from anatune.report.devices import gpu_calibration_lines
 
     name = f"host_gpu{index or ''}"
     if not print_only:

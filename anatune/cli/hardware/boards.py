@@ -29,7 +29,7 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
     """Write the spec of a board's CPU, called after its key."""
     from anatune.measure.boards.asking import ask_board
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
-    from anatune.report.calibration import detected_cpu_lines
+    from anatune.report.devices import detected_cpu_lines
 
     _warn_of(tracker)
     board = ask_board(tracker, key)

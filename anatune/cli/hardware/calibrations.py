@@ -62,8 +62,7 @@ def tell_calibration(
     result: Calibration, path: Path | None, learned: Learned | None, *, print_only: bool, as_json: bool
 ) -> None:
     """Print what a calibration measured, and the file that holds it."""
-    from anatune.report.calibration import cpu_calibration_lines, prediction_lines
-    from anatune.report.training import nest_lines
+    from anatune.report.devices import cpu_calibration_lines, nest_lines, prediction_lines
 
     spec = result.spec
     if as_json:

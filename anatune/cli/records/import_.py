@@ -83,7 +83,7 @@ def _import_foreign(file: Path, workload: Workload | None, records: RecordPlace,
     from anatune.records.foreign import read_foreign
     from anatune.records.foreign.recording import record_foreign
     from anatune.records.store import RecordStore
-    from anatune.report.imports import import_lines, reasons_text
+    from anatune.report.records import import_lines, reasons_text
 
     hardware = None if hw is None else api.hardware(hw)
     with Progress() as progress:

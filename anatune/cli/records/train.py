@@ -38,7 +38,7 @@ def train_corrections(
     `anatune plan`, `anatune tune` and predict() look for it.
     """
     from anatune.model.learned.corrections import check_correction_folder
-    from anatune.report.training import family_lines
+    from anatune.report.devices import family_lines
     from anatune.tuning.training import families_of, judge, train
 
     path, workload = which.named(words, options)

@@ -1,4 +1,4 @@
-from anatune.plots.rows import row_figure
+from anatune.plots.theme import row_figure
 
 
 def test_names_are_wrapped_and_are_text():

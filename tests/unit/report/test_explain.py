@@ -1,7 +1,7 @@
 import msgspec
 
+from anatune.model.alternatives import Alternative
 from anatune.report import explain
-from anatune.report.alternatives import Alternative
 from anatune.report.text import plain
 from anatune.templates.base.model import Guarantee
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction

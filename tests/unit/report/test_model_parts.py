@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from anatune.report.model_parts import LEFT, kernel_bound, kernel_kind, model_parts
+from anatune.report.models import LEFT, kernel_bound, kernel_kind, model_parts
 from tests.unit.records.making import CPU
 from tests.unit.report.compiled import DENSE, MEASURED, gpu_summary, summary
 

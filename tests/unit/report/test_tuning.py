@@ -9,10 +9,10 @@ import pytest
 import anatune
 from anatune.core.trial import Outcome
 from anatune.report import units
+from anatune.report.plans import template_text
 from anatune.report.records import rate_text
 from anatune.report.session_words import report_dict, session_facts
 from anatune.report.sessions import session_views
-from anatune.report.templates import template_text
 from anatune.report.text import plain
 from anatune.report.tuning import measured_rate, model_progress_text, progress_text, result_lines
 from anatune.tuning.result import ModelProgress, TuningProgress

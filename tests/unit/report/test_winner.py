@@ -2,8 +2,8 @@ import msgspec
 
 import anatune
 from anatune.core.trial import Trial
+from anatune.report.session_words import winner_sentences
 from anatune.report.sessions import session_views
-from anatune.report.winner import winner_sentences
 from tests.unit.report.recorded import ran, usual
 
 

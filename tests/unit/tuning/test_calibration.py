@@ -14,7 +14,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.measure.cpu.calibration.workloads import calibration_workloads, diverse_schedules
 from anatune.model.learned.corrections import find_correction, user_correction_folder
 from anatune.records.store import RecordStore
-from anatune.report.training import nest_lines
+from anatune.report.devices import nest_lines
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning import calibration as module
 from anatune.tuning.calibration import learn_from_nests

@@ -14,7 +14,7 @@ from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import find_correction, load_correction
 from anatune.model.learned.residual import ResidualOptions
 from anatune.records.store import RecordStore
-from anatune.report.training import family_lines
+from anatune.report.devices import family_lines
 from anatune.templates import make_model
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings

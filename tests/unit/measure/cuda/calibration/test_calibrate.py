@@ -9,7 +9,7 @@ from anatune.measure.cuda.calibration import calibrate as module
 from anatune.measure.cuda.calibration.calibrate import calibrate_gpu, calibrated_gpu_spec
 from anatune.measure.cuda.calibration.numbers import GpuNumbers, Median
 from anatune.measure.cuda.calibration.probe_set import probe_set
-from anatune.report.calibration import gpu_calibration_lines
+from anatune.report.devices import gpu_calibration_lines
 from tests.unit.measure.false_gpu import CLOCK_HZ, LATENCY_CYCLES, LAUNCH_S, FalseBackend
 
 

@@ -1,42 +1,32 @@
-"""Answers as tables of plain text: the ranked schedules of a plan, the known devices, one device's spec."""
+"""Plans and subsets of spaces as text: what and where, how sure, and the best schedules with their tiles."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from anatune.codegen.arithmetic import arithmetic_of
-from anatune.core.accuracy import is_plain_sum
-from anatune.core.hardware.files import spec_to_toml
+from anatune.core.accuracy import ACCURACIES, admits, is_plain_sum
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.workload.nest import Workload
 from anatune.model.plan import Plan
+from anatune.model.pruning.subset import SpaceSubset
 from anatune.report import units
-from anatune.report.roofline import peak_flop_per_s
-from anatune.report.templates import joined_text, template_text
-from anatune.report.text import Line, columns, wrapped, wrapped_items
-from anatune.templates import template_named
+from anatune.report.roofline import ceiling, peak_flop_per_s
+from anatune.report.text import Line, item_lines, paragraph, table, wrapped, wrapped_items
+from anatune.templates import template_named, templates_of, tuning_template
 from anatune.templates.base.model import Rule
 from anatune.templates.cpu.dot import dot_note
 
 __all__ = [
-    "LIMITERS",
-    "guarantee_text",
-    "hardware_lines",
-    "marked_toml",
-    "plan_lines",
-    "registers_text",
-    "rejected_lines",
-    "schedule_items",
-    "template_items",
-    "unverified_keys",
-]
+    "joined_text", "occupancy_text", "place_text", "plan_lines", "registers_text", "rejected_lines", "schedule_items",
+    "subset_lines", "template_items", "template_text",
+]  # fmt: skip
 
-LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
+_LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _TENSOR_DTYPE = {"float32": "tf32"}
-
-
-# ---- plans -------------------------------------------------------------------------------------------------
 
 
 def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> list[Line]:
@@ -51,32 +41,53 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     seconds : float, optional
         How long the planning took.
     """
-    lines = [Line(text, "bold") for text in wrapped(_workload_text(plan), width, hanging="  ")]
-    lines += [Line(text) for text in wrapped(_hardware_text(plan), width, hanging="  ")]
-    lines += [Line(text) for text in wrapped(_template_text(plan), width, hanging="  ")]
-    lines += [Line(text) for text in wrapped(_products_text(plan), width, hanging="  ")]
-    lines += [Line(text) for text in wrapped(guarantee_text(plan, seconds), width, hanging="  ")]
-    for correction in plan.corrections:
-        lines += [Line(text) for text in wrapped(correction.describe(), width, hanging="  ")]
+    template = (
+        joined_text(plan.templates, plan.accuracy)
+        if plan.joined
+        else template_text(plan.workload, plan.hardware, plan.template)
+    )
+    lines = paragraph(_workload_text(plan), width, "bold")
+    corrections = [correction.describe() for correction in plan.corrections]
+    for text in (_hardware_text(plan), template, _products_text(plan), _guarantee_text(plan, seconds), *corrections):
+        lines += paragraph(text, width)
     if not plan.schedules:
         return lines
-    lines.append(Line(""))
-    heading, *rows = columns(_cells(plan), left=(4, 5), width=width)
-    lines.append(Line(heading, "bold"))
+    heading, rows = _table(plan, width)
+    lines += [Line(""), heading]
     for row, schedule, alike in zip(rows, plan.schedules, _alike_items(plan), strict=True):
-        lines.append(Line(row, "green" if row is rows[0] else ""))
-        items = [*template_items(schedule, among_several=bool(plan.joined)), *schedule_items(schedule), *alike]
-        tiles = wrapped_items(items, width, indent="    ", hanging="      ")
-        lines += [Line(text, "dim") for text in tiles]
-    lines.append(Line(""))
-    lines += [Line(text, "dim") for text in _legend(plan, width)]
-    return lines
+        lines.append(row._replace(style="green") if row is rows[0] else row)
+        lines += item_lines(
+            [*template_items(schedule, among_several=bool(plan.joined)), *schedule_items(schedule), *alike], width
+        )
+    return [*lines, Line(""), *(Line(text, "dim") for text in _legend(plan, width))]
 
 
-def _template_text(plan: Plan) -> str:
-    if plan.joined:
-        return joined_text(plan.templates, plan.accuracy)
-    return template_text(plan.workload, plan.hardware, plan.template)
+def joined_text(templates: Sequence[str], accuracy: str) -> str:
+    """Return one sentence about templates that are ranked together: which, at which accuracy, how to get other ones."""
+    wider = [f"--accuracy {known}" for known in ACCURACIES if not admits(accuracy, known)]
+    more = f", {' and '.join(wider)} admits more" if wider else ""
+    return f"templates: {', '.join(templates)}, in one order, accuracy {accuracy}; --template ranks one alone{more}"
+
+
+def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str) -> str:
+    """Return one sentence: the template, what it is the default of, and the device's other ones.
+
+    `anatune plan` takes the narrowest template of CUDA cores by default, `anatune tune` a wider one where it applies.
+    """
+    known = templates_of(hardware)
+    names = [entry.name for entry in known if entry.takes(workload, hardware)]
+    tuned = tuning_template(workload, hardware).name
+    defaults = {names[0]: " (plan's default)", tuned: " (tune's default)"}
+    if names[0] == tuned:
+        defaults = {tuned: " (the default)" if len(names) > 1 else ""}
+    others = ", ".join(f"{name}{defaults.get(name, '')}" for name in names if name != template)
+    more = f"; --template names others: {others}" if others else ""
+    return f"template: {template}{defaults.get(template, '')}{more}"
+
+
+def place_text(hardware: GpuSpec | CpuSpec) -> str:
+    """Return a device in words: product, name of its spec, architecture."""
+    return f"{hardware.model} ({hardware.name}, {hardware.arch})"
 
 
 def _products_text(plan: Plan) -> str:
@@ -111,13 +122,11 @@ def _hardware_text(plan: Plan) -> str:
     if template_named(plan.template).tensor_cores:
         unit = f"{_TENSOR_DTYPE.get(dtype, dtype)} on tensor cores"
     threads = f", {units.threads(plan.threads)}" if plan.threads is not None else ""
-    return (
-        f"on {hardware.model} ({hardware.name}, {hardware.arch}){threads}: peak {peak} in {unit}, "
-        f"DRAM {units.rate(hardware.dram.bandwidth_bytes_per_s)}"
-    )
+    dram = units.rate(hardware.dram.bandwidth_bytes_per_s)
+    return f"on {place_text(hardware)}{threads}: peak {peak} in {unit}, DRAM {dram}"
 
 
-def guarantee_text(plan: Plan, seconds: float | None = None) -> str:
+def _guarantee_text(plan: Plan, seconds: float | None = None) -> str:
     """Return in one sentence how sure the ranking is, what it looked at and how long that took."""
     guarantee = plan.guarantee
     parts = [f"{units.count(guarantee.num_evaluated)} points evaluated"]
@@ -130,44 +139,38 @@ def guarantee_text(plan: Plan, seconds: float | None = None) -> str:
     return f"guarantee: {guarantee.describe()}; {', '.join(parts)}{took}"
 
 
-def _cells(plan: Plan) -> list[list[str]]:
-    """Return the table of a plan, the heading first."""
-    counts_bytes = plan.workload.flop == 0
-    levels = _levels(plan)
-    heading = ["#", "time", "GB/s" if counts_bytes else "GFLOP/s", "peak", "bound by", "occupancy", "waves"]
-    heading += [f"x{level.upper()}" for level in levels]
-    rows = [[*heading, "regs"]]
-    for rank, prediction in enumerate(plan.predictions, start=1):
-        if counts_bytes:
-            rate = plan.workload.compulsory_bytes / prediction.time_s
-            peak = plan.hardware.dram.bandwidth_bytes_per_s
-        else:
-            rate = prediction.gflop_per_s * 1e9
-            peak = peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template)
-        limiter = LIMITERS.get(prediction.occupancy_limiter, prediction.occupancy_limiter)
-        rows.append(
-            [
-                str(rank),
-                units.duration(prediction.time_s),
-                f"{rate / 1e9:.0f}" if rate >= 99.5e9 else f"{rate / 1e9:.3g}",
-                units.percent(rate / peak).replace(" ", ""),
-                prediction.bound_by,
-                f"{units.percent(prediction.occupancy).replace(' ', '')} {limiter}".rstrip(),
-                units.ratio(prediction.waves),
-                *(_ratio(prediction.traffic_over_bound.get(level)) for level in levels),
-                registers_text(prediction),
-            ]
-        )
-    return rows
+def _table(plan: Plan, width: int) -> tuple[Line, list[Line]]:
+    """Return the heading and the rows of a plan's table."""
+    work, peak = ceiling(plan.workload, plan.hardware, plan.template)
+    predictions = plan.predictions
+    rates = [work / prediction.time_s for prediction in predictions]
+    ratios = {
+        f"x{level.upper()}": [units.or_dash(told.traffic_over_bound.get(level), units.ratio) for told in predictions]
+        for level in _levels(plan)
+    }
+    cells = [
+        ("#", [str(rank) for rank in range(1, len(rates) + 1)]),
+        ("time", [units.duration(told.time_s) for told in predictions]),
+        ("GFLOP/s" if plan.workload.flop else "GB/s", [units.giga(rate) for rate in rates]),
+        ("peak", [units.share(rate / peak) for rate in rates]),
+        ("bound by", [told.bound_by for told in predictions]),
+        ("occupancy", [occupancy_text(told) for told in predictions]),
+        ("waves", [units.ratio(told.waves) for told in predictions]),
+        *ratios.items(),
+        ("regs", [registers_text(told) for told in predictions]),
+    ]
+    return table(cells, ("bound by", "occupancy"), width=width)
 
 
 def _levels(plan: Plan) -> list[str]:
     """Return the memory levels that a prediction of the plan tells."""
-    return list(dict.fromkeys(level for one in plan.predictions for level in one.traffic_over_bound))
+    return list(dict.fromkeys(level for told in plan.predictions for level in told.traffic_over_bound))
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else units.ratio(value)
+def occupancy_text(prediction: Prediction) -> str:
+    """Return the occupancy and what limits it: "67% regs"."""
+    limiter = _LIMITERS.get(prediction.occupancy_limiter, prediction.occupancy_limiter)
+    return f"{units.share(prediction.occupancy)} {limiter}".rstrip()
 
 
 def registers_text(prediction: Prediction) -> str:
@@ -256,40 +259,45 @@ def _rejected(rejected: Mapping[str, int] | None, rules: Sequence[Rule], size: i
     return sentences
 
 
-# ---- devices -----------------------------------------------------------------------------------------------
+def subset_lines(subset: SpaceSubset, most: int, *, width: int = 80) -> list[Line]:
+    """Return a subset as a summary: what was asked and counted, then its first schedules with their tiles.
 
-
-def hardware_lines(specs: Sequence[GpuSpec | CpuSpec]) -> list[Line]:
-    """Return the known devices as a table: name, kind, float32 peak, DRAM bandwidth, product."""
-    rows = [["name", "kind", "FP32 peak", "DRAM", "device"]]
-    for spec in specs:
-        rows.append(
-            [
-                spec.name,
-                spec.kind,
-                units.flop_rate(spec.compute.fp32_peak_flop_per_s),
-                units.rate(spec.dram.bandwidth_bytes_per_s),
-                spec.model,
-            ]
-        )
-    heading, *texts = columns(rows, left=(0, 1, 4))
-    return [Line(heading, "bold"), *(Line(text) for text in texts)]
-
-
-def unverified_keys(spec: GpuSpec | CpuSpec) -> list[str]:
-    """Return the numbers of a spec that nobody has verified, as dotted keys ("l2.latency_cycles")."""
-    return [
-        f"{group}.{key}" for group in spec.__struct_fields__ for key in getattr(getattr(spec, group), "unverified", ())
+    Parameters
+    ----------
+    subset : SpaceSubset
+        With at least one schedule.
+    most : int
+        Schedules to show, at most.
+    width : int
+        Characters a line.
+    """
+    workload, hardware, template = subset.workload, subset.hardware, subset.space.template
+    schedules, predictions = zip(*itertools.islice(subset.entries(), most), strict=True)
+    threads = f", {units.threads(hardware.most_threads)}" if hardware.most_threads else ""
+    kept = (
+        f"kept: {units.count(subset.num_kept)} of {units.count(subset.num_legal)} legal schedules "
+        f"({units.percent(subset.num_kept / subset.num_legal)}), of a space of {units.count(subset.space.size)}; "
+        f"order: {subset.guarantee.describe()}"
+    )
+    cells = [
+        ("#", [str(place) for place in range(1, len(schedules) + 1)]),
+        ("time", [units.duration(told.time_s) for told in predictions]),
+        ("bound by", [told.bound_by for told in predictions]),
+        ("occupancy", [units.percent(told.occupancy) for told in predictions]),
+        ("waves", [units.ratio(told.waves) for told in predictions]),
+        ("regs", [registers_text(told) for told in predictions]),
     ]
-
-
-def marked_toml(spec: GpuSpec | CpuSpec) -> str:
-    """Return the spec's TOML text with a comment behind every number that nobody has verified."""
-    doubtful = set(unverified_keys(spec))
-    group, lines = "", []
-    for line in spec_to_toml(spec).splitlines():
-        if line.startswith("[") and line.endswith("]"):
-            group = line[1:-1]
-        key = line.partition(" = ")[0]
-        lines.append(f"{line}  # unverified" if f"{group}.{key}" in doubtful else line)
-    return "\n".join(lines) + "\n"
+    heading, rows = table(cells, ("bound by",), width=width)
+    lines = paragraph(f"{workload.describe()} on {hardware.name} ({hardware.model}){threads}", width, "bold")
+    lines += [*paragraph(template_text(workload, hardware, template), width), *paragraph(kept, width)]
+    lines += [Line(""), heading]
+    for row, schedule in zip(rows, schedules, strict=True):
+        tiles = wrapped_items(schedule_items(schedule), width, indent="    ")
+        lines += [row, *(Line(text, "dim") for text in tiles)]
+    if subset.num_kept > len(schedules):
+        told = (
+            f"{units.count(subset.num_kept - len(schedules))} more; --json lists them (at most --most N), --for csv, "
+            "triton, kernel-tuner or metaschedule writes them for a tuner"
+        )
+        lines += [Line(""), *paragraph(told, width)]
+    return lines

@@ -4,14 +4,14 @@ import pytest
 import anatune
 from anatune.core.hardware.files import list_hardware, load_spec_file
 from anatune.core.schedule import Schedule
-from anatune.report import tables
+from anatune.report import devices, plans
 from anatune.report.text import plain
 from anatune.templates.base.model import Guarantee
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction
 
 
 def test_plan_fits_into_80_columns_and_says_everything():
-    text = plain(tables.plan_lines(gpu_plan(), seconds=0.5))
+    text = plain(plans.plan_lines(gpu_plan(), seconds=0.5))
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     for part in (
@@ -36,7 +36,7 @@ def test_extreme_numbers_still_fit():
         traffic_over_bound={"shared": 999.9, "l2": 123.4, "dram": 99.9},
         resources={"registers_per_thread": 255.0, "spilled_registers": 120.0},
     )
-    lines = tables.plan_lines(gpu_plan(predictions=[wide] * 10))
+    lines = plans.plan_lines(gpu_plan(predictions=[wide] * 10))
     assert max(len(line.text) for line in lines) <= 80
     assert any("255+120" in line.text for line in lines)
     assert "regs: registers + spilled ones" in " ".join(plain(lines).split())
@@ -44,13 +44,13 @@ def test_extreme_numbers_still_fit():
 
 def test_no_registers_no_traffic_no_count():
     bare = msgspec.structs.replace(prediction(), resources={}, traffic_over_bound={}, occupancy_limiter="")
-    text = plain(tables.plan_lines(gpu_plan(predictions=[bare], num_legal=None)))
+    text = plain(plans.plan_lines(gpu_plan(predictions=[bare], num_legal=None)))
     assert "legal" not in text
     assert "67%  " in text
 
 
 def test_nothing_legal_has_no_table():
-    assert "bound by" not in plain(tables.plan_lines(empty_plan()))
+    assert "bound by" not in plain(plans.plan_lines(empty_plan()))
 
 
 def test_copies_are_rated_in_bytes():
@@ -68,7 +68,7 @@ def test_copies_are_rated_in_bytes():
         (),
         "cuda",
     )
-    text = plain(tables.plan_lines(plan))
+    text = plain(plans.plan_lines(plan))
     assert "GB/s" in text
     assert "GFLOP/s" not in text
     assert " 419 " in text
@@ -78,7 +78,7 @@ def test_options_are_readable():
     plan = gpu_plan()
     options = {"order.l2": ("i", "k", "j"), "packed": (), "pair.i": (1, 8, 1, 9), "parallel": True, "simd_lanes": 16}
     schedule = Schedule(plan.workload, plan.hardware, "cpu", {"i": (1, 1, 1, 1, 512)}, options=options)
-    assert tables.schedule_items(schedule) == [
+    assert plans.schedule_items(schedule) == [
         "i 1x1x1x1x512",
         "unroll 0",
         "order.l2 i-k-j",
@@ -90,16 +90,16 @@ def test_options_are_readable():
 
 
 def test_rejected_lines_give_limit_and_share():
-    assert tables.rejected_lines(gpu_plan()) == [
+    assert plans.rejected_lines(gpu_plan()) == [
         "threads_per_block (threads of a block; limit 1,024) rejected 2,000,000 points (20 %)",
         "shared_per_block (bytes of shared memory of a block; limit 101,376) rejected 500,000 points (5 %)",
     ]
-    assert tables.rejected_lines(gpu_plan(rejected={"other": 3})) == ["other rejected 3 points (< 0.01 %)"]
+    assert plans.rejected_lines(gpu_plan(rejected={"other": 3})) == ["other rejected 3 points (< 0.01 %)"]
 
 
 def test_hardware_lines_name_every_device():
     specs = list_hardware()
-    text = plain(tables.hardware_lines(specs))
+    text = plain(devices.hardware_lines(specs))
     assert len(text.splitlines()) == len(specs) + 1
     assert all(spec.name in text and spec.model in text for spec in specs)
 
@@ -107,8 +107,8 @@ def test_hardware_lines_name_every_device():
 @pytest.mark.parametrize("name", ["rtx3090", "xeon_gold_6230r"])
 def test_marked_toml_marks_and_reads_back(name, tmp_path):
     spec = anatune.hardware(name)
-    text = tables.marked_toml(spec)
-    assert text.count("# unverified") == len(tables.unverified_keys(spec)) > 0
+    text = devices.marked_toml(spec)
+    assert text.count("# unverified") == len(devices.unverified_keys(spec)) > 0
     path = tmp_path / f"{spec.vendor}_{spec.name}.toml"
     path.write_text(text)
     assert load_spec_file(path) == spec

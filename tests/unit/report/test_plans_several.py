@@ -7,7 +7,7 @@ import pytest
 import anatune
 from anatune import templates
 from anatune.report.explain import explanation, nothing_legal_text
-from anatune.report.tables import plan_lines, rejected_lines
+from anatune.report.plans import plan_lines, rejected_lines
 from tests.contracts.trial_template import JOINED
 
 HARDWARE = anatune.hardware("xeon_gold_6230r").with_threads(1)
