@@ -173,10 +173,10 @@ def _weights(program: Any) -> dict[str, Any]:
     """Return the tensors of a program that are no inputs, by the names of their placeholders, in order."""
     kinds = import_module("torch.export.graph_signature").InputKind
     found = {}
-    for one in program.graph_signature.input_specs:
-        if one.kind != kinds.USER_INPUT:
-            known = program.constants if one.target in program.constants else program.state_dict
-            found[one.arg.name] = known[one.target]
+    for input_spec in program.graph_signature.input_specs:
+        if input_spec.kind != kinds.USER_INPUT:
+            known = program.constants if input_spec.target in program.constants else program.state_dict
+            found[input_spec.arg.name] = known[input_spec.target]
     return found
 
 

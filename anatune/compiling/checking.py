@@ -39,7 +39,7 @@ def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
     got = compiled(*inputs)
     listed = list(got) if compiled.summary.is_tuple else [got]
     want, library = source.reference([array.copy() for array in inputs])
-    names = [one.name for one in compiled.summary.outputs]
+    names = [output.name for output in compiled.summary.outputs]
     return compared(listed, want, names, library, lambda: blame(inputs, want))
 
 

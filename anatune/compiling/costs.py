@@ -168,7 +168,7 @@ class ModelCosts:
         self._hardware, self._threads, self._request = hardware, threads, request
         self._is_checked, self._clock = is_checked, clock
         default, *others = templates_of(hardware)
-        self._templates = (default, *(one for one in others if one.joins))
+        self._templates = (default, *(other for other in others if other.joins))
         self._history = CostHistory(_FILE, ModelCost, folder or user_cache_folder())
         self._key = machine_key(hardware, f"{threads} threads")
         self._spent: defaultdict[str, float] = defaultdict(float)
@@ -188,7 +188,7 @@ class ModelCosts:
             is_here=not any(value is not None for value in request.elsewhere.values()),
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
-            compile_s=sum(first_compilation_s(code) for code in {one.room for one in self._templates}),
+            compile_s=sum(first_compilation_s(code) for code in {template.room for template in self._templates}),
         )
         if request.on_estimate is not None:
             request.on_estimate(told)

@@ -167,7 +167,7 @@ class _Tuning:
         self._cold = level_of(self._weights, hardware) if request.tracker is None else None
         self._tasks = _tasks_of(planned, hardware.with_threads(threads), request.accuracy, self._cold)
         others = [one for one in planned if not _is_tunable(one)]
-        self._others_s = sum(len(one.nodes) * one.prediction.time_s for one in others)
+        self._others_s = sum(len(other.nodes) * other.prediction.time_s for other in others)
         self._clock = time.monotonic if stand_ins is None else stand_ins.clock
         self._began = self._clock()
         self._known = 0
@@ -237,9 +237,9 @@ class _Tuning:
         """
         asked = (workload, self._hardware.name, self._threads)
         alike = [
-            one
-            for one in store.sessions(*asked)
-            if one.settings.get("cold") == self._cold and same_device(one.hardware, self._hardware)
+            session
+            for session in store.sessions(*asked)
+            if session.settings.get("cold") == self._cold and same_device(session.hardware, self._hardware)
         ]
         found = [store.best(*asked, one, accuracy=self._request.accuracy) for one in alike]
         ran = [one for one in found if one is not None and one.trial.measurement.time_s is not None]
@@ -268,7 +268,7 @@ class _Tuning:
 
     def _take(self, task: _Task, times_s: Sequence[float | None]) -> None:
         task.num_trials = len(times_s)
-        task.measured_s = min((one for one in times_s if one is not None), default=None)
+        task.measured_s = min((time_s for time_s in times_s if time_s is not None), default=None)
 
     def _teller(self, task: _Task) -> Callable[[TuningProgress], None] | None:
         """Return what tells the model's progress when a session tells its own."""
@@ -349,5 +349,5 @@ def _tasks_of(
 def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> TimeBound:
     """Return a time that no schedule undercuts, as sessions that measure it have it."""
     templates = joined_templates(workload, hardware, accuracy)
-    least_flop = min(make_model(workload, hardware, one.name, accuracy).least_flop for one in templates)
+    least_flop = min(make_model(workload, hardware, template.name, accuracy).least_flop for template in templates)
     return time_bound(workload, hardware, {False: least_flop}, cold=cold, constants=constant_tensors(workload))

@@ -74,10 +74,10 @@ def _bounds(node: Node, source: Value) -> list[float]:
             continue
         stack += values_in(value.arguments)
         if value.op in ("clip", "maximum", "minimum"):
-            for one in value.arguments[1:]:
-                number = one.value if isinstance(one, Scalar) else None
-                if isinstance(one, Constant) and one.array.size == 1:
-                    number = one.array.reshape(()).item()
+            for argument in value.arguments[1:]:
+                number = argument.value if isinstance(argument, Scalar) else None
+                if isinstance(argument, Constant) and argument.array.size == 1:
+                    number = argument.array.reshape(()).item()
                 if number is not None and np.isfinite(number):
                     found.append(float(number))
     return found
@@ -115,8 +115,8 @@ def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
                     Constant(value.array.astype(np.float64).reshape(())) if value.array.size == 1 else None
                 )
             elif isinstance(value, Node) and value.op in _INNER:
-                arguments = tuple(value_of(one) for one in value.arguments)
-                if all(one is not None for one in arguments):
+                arguments = tuple(value_of(argument) for argument in value.arguments)
+                if all(argument is not None for argument in arguments):
                     kind = TensorType(samples.shape, "float64")
                     made = computed(Node(value.op, arguments, kind, value.attributes))
                     known[id(value)] = made if isinstance(made, Constant) else None

@@ -115,9 +115,9 @@ def _attention(parts: _Parts) -> Node | None:
     scores, softmax, values = parts
     count, queries, keys = tensor_type(scores).shape
     dim, value_dim = tensor_type(scores.arguments[0]).shape[-1], tensor_type(values).shape[-1]
-    views = [_leading(one) for one in (*scores.arguments[:2], values.arguments[1])]
+    views = [_leading(argument) for argument in (*scores.arguments[:2], values.arguments[1])]
     operands = (*(view.base for view in views), *softmax.arguments[1:])
-    if any(math.prod(tensor_type(one).shape) > MOST_ELEMENTS for one in (*operands, values)):
+    if any(math.prod(tensor_type(operand).shape) > MOST_ELEMENTS for operand in (*operands, values)):
         return None
     views[1] = views[1]._replace(
         sizes=(*views[1].sizes[:-2], keys, dim), strides=(*views[1].strides[:-2], *views[1].strides[:-3:-1])
@@ -211,7 +211,9 @@ def _joined(graph: Graph) -> Graph:
 
 def _is_known(node: Node) -> bool:
     """Whether everything but the data is constant, and nothing of the result's size is added."""
-    return "add" not in node.attributes["epilogue"] and all(isinstance(one, Constant) for one in node.arguments[1:])
+    return "add" not in node.attributes["epilogue"] and all(
+        isinstance(argument, Constant) for argument in node.arguments[1:]
+    )
 
 
 def _in_columns(place: Place, heads: int, size: int, width: int) -> bool:
@@ -228,7 +230,7 @@ def _moved(place: Place, width: int, wider: int, start: int) -> Place:
 def _product(group: Sequence[Node], data: Any) -> Node:
     """Return the products of a group side by side."""
     operands = [
-        Constant(frozen(np.concatenate([one.array for one in constants], axis=-1)))
+        Constant(frozen(np.concatenate([constant.array for constant in constants], axis=-1)))
         for constants in zip(*(node.arguments[1:] for node in group), strict=True)
     ]
     rows = tensor_type(group[0]).shape[0]

@@ -120,7 +120,7 @@ def ordered_operands(node: Node, form: Form) -> list[tuple[Value, Order]]:
     rank = _read_rank(node)
     if node.op == CONVOLUTION:
         data, _, *operands = node.arguments
-        return [(data, form.read), *((one, form.written) for one in operands if _rank(one) == rank)]
+        return [(data, form.read), *((operand, form.written) for operand in operands if _rank(operand) == rank)]
     return [(value, form.read) for value in values_in(node.arguments) if _rank(value) == rank]
 
 
@@ -163,7 +163,9 @@ def laid_out(graph: Graph, choice: Choice) -> Graph:
         rank = _read_rank(node)
         if node.op == CONVOLUTION:
             data, weight, *operands = node.arguments
-            others = (wanted(one, form.written if _rank(one) == rank else CHANNELS_FIRST) for one in operands)
+            others = (
+                wanted(operand, form.written if _rank(operand) == rank else CHANNELS_FIRST) for operand in operands
+            )
             found = (wanted(data, form.read), weight, *others)
         else:
             found = arguments_of(node.arguments, form.read, rank)

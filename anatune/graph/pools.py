@@ -25,7 +25,7 @@ def with_partial_means(graph: Graph) -> Graph:
         if own.op not in _POOLS or not (own.attributes["ceil_mode"] and own.attributes["count_include_pad"]):
             return own
         factors = _factors(own)
-        if all((one == 1.0).all() for one in factors):
+        if all((factor == 1.0).all() for factor in factors):
             return own
         kind = tensor_type(own)
         whole = functools.reduce(np.multiply.outer, factors).astype(kind.dtype)

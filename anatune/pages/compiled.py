@@ -202,10 +202,10 @@ def _operator_table(
     ]  # fmt: skip
     rows = [
         (
-            kernel_kind(one) if kinds else one.name, one.count, _us(one.predicted_s),
-            *([_us(measured_s.get(one.name))] if measured_s is not None else []),
+            kernel_kind(operator) if kinds else operator.name, operator.count, _us(operator.predicted_s),
+            *([_us(measured_s.get(operator.name))] if measured_s is not None else []),
         )
-        for one in operators
+        for operator in operators
     ]  # fmt: skip
     return Table(columns, rows, "", _ROWS_SHOWN)
 
@@ -214,7 +214,7 @@ def _memory_section(summary: ModelSummary) -> Section:
     """Return what goes in and out, and the weights."""
     rows: list[Sequence[Cell]] = []
     for what, members in (("input", summary.inputs), ("output", summary.outputs)):
-        rows += [(what, one.name, "x".join(map(str, one.shape)) or "scalar", one.dtype) for one in members]
+        rows += [(what, member.name, "x".join(map(str, member.shape)) or "scalar", member.dtype) for member in members]
     columns = [Column(name, is_text=True) for name in ("what", "name", "shape", "dtype")]
     words = (
         f"Weights take {units.size(summary.weight_bytes)} in one piece, {len(summary.weights)} arrays, packed once in "

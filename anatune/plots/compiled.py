@@ -44,13 +44,13 @@ def plot_model(
     summary = _summary(compiled)
     ranked = sorted(summary.kernels, key=lambda one: -one.total_s)
     kernels = ranked[:most]
-    names = [_name(one) for one in kernels]
+    names = [_name(kernel) for kernel in kernels]
     rest = ranked[most:]
     if rest:
         names.append(f"{len(rest)} more kernels in {sum(one.count for one in rest)} calls")
-    scale_s, unit = duration_unit(max((one.total_s for one in kernels), default=1e-3))
+    scale_s, unit = duration_unit(max((kernel.total_s for kernel in kernels), default=1e-3))
     figure = row_figure("Kernels of the model", f"time of all calls in a run ({unit})", names)
-    layouts = dict.fromkeys(one.layout for one in kernels)
+    layouts = dict.fromkeys(kernel.layout for kernel in kernels)
     colours = colours_of(layouts)
     for layout in layouts:
         rows = [(row, one) for row, one in enumerate(kernels) if one.layout == layout]
@@ -65,9 +65,9 @@ def plot_model(
             x=[sum(one.total_s for one in rest) / scale_s], y=[len(kernels)], width=BAR_WIDTH, orientation="h",
             showlegend=False, marker={"color": GREY}, hovertemplate=f"{names[-1]}: %{{x:.4g}} {unit}<extra></extra>",
         )  # fmt: skip
-    _marks(figure, "lower bound", GREY, "line-ns", [_bound_s(one) for one in kernels], scale_s)
+    _marks(figure, "lower bound", GREY, "line-ns", [_bound_s(kernel) for kernel in kernels], scale_s)
     if measured_s is not None:
-        times: list[float | None] = [measured_s.get(one.name) for one in kernels]
+        times: list[float | None] = [measured_s.get(kernel.name) for kernel in kernels]
         if rest:
             times.append(sum(measured_s.get(one.name, 0.0) for one in rest))
         _marks(figure, "measured", BEST, "diamond", times, scale_s)

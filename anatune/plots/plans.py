@@ -107,7 +107,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
             )  # fmt: skip
         for members, style in ((shown.drawn, _DRAWN), (shown.best, _BEST)):
             for opened in (False, True) if saved else (False,):
-                own = [one for one in members if (one.schedule.template in saved) is opened]
+                own = [member for member in members if (member.schedule.template in saved) is opened]
                 if own:
                     symbol = style["symbol"] + ("-open" if opened else "")
                     marks = style | {"symbol": symbol}
@@ -157,7 +157,7 @@ def _points(
     members: Sequence[Candidate], level: str, work: float, unit: str, colour: str, name: str, style: dict[str, Any]
 ) -> Any:
     """Return candidates at one level."""
-    there = [one for one in members if one.moved_bytes.get(level, 0.0) > 0.0]
+    there = [member for member in members if member.moved_bytes.get(level, 0.0) > 0.0]
     return graph_objects().Scatter(
         x=np.array([work / one.moved_bytes[level] for one in there], dtype=np.float32),
         y=np.array([work / one.prediction.time_s / 1e9 for one in there], dtype=np.float32),
@@ -169,7 +169,7 @@ def _points(
 
 def _places(members: Sequence[Candidate]) -> list[str]:
     """Return what candidates are called."""
-    return [f"#{one.rank}" if one.rank else "drawn" for one in members]
+    return [f"#{member.rank}" if member.rank else "drawn" for member in members]
 
 
 def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
@@ -288,11 +288,11 @@ def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figur
     title = "Busy cores, and pieces of the work a core" if on_cpu else "Occupancy and waves"
     figure = new_figure(f"{title} against tile sizes", height=560)
     for name, colour, members in _by_distance(shown):
-        x = np.array([one.results_at_once for one in members], dtype=np.float32)
+        x = np.array([member.results_at_once for member in members], dtype=np.float32)
         places = _places(members)
         for row, what, values in (
-            ("", full, [100 * one.prediction.occupancy for one in members]),
-            ("2", rounds, [one.prediction.waves for one in members]),
+            ("", full, [100 * member.prediction.occupancy for member in members]),
+            ("2", rounds, [member.prediction.waves for member in members]),
         ):
             figure.add_trace(
                 go.Scatter(

@@ -213,7 +213,7 @@ def plot_drift(given: Viewed) -> go.Figure:
     views = session_views(given)
     figure = new_figure("Reference kernel over the session", "measurement", "time over its median")
     several = len(views) > 1
-    samples = [(view, one) for view in views for one in reference_speeds(view)]
+    samples = [(view, reference_speed) for view in views for reference_speed in reference_speeds(view)]
     names = {(view.name, one.worker): _machine(view, one.worker, several) for view, one in samples}
     colours = colours_of(names.values())
     for (view_name, worker), name in names.items():
@@ -249,7 +249,7 @@ def plot_comparison(given: Viewed) -> go.Figure:
         As `plot_convergence`; sessions that ended without a comparison are left out.
     """
     views = [view for view in session_views(given) if view.comparison is not None]
-    rows = [(view, one) for view in views if view.comparison is not None for one in contests(view.comparison)]
+    rows = [(view, contest) for view in views if view.comparison is not None for contest in contests(view.comparison)]
     names = [_contender(view, one, len(views) > 1) for view, one in rows]
     figure = row_figure("Final comparison, measured in turn", "time over the winner's", names)
     found = [one for _, one in rows]

@@ -160,7 +160,7 @@ def distances(plan: Plan, candidates: Candidates) -> tuple[NDArray[np.float64], 
     Good are the plan's schedules of the best one's template.
     """
     model = models_of(plan)[plan.best.template]
-    good = [model.space.point_of(one) for one in plan.schedules if one.template == plan.best.template]
+    good = [model.space.point_of(schedule) for schedule in plan.schedules if schedule.template == plan.best.template]
     drawn = next(space.points for space in candidates.spaces if space.template == plan.best.template)
     return canberra(np.array(good[:_PAIRED])), canberra(drawn[:_PAIRED])
 

@@ -207,7 +207,11 @@ class Contest(NamedTuple):
 
 def contests(comparison: FinalComparison) -> list[Contest]:
     """Return the contenders that ran, the winner first, then by their time over its."""
-    ran = {one.number: one.measurement for one in comparison.contenders if one.measurement.time_s is not None}
+    ran = {
+        contender.number: contender.measurement
+        for contender in comparison.contenders
+        if contender.measurement.time_s is not None
+    }
     winner = ran[comparison.best]
     found = []
     for number, one in ran.items():

@@ -79,8 +79,8 @@ def dispatch_of(plan: RangePlan) -> Dispatch:
         axis=plan.workload.axis,
         first=plan.intervals[0].first,
         schedules=tuple(one.schedule for one in plan.programs),
-        lasts=tuple(one.last for one in plan.intervals),
-        programs=tuple(one.program for one in plan.intervals),
+        lasts=tuple(interval.last for interval in plan.intervals),
+        programs=tuple(interval.program for interval in plan.intervals),
     )
 
 

@@ -79,7 +79,7 @@ def reduction_program(kernel: ReductionKernel, name: str, threads: int, *, lanes
             kind = "parallel" if threads > 1 and is_large and total > 1 else "serial"
             with text.scope(f"for chunk in T.{kind}({total}):"):
                 call(columns, f"(chunk // {count})", f"(chunk % {count}) * {width} + {first}")
-    return str(text), module_ir([one.function for one in functions])
+    return str(text), module_ir([function.function for function in functions])
 
 
 def _wide(index: str) -> str:

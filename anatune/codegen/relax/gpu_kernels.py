@@ -83,9 +83,9 @@ def gpu_kernels(schedules: Mapping[str, Schedule], workers: int) -> dict[str, Gp
 def _launcher(name: str, schedule: Schedule, kernel: CudaKernel) -> TvmObject:
     """Return a function of operands, result and workspace that runs on the CPU, and launches the kernels."""
     text = Script()
-    tensors = [Buffer.of(one) for one in (*schedule.workload.operands, schedule.workload.write)]
+    tensors = [Buffer.of(operand) for operand in (*schedule.workload.operands, schedule.workload.write)]
     tensors += [] if kernel.workspace is None else [kernel.workspace]
-    open_function(text, "main", [(one.tensor, buffer_type(one.shape, one.dtype)) for one in tensors])
+    open_function(text, "main", [(tensor.tensor, buffer_type(tensor.shape, tensor.dtype)) for tensor in tensors])
     for one in kernel.launches:
         size = [one.grid, one.block]
         if one.dynamic_shared_bytes:

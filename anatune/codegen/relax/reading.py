@@ -152,7 +152,7 @@ class _Reader:
         if (
             len(value.args) > 2
             or not isinstance(kind, TensorType)
-            or not all(isinstance(one, Value) for one in operands)
+            or not all(isinstance(operand, Value) for operand in operands)
         ):
             raise WorkloadError(f"the model has {name} of sizes that are known only at run time, expected fixed sizes")
         word = self.binary(function, operands, kind)
@@ -168,7 +168,7 @@ class _Reader:
         from tvm import relax, topi
 
         builder = relax.BlockBuilder()
-        kinds = [relax.TensorType(tensor_type(one).shape, tensor_type(one).dtype) for one in operands]
+        kinds = [relax.TensorType(tensor_type(operand).shape, tensor_type(operand).dtype) for operand in operands]
         first, second = (relax.Var(f"v{place}", one) for place, one in enumerate(kinds))
         with builder.function("main", [first, second]):
             made = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}

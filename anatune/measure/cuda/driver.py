@@ -284,7 +284,9 @@ class GpuDevice:
             )
         if min(grids) < 1 or grids[0] > self.attributes.get("MAX_GRID_DIM_X", 2**31 - 1):
             raise RunError(f"{function.name} cannot be launched with a grid of {grids} blocks")
-        values = [np.uint64(one.address) if isinstance(one, GpuBuffer) else one for one in arguments]
+        values = [
+            np.uint64(argument.address) if isinstance(argument, GpuBuffer) else argument for argument in arguments
+        ]
         for value in values:
             if not isinstance(value, np.generic):
                 raise RunError(f"argument {shown(value)} of {function.name}: expected a buffer or a numpy scalar")

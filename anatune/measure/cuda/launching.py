@@ -110,7 +110,10 @@ def bound_call(
     scalars = [np.int32(scalar) for scalar in artifact.scalars]
     calls = [
         device.prepare(
-            function, launch.grid, launch.block, [*(buffers[one.tensor] for one in launch.parameters), *scalars]
+            function,
+            launch.grid,
+            launch.block,
+            [*(buffers[parameter.tensor] for parameter in launch.parameters), *scalars],
         )
         for function, launch in zip(functions, artifact.launches, strict=True)
     ]

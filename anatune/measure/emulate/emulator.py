@@ -187,7 +187,7 @@ class EmulatedKernel:
             arrays[own.tensor] = np.empty(own.shape, array_dtype(own.dtype))
             arrays[own.tensor].reshape(-1).view(np.uint8)[:] = 0xFF
         chosen = range(len(kernel.launches)) if launch is None else [launch]
-        buffers = {one.tensor: one for at in chosen for one in kernel.launches[at].parameters}
+        buffers = {parameter.tensor: parameter for at in chosen for parameter in kernel.launches[at].parameters}
         places, size = {}, 0
         for tensor, buffer in buffers.items():
             array = self._checked(buffer, arrays)
@@ -204,7 +204,7 @@ class EmulatedKernel:
             try:
                 for at in chosen:
                     words = []
-                    for tensor in (one.tensor for one in kernel.launches[at].parameters):
+                    for tensor in (parameter.tensor for parameter in kernel.launches[at].parameters):
                         writable = tensor in written_by(kernel, at)
                         words += [tensor, str(arrays[tensor].nbytes), str(places[tensor]), str(int(writable))]
                     self._run(file.fileno(), at, words, order, blocks, limit_s)
@@ -251,7 +251,7 @@ class EmulatedKernel:
 
 def written_by(kernel: CudaKernel, launch: int) -> frozenset[str]:
     """Return the tensors that a launch may write: the result, and the workspace up to the principal kernel."""
-    parameters = {one.tensor for one in kernel.launches[launch].parameters}
+    parameters = {parameter.tensor for parameter in kernel.launches[launch].parameters}
     allowed = {kernel.result}
     if kernel.workspace is not None and launch <= len(kernel.before):
         allowed.add(kernel.workspace.tensor)

@@ -32,7 +32,7 @@ def check_axis(workload: Workload, axis: str) -> None:
 
     It has to be spatial and, wherever a tensor uses it, alone in the outermost dimension.
     """
-    spatial = [one.name for one in workload.spatial_axes]
+    spatial = [spatial_axis.name for spatial_axis in workload.spatial_axes]
     if axis not in spatial:
         raise SpaceError(f"{workload.operator}: no range of {axis!r:.40} on CPUs, expected one of {', '.join(spatial)}")
     for access in workload.tensors:
@@ -81,7 +81,11 @@ def _check_packed(schedule: Schedule, axis: str) -> None:
     workload = schedule.workload
     for tensor in packed:
         access = workload.tensor(str(tensor))
-        others = [one.name for one in workload.spatial_axes if one.name != axis and access.uses(one.name)]
+        others = [
+            spatial_axis.name
+            for spatial_axis in workload.spatial_axes
+            if spatial_axis.name != axis and access.uses(spatial_axis.name)
+        ]
         outside = any(factor > 1 for factor in schedule.tiles[axis][:-2])
         if access.uses(axis) and (tensor in ahead or others or outside):
             raise SpaceError(f"no range of {axis}: {tensor} is packed, and its packed form depends on the extent")

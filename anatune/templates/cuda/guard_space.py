@@ -89,7 +89,7 @@ def _rounded(most: int) -> tuple[int, ...]:
 def axis_tilings(workload: Workload, axis: str, levels: tuple[str, ...]) -> Part:
     """Return the tilings of an axis: perfect divisors, and where these are poor, guarded ones; lexicographic."""
     extent = workload.extents[axis]
-    is_spatial = any(one.name == axis for one in workload.spatial_axes)
+    is_spatial = any(spatial_axis.name == axis for spatial_axis in workload.spatial_axes)
     sizes = guarded_tiles(extent, MOST_BLOCK if is_spatial else MOST_DEPTH) if axis in guardable(workload) else ()
     if not sizes:
         return tilings(axis, levels, extent)

@@ -51,7 +51,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the launch for one extent."""
         return msgspec.structs.replace(
             self,
-            parameters=tuple(one.at(extent) for one in self.parameters),
+            parameters=tuple(parameter.at(extent) for parameter in self.parameters),
             grid=self.grid if self.growth is None else self.growth.grid(extent),
         )
 
@@ -133,7 +133,12 @@ class Launches:
     def tensors(self) -> dict[str, Buffer]:
         """The user's tensors by name: what any of the kernels takes, without the workspace."""
         own = "" if self.workspace is None else self.workspace.tensor
-        return {one.tensor: one for launch in self.launches for one in launch.parameters if one.tensor != own}
+        return {
+            parameter.tensor: parameter
+            for launch in self.launches
+            for parameter in launch.parameters
+            if parameter.tensor != own
+        }
 
 
 class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -68,7 +68,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
 def fetch_widths(workload: Workload) -> dict[str, tuple[int, ...]]:
     """Return operand (left, right) -> elements that can be fetched at once, ascending."""
     operands = implicit_gemm(workload).operands
-    return {one.access.tensor: tuple(2**e for e in range(one.width.bit_length())) for one in operands}
+    return {operand.access.tensor: tuple(2**e for e in range(operand.width.bit_length())) for operand in operands}
 
 
 def checked_width(tensor: str, width: object, widths: Mapping[str, tuple[int, ...]]) -> int:

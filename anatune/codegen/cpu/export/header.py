@@ -129,7 +129,8 @@ def c_header(
     declared = []
     for function in functions:
         rows = [
-            f" *   {one.tensor}: {one.dtype}[{']['.join(map(str, shape_of(one))) or '1'}]" for one in function.arguments
+            f" *   {argument.tensor}: {argument.dtype}[{']['.join(map(str, shape_of(argument))) or '1'}]"
+            for argument in function.arguments
         ]
         purpose = function.purpose[0].upper() + function.purpose[1:]
         if function.workspace_bytes:

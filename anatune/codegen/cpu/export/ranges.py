@@ -52,7 +52,7 @@ def write_c_range(dispatch: Dispatch, name: str, folder: Path, *, threads: int, 
     last = dispatch.schedules[dispatch.programs[-1]]
     tools = find_tools(form, last, family_of(last))
     lowered = lower_range(dispatch, threads=threads)
-    parallel = threads > 1 and any(bool(one.options.get("parallel", False)) for one in dispatch.schedules)
+    parallel = threads > 1 and any(bool(schedule.options.get("parallel", False)) for schedule in dispatch.schedules)
     needs = needs_of(last, lowered.target, tools, threads if parallel else 1)
     library, link = names_of(name, form, needs)
     functions = _functions(dispatch, lowered, name)
@@ -131,7 +131,9 @@ def _entries(
     *packers, packed = others or [own]
     for function in packers:
         lines += _pack(lowered, function)
-    lines += _dispatched(dispatch, lowered, packed, {one.arguments[1].tensor: one.arguments[0] for one in packers})
+    lines += _dispatched(
+        dispatch, lowered, packed, {packer.arguments[1].tensor: packer.arguments[0] for packer in packers}
+    )
     return "\n".join([*lines, *(with_packing(own, packers, packed) if packers else [])])
 
 

@@ -119,7 +119,7 @@ _CALLED = "{name}<<<{grid}, {block}, {shared}>>> (its C name is {name}); the ord
 def prototypes(kernel: CudaKernel, arguments: Sequence[Buffer]) -> dict[str, tuple[str, str]]:
     """Return the header's functions: name -> what it does, and its C declaration."""
     name, several = kernel.name, len(kernel.launches) > 1
-    parameters = ", ".join(f"CUdeviceptr {one.tensor}" for one in arguments)
+    parameters = ", ".join(f"CUdeviceptr {argument.tensor}" for argument in arguments)
     what, taken = ("kernels", "const CUfunction *kernels") if several else ("kernel", "CUfunction kernel")
     return {
         f"{name}_launch": (
@@ -157,7 +157,7 @@ def _called(launch: Launch) -> str:
         grid=launch.grid,
         block=launch.block,
         shared=launch.dynamic_shared_bytes,
-        order=", ".join(one.tensor for one in launch.parameters),
+        order=", ".join(parameter.tensor for parameter in launch.parameters),
     )
 
 
@@ -178,9 +178,9 @@ def cuda_header(
         What it computes, what it is for, what made the cubin.
     """
     rows = [
-        f" *   {one.tensor}: {one.dtype} {'x'.join(map(str, one.shape)) or 'scalar'}"
-        for one in arguments
-        if one != kernel.workspace
+        f" *   {argument.tensor}: {argument.dtype} {'x'.join(map(str, argument.shape)) or 'scalar'}"
+        for argument in arguments
+        if argument != kernel.workspace
     ]
     guard, several = kernel.name.upper(), len(kernel.launches) > 1
     said = f"{kernel.name}.cubin ({compiler}) is for {needs.capabilities()}"
@@ -201,7 +201,7 @@ def cuda_header(
         handed="kernels" if several else "kernel",
         defines=_defines(kernel, guard),
         functions=_functions(kernel, arguments, guard),
-        arguments=", ".join(one.tensor for one in arguments),
+        arguments=", ".join(argument.tensor for argument in arguments),
         needs=comment_lines(said, "* ", " * "),
         arch=kernel.arch,
         guard=guard,
@@ -236,8 +236,8 @@ def _functions(kernel: CudaKernel, arguments: Sequence[Buffer], guard: str) -> s
     common = {
         "name": kernel.name,
         "guard": guard,
-        "parameters": ", ".join(f"CUdeviceptr {one.tensor}" for one in arguments),
-        "bits": " | ".join(one.tensor for one in arguments),
+        "parameters": ", ".join(f"CUdeviceptr {argument.tensor}" for argument in arguments),
+        "bits": " | ".join(argument.tensor for argument in arguments),
         "alignment": ALIGNMENT_BYTES,
     }
     if len(kernel.launches) == 1:
@@ -253,4 +253,4 @@ def _functions(kernel: CudaKernel, arguments: Sequence[Buffer], guard: str) -> s
 
 
 def _addresses(launch: Launch) -> str:
-    return ", ".join(f"&{one.tensor}" for one in launch.parameters)
+    return ", ".join(f"&{parameter.tensor}" for parameter in launch.parameters)

@@ -224,7 +224,10 @@ def _header(
         if workspace
         else " * There is no workspace."
     )
-    rows = [f" *   {one.tensor}: {one.dtype} {'x'.join(map(str, one.shape)) or 'scalar'}" for one in arguments]
+    rows = [
+        f" *   {argument.tensor}: {argument.dtype} {'x'.join(map(str, argument.shape)) or 'scalar'}"
+        for argument in arguments
+    ]
     major, minor = needs.compute_capability.split(".")
     said = f"The cubins ({compiler_version()}) are for {needs.capabilities()}, with a driver of {needs.drivers()}."
     cases = []
@@ -244,7 +247,7 @@ def _header(
         alignment=ALIGNMENT_BYTES,
         tensors="\n".join(rows),
         memory=memory,
-        arguments=", ".join(one.tensor for one in arguments),
+        arguments=", ".join(argument.tensor for argument in arguments),
         needs=comment_lines(said, "* ", " * "),
         workspace=max(workspace, default=0),
         functions=len(launches),
@@ -254,13 +257,13 @@ def _header(
         compared=">=" if needs.other_minors else "==",
         shared=max(launch.dynamic_shared_bytes for _, launch in launches),
         intervals=len(plan.intervals),
-        lasts=", ".join(str(one.last) for one in plan.intervals),
-        programs=", ".join(str(one.program) for one in plan.intervals),
+        lasts=", ".join(str(interval.last) for interval in plan.intervals),
+        programs=", ".join(str(interval.program) for interval in plan.intervals),
         names=", ".join(f'"{launch.name}"' for _, launch in launches),
         owners=", ".join(str(owner) for owner, _ in launches),
         shareds=", ".join(str(launch.dynamic_shared_bytes) for _, launch in launches),
-        parameters=", ".join(f"CUdeviceptr {one.tensor}" for one in arguments),
-        bits=" | ".join(one.tensor for one in arguments),
+        parameters=", ".join(f"CUdeviceptr {argument.tensor}" for argument in arguments),
+        bits=" | ".join(argument.tensor for argument in arguments),
         cases="\n".join(cases),
     )
 
@@ -271,5 +274,5 @@ def _launch(at: int, launch: Launch) -> str:
     if launch.growth is not None:
         blocks, iterations = launch.growth.blocks, launch.growth.iterations
         grid = f"{blocks} * ((extent + {iterations - 1}) / {iterations})"
-    addresses = ", ".join([*(f"&{one.tensor}" for one in launch.parameters), "&extent"])
+    addresses = ", ".join([*(f"&{parameter.tensor}" for parameter in launch.parameters), "&extent"])
     return _LAUNCH.format(at=at, addresses=addresses, grid=grid, block=launch.block, shared=launch.dynamic_shared_bytes)

@@ -188,13 +188,13 @@ class CpuFamily(ProgramFamily):
             return
         registers = cast(CpuSpec, self.hardware).compute.num_vector_registers
         vectors = 1
-        for one in schedule.workload.spatial_axes:
-            if one.name == self._simd:
+        for spatial_axis in schedule.workload.spatial_axes:
+            if spatial_axis.name == self._simd:
                 lanes = int(schedule.options["simd_lanes"])  # type: ignore[arg-type]
-                own = calls_of(schedule, one.name)[1]
-                vectors *= own if f"pair.{one.name}" in schedule.options else -(-own // lanes)
-            elif one.name != axis:
-                vectors *= calls_of(schedule, one.name)[1]
+                own = calls_of(schedule, spatial_axis.name)[1]
+                vectors *= own if f"pair.{spatial_axis.name}" in schedule.options else -(-own // lanes)
+            elif spatial_axis.name != axis:
+                vectors *= calls_of(schedule, spatial_axis.name)[1]
         for number in sorted({most, *range(1, registers // vectors + 1)}):
             yield schedule_at(_replaced(schedule, {**schedule.options, f"most.{axis}": number}), axis, last)
 
