@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,7 +43,7 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
 )
 """Name -> ``module:class``, imported on first use.
 
-A class is called with (model, seed=, start=, ranked=, options=), see `make_strategy`.
+A class is called with (model, seed=, start=, ranked=), see `make_strategy`.
 """
 
 STARTS = ("model", "paper")
@@ -105,7 +104,6 @@ def make_strategy(
     seed: int = 0,
     start: str = "model",
     ranked: NDArray[np.int64] | None = None,
-    options: msgspec.Struct | Mapping[str, object] | None = None,
 ) -> Strategy:
     """Return a new strategy.
 
@@ -114,7 +112,7 @@ def make_strategy(
     name : str
         One of `STRATEGIES`.
     model
-        Analytical model of the workload on the hardware, from `anatune.api.model`, or a `search.table.TableModel`.
+        Analytical model of the workload on the hardware, from `anatune.api.model`.
     seed : int
         Of its random choices, >= 0.
     start : {"model", "paper"}
@@ -122,17 +120,12 @@ def make_strategy(
         never look at the model.
     ranked : (num_points, num_columns) int64, optional
         First points of the model's ranking, best first, where they are known already.
-    options : struct or mapping, optional
-        The strategy's settings, its ``options_type`` or some of its fields.
 
     Raises
     ------
     UnknownNameError
         No such strategy, no such start.
-    SpaceError
-        A setting does not exist or has an impossible value.
     """
-    strategy: Strategy = resolve(STRATEGIES[check_strategy(name)])(
-        model, seed=seed, start=check_start(start), ranked=ranked, options=options
-    )
+    made = resolve(STRATEGIES[check_strategy(name)])
+    strategy: Strategy = made(model, seed=seed, start=check_start(start), ranked=ranked)
     return strategy

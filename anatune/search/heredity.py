@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.search.knobs import Knobs
-from anatune.search.repeats import distinct
+from anatune.search.points import distinct
 
 __all__ = ["first_population", "mutate", "roulette", "single_point_crossover"]
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.search.repeats import occurrence
+from anatune.search.points import occurrence
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.space import CpuSpace
 

@@ -1,4 +1,4 @@
-"""What strategies share: the points of schedules, and which programs were met."""
+"""What strategies share: the points of schedules, which programs were met, which of many points are equal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anatune.core.trial import Trial
 from anatune.errors import SpaceError
 from anatune.templates.base.model import Model
 
-__all__ = ["Seen", "legal_point"]
+__all__ = ["Seen", "distinct", "legal_point", "occurrence"]
 
 Integers = NDArray[np.int64]
 
@@ -48,3 +48,22 @@ class Seen:
             point = legal_point(self._model, trial.schedule)
             if point is not None:
                 self.add(point)
+
+
+def distinct(points: Integers) -> Integers:
+    """Return the points without repetitions, in the order of their first appearance."""
+    first: dict[bytes, int] = {}  # sorting rows, as numpy.unique does, takes ten times as long
+    for number, row in enumerate(points):
+        first.setdefault(row.tobytes(), number)
+    return points[list(first.values())]
+
+
+def occurrence(ids: Integers) -> Integers:
+    """Return for each entry how many equal ones stand before it."""
+    order = np.argsort(ids, kind="stable")
+    grouped = ids[order]
+    starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
+    sizes = np.diff(np.r_[starts, len(ids)])
+    result = np.empty(len(ids), dtype=np.int64)
+    result[order] = np.arange(len(ids)) - np.repeat(starts, sizes)
+    return result

@@ -26,7 +26,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.search.knobs import knobs_of
 from anatune.search.points import legal_point
-from anatune.search.strategy import OptionsT, SpaceStrategy
+from anatune.search.strategy import SpaceStrategy
 
 __all__ = ["MISSING", "Answer", "StepwiseStrategy", "Walk"]
 
@@ -52,7 +52,7 @@ MISSING = Answer(None, is_missing=True)
 Walk = Generator[Integers, list[Answer], None]
 
 
-class StepwiseStrategy(SpaceStrategy[OptionsT]):
+class StepwiseStrategy(SpaceStrategy):
     """A strategy whose `walk` yields (num_points, num_columns) batches and receives an `Answer` for each point.
 
     Points of the same program are measured once; the walk gets the same answer for all of them. A walk that yields no

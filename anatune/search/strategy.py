@@ -1,58 +1,42 @@
-"""What all strategies of this package are made of: a model, its space, a seed, settings."""
+"""What all strategies of this package are made of: a model, its space, a seed; those that go through a fixed sequence.
+
+Settings of a strategy are attributes of its class; a subclass may have others.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar, cast
+from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.options import read_options
+from anatune.search.points import Seen
 from anatune.templates.base.model import Model
 
-__all__ = ["OptionsT", "SpaceStrategy"]
+__all__ = ["SequenceStrategy", "SpaceStrategy"]
 
 Integers = NDArray[np.int64]
-OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
 _NUM_RANKED = 16
 
 
-class SpaceStrategy(ABC, Generic[OptionsT]):
+class SpaceStrategy(ABC):
     """A `search.base.Strategy` for the space of a model; what it learns and keeps is made in `_prepare`.
 
     Parameters
     ----------
-    model, seed, start, ranked, options
+    model, seed, start, ranked
         As for `search.base.make_strategy`.
-
-    Raises
-    ------
-    SpaceError
-        `options` are not those of this strategy.
     """
 
-    options_type: type[OptionsT]
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        seed: int = 0,
-        start: str = "model",
-        ranked: Integers | None = None,
-        options: msgspec.Struct | Mapping[str, object] | None = None,
-    ) -> None:
+    def __init__(self, model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None) -> None:
         self.model, self.space = model, model.space
         self.seed = seed
         self.as_published = start == "paper"
         self._ranked = ranked
-        self.options = cast("OptionsT", read_options(self.options_type, options))
         self._prepare()
 
     @abstractmethod
@@ -73,3 +57,30 @@ class SpaceStrategy(ABC, Generic[OptionsT]):
         if self._ranked is None:
             self._ranked = self.model.rank(_NUM_RANKED).points
         return np.asarray(self._ranked, dtype=np.int64)
+
+
+class SequenceStrategy(SpaceStrategy):
+    """Asks for the points of `sequence` in order, whatever is measured: each program once, without those told."""
+
+    def _prepare(self) -> None:
+        self._seen = Seen(self.model)
+        self._points = self.sequence()
+
+    @abstractmethod
+    def sequence(self) -> Iterator[Integers]:
+        """Yield legal points; ends where the space is used up."""
+
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
+        """Return the next `n` schedules; fewer only when the space is used up."""
+        asked: list[Schedule] = []
+        while len(asked) < n:
+            point = next(self._points, None)
+            if point is None:
+                break
+            if self._seen.add(point):
+                asked.append(self.space.schedule_of(point))
+        return asked
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Note what was measured, so as not to ask for it."""
+        self._seen.tell(trials)

@@ -40,9 +40,9 @@ DEVICES = ("rtx3090", "rtx4090", "a100_sxm")
 """The paper's two, and the one whose memory differs most from theirs."""
 UNINFORMED = (
     Contender("dgd (Ansor-AF-DS)", "dgd", "paper"),
-    Contender("dgd, program features (Ansor-DS)", "dgd", "paper", {"features": "program"}),
+    Contender("dgd, program features (Ansor-DS)", "dgd", "paper", {"published_features": "program"}),
     Contender("genetic (Ansor)", "genetic", "paper"),
-    Contender("genetic, analytical features (Ansor-AF)", "genetic", "paper", {"features": "analytical"}),
+    Contender("genetic, analytical features (Ansor-AF)", "genetic", "paper", {"published_features": "analytical"}),
     Contender("droplet", "droplet", "paper"),
     Contender("random", "random", "paper"),
 )

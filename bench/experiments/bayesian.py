@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from anatune import api
 from anatune.core.workload.text import parse_workload
-from anatune.search.table import TableModel
 from anatune.templates.base.model import Model, Rule
 from bench.experiments.bayesian_tables import About, draw_variants, tables_of
+from bench.experiments.bayesian_variants import BayesVariant
 from bench.experiments.page import fill
 from bench.experiments.processes import do_all
 from bench.experiments.roughness import roughness_of
@@ -31,6 +31,7 @@ from bench.experiments.surfaces import Contender, Search, search
 from bench.replay.recorded import model_of
 from bench.replay.recorded_points import RecordedTable, load_tables
 from bench.replay.search import chosen_tables
+from bench.replay.table import TableModel
 from bench.results import environment, matches, write_json
 
 __all__ = ["VARIANTS", "main"]
@@ -38,16 +39,16 @@ __all__ = ["VARIANTS", "main"]
 VARIANTS = (
     Contender("evolutionary search", "genetic", "paper"),
     Contender("random", "random", "paper"),
-    Contender("BO naive", "bayes", "paper", {"selection": "naive"}),
+    Contender("BO naive", "bayes", "paper", {"selection": "naive"}, BayesVariant),
     Contender("BO + heap", "bayes", "paper"),
-    Contender("BO + LRU", "bayes", "paper", {"selection": "naive", "eviction": "lru"}),
-    Contender("BO + heap + LRU", "bayes", "paper", {"eviction": "lru"}),
+    Contender("BO + LRU", "bayes", "paper", {"selection": "naive", "eviction": "lru"}, BayesVariant),
+    Contender("BO + heap + LRU", "bayes", "paper", {"eviction": "lru"}, BayesVariant),
     Contender("heap, kappa 0.01", "bayes", "paper", {"kappa": 0.01}),
-    Contender("heap, EI", "bayes", "paper", {"acquisition": "ei"}),
-    Contender("heap, POI", "bayes", "paper", {"acquisition": "poi"}),
+    Contender("heap, EI", "bayes", "paper", {"acquisition": "ei"}, BayesVariant),
+    Contender("heap, POI", "bayes", "paper", {"acquisition": "poi"}, BayesVariant),
     Contender("heap, memory 500", "bayes", "paper", {"memory": 500}),
-    Contender("heap, domain reduction", "bayes", "paper", {"domain_reduction": True}),
-    Contender("heap, 20 % random", "bayes", "paper", {"random_share": 0.2}),
+    Contender("heap, domain reduction", "bayes", "paper", {"domain_reduction": True}, BayesVariant),
+    Contender("heap, 20 % random", "bayes", "paper", {"random_share": 0.2}, BayesVariant),
 )
 """The first four of BO are [BO24] Table 3.1, with its settings: UCB, kappa 0.1, memory 250 (Sec. 4.1.3)."""
 MODELS = {

@@ -31,7 +31,7 @@ __all__ = ["CONTENDERS", "main"]
 ANNEALING = "annealing"
 CONTENDERS = (
     Contender("droplet, 16 at a time", "droplet", "paper"),
-    Contender("droplet, whole neighbourhood", "droplet", "paper", {"batch": 1 << 20}),
+    Contender("droplet, whole neighbourhood", "droplet", "paper", {"published_batch": 1 << 20}),
     Contender("random", "random", "paper"),
     Contender("grid", "grid", "paper"),
     Contender("genetic", "genetic", "paper"),

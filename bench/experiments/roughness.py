@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.search.knobs import knobs_of
-from anatune.search.table import TableModel
 from anatune.templates.base.model import Model
+from bench.replay.table import TableModel
 
 __all__ = ["Roughness", "roughness_of"]
 

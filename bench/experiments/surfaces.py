@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.search.base import make_strategy
+from anatune.named import resolve
+from anatune.search.base import STRATEGIES, Strategy
 from anatune.templates.base.model import Model
 
 __all__ = ["Contender", "Search", "search", "wrong_numbers"]
@@ -31,6 +32,17 @@ class Contender:
     strategy: str
     start: str
     options: Mapping[str, object] = field(default_factory=dict)
+    """Settings that are not the strategy's own."""
+    variant: type | None = None
+    """Another class than the strategy's, where it has settings that the strategy lacks."""
+
+    def made(self, guide: Model, seed: int) -> Strategy:
+        """Return the strategy; settings are attributes of its class."""
+        kind = self.variant or resolve(STRATEGIES[self.strategy])
+        if self.options:
+            kind = type(kind.__name__, (kind,), dict(self.options))
+        strategy: Strategy = kind(guide, seed=seed, start=self.start)
+        return strategy
 
 
 @dataclass
@@ -65,9 +77,7 @@ class Search:
 def search(truth: Model, guide: Model, contender: Contender, trials: int, found: Search) -> Search:
     """Search `truth` with a strategy that sees `guide`, one trial at a time; fill in `found`, which says what for."""
     started = time.process_time()
-    strategy = make_strategy(
-        contender.strategy, guide, seed=found.seed, start=contender.start, options=dict(contender.options)
-    )
+    strategy = contender.made(guide, found.seed)
     best = math.inf
     while found.num_trials < trials:
         asked = strategy.ask(1)

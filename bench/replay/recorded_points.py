@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.search.table import TableModel
 from anatune.templates.base.features import FeatureTable
 from bench.replay.recorded import model_of
 from bench.replay.recorded_gpu import Group, load_groups
 from bench.replay.runner import ReplayRunner
+from bench.replay.table import TableModel
 
 __all__ = ["ForeignModel", "RecordedTable", "load_tables"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
-from anatune.search.table import TableModel
+from bench.replay.table import TableModel
 
 __all__ = ["NOT_RECORDED", "ReplayRunner"]
 

@@ -12,8 +12,9 @@ from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search import neighbours
 from anatune.search.base import DEFAULT_STRATEGY, STRATEGIES, Strategy, make_strategy
-from anatune.search.table import TableModel
+from anatune.search.strategies.learned import LearnedStrategy
 from anatune.templates import make_model
+from bench.replay.table import TableModel
 
 CPU = anatune.hardware("xeon_gold_6230r")
 GPU = anatune.hardware("rtx3090")
@@ -42,11 +43,12 @@ CASES += [(name, "paper", task) for name in sorted(STRATEGIES) for task in ("mat
 ONCE_A_STRATEGY = pytest.mark.parametrize(
     "case", [case for case in CASES if case[2] == "matmul"], ids=" ".join, indirect=True
 )
-FEWER_DRAWN = {"num_drawn": 2_000, "num_kept": 200}
 
 
 @pytest.fixture(autouse=True)
-def _fewer_drawn_on_cpus(monkeypatch):
+def _fewer_drawn(monkeypatch):
+    monkeypatch.setattr(LearnedStrategy, "num_drawn", 2_000)
+    monkeypatch.setattr(LearnedStrategy, "num_kept", 200)
     monkeypatch.setattr(neighbours, "_SAMPLES", 4_000)
     monkeypatch.setattr(neighbours, "_CHILDREN", 1_000)
 
@@ -71,8 +73,7 @@ def made_new(case, seed=0, made=None):
     name, start, task = case
     made = made or MODELS[task]
     ranked = RANKED[task] if made is MODELS[task] else made.rank(1).points
-    options = FEWER_DRAWN if name == DEFAULT_STRATEGY and made.hardware is GPU else None
-    return make_strategy(name, made, seed=seed, start=start, ranked=ranked, options=options)
+    return make_strategy(name, made, seed=seed, start=start, ranked=ranked)
 
 
 def measured(schedule, number=0, outcome=Outcome.OK):

@@ -11,7 +11,7 @@ import anatune
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import STARTS, STRATEGIES, make_strategy
-from anatune.search.table import TableModel
+from bench.replay.table import TableModel
 
 GPU = model(anatune.matmul(16, 32, 48), anatune.hardware("rtx3090"))
 MODELS = {

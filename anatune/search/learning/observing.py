@@ -15,7 +15,6 @@ from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +25,7 @@ from anatune.search.points import legal_point
 from anatune.search.strategy import SpaceStrategy
 from anatune.templates.base.model import Model
 
-__all__ = ["Candidates", "ObservingOptions", "ObservingStrategy"]
+__all__ = ["Candidates", "ObservingStrategy"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,30 +33,6 @@ FeaturesT = TypeVar("FeaturesT", bound=Batched)
 
 _WIDTH = 64
 """Best candidates that are looked at first for one that is new."""
-
-
-class ObservingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of such a strategy.
-
-    Attributes
-    ----------
-    num_first : int
-        First questions, all of which explore.
-    exploration : float
-        Standard deviations that a point may gain while it explores.
-    num_centres : int
-        Best measured points whose neighbourhoods are in the pool.
-    failure_penalty : float
-        Added to the log time of points like those that failed, at most.
-    """
-
-    num_first: int = 6
-    exploration: float = 1.5
-    num_centres: int = 3
-    failure_penalty: float = 0.5
-
-
-OptionsT = TypeVar("OptionsT", bound=ObservingOptions)
 
 
 class Candidates(Generic[FeaturesT]):
@@ -94,11 +69,20 @@ class Candidates(Generic[FeaturesT]):
         return self._programs[at]
 
 
-class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
+class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
     """Asks one point after the other; every point that was asked or told is an observation of a `Kriging`.
 
     What it asks depends only on the seed, on the set of told trials, and on what it asked that was not told.
     """
+
+    num_first = 6
+    """First questions, all of which explore."""
+    exploration = 1.5
+    """Standard deviations that a point may gain while it explores."""
+    num_centres = 3
+    """Best measured points whose neighbourhoods are in the pool."""
+    failure_penalty = 0.5
+    """Added to the log time of points like those that failed, at most."""
 
     def _prepare(self) -> None:
         self._kriging = self._begin()
@@ -207,7 +191,6 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
 
     def _next(self) -> Integers | None:
         """Return the candidate of the smallest bound whose program is new; None if there is none."""
-        options = self.options
         if self._solved is None:
             self._solved = self._kriging.solve(self._residuals)
         mean, weights = self._solved
@@ -215,7 +198,7 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
             self._pool = self._candidates(self._first())
         pools = [self._pool, *(self._neighbourhood(key) for key in self._centres())]
         number = len(self._numbers)
-        explores = number < options.num_first or number % 2 == 1
+        explores = number < self.num_first or number % 2 == 1
         bounds = []
         for pool in pools:
             pool.batch.extend(self._kriging.factor, self._kriging.observed)
@@ -224,8 +207,8 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
                 pool.estimated_with = weights
             bound = pool.estimate.copy()
             if explores:
-                bound -= options.exploration * np.sqrt(pool.batch.variance)
-            bound += options.failure_penalty * self._penalty(pool)
+                bound -= self.exploration * np.sqrt(pool.batch.variance)
+            bound += self.failure_penalty * self._penalty(pool)
             bound[pool.closed] = np.inf
             bounds.append(np.round(bound, 9))  # equal points stay equal, whatever was observed first
         return self._first_new(pools, np.concatenate(bounds))
@@ -263,7 +246,7 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
 
     def _centres(self) -> list[bytes]:
         """Return the best measured points, best first; none of a list, all of which is in the pool."""
-        return [] if self.space.listed is not None else [key for _, key in self._ranking[: self.options.num_centres]]
+        return [] if self.space.listed is not None else [key for _, key in self._ranking[: self.num_centres]]
 
     def _neighbourhood(self, key: bytes) -> Candidates[FeaturesT]:
         if key not in self._around:

@@ -6,23 +6,21 @@ gives to points; an acquisition function says which points to score next. Its me
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from anatune.errors import MissingDependencyError
 from anatune.requirements import pip_line
 from anatune.search.heredity import first_population
 from anatune.search.learning.surrogate import Surrogate
-from anatune.search.repeats import distinct
+from anatune.search.points import distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
-__all__ = ["BayesOptions", "BayesStrategy", "Bounds", "acquisition"]
+__all__ = ["BayesStrategy"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,50 +31,7 @@ _CANDIDATES = 24
 """Random candidates for each suggestion: the acquisition function takes the best."""
 
 
-class BayesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the strategy "bayes".
-
-    Attributes
-    ----------
-    acquisition : {"ucb", "ei", "poi"}
-        Upper confidence bound, expected improvement, probability of improvement. Source: [BO24] Sec. 4.1.3: ucb.
-    kappa : float
-        Standard deviations of the upper confidence bound. Source: [BO24] Sec. 4.1.3: 0.1.
-    xi : float
-        Improvement that counts as none (ei, poi). Source: the default of the library that [BO24] uses: 0.
-    memory : int
-        Points that the process remembers. Source: [BO24] Sec. 4.1.3: 250.
-    eviction : {"reset", "lru"}
-        When the memory is full: forget all but the inputs, or the oldest points. Source: [BO24] Sec. 3.5.
-    selection : {"naive", "heap"}
-        Measure the best point of each input, or the best of all. Source: [BO24] Sec. 3.6.
-    domain_reduction : bool
-        Shrink the ranges around the best point, round by round. Source: [BO24] Sec. 3.3.1, after [SDR].
-    suggestions : int
-        Points that are scored for each input. Source: [BO24] Sec. 3.5: 10 to 20.
-    round_trials : int
-        Inputs of a round, and trials after it.
-    random_share : float
-        Random programs among those that are measured after a round. Source: [BO24] Sec. 3.2: 0.2; none here, where the
-        inputs of a round are random points, too.
-    num_random : int
-        Random programs that are measured first, as published. Source: the first round of MetaSchedule, 64.
-    """
-
-    acquisition: Literal["ucb", "ei", "poi"] = "ucb"
-    kappa: Annotated[float, Meta(ge=0)] = 0.1
-    xi: Annotated[float, Meta(ge=0)] = 0.0
-    memory: Annotated[int, Meta(ge=8)] = 250
-    eviction: Literal["reset", "lru"] = "reset"
-    selection: Literal["naive", "heap"] = "heap"
-    domain_reduction: bool = False
-    suggestions: Annotated[int, Meta(ge=1)] = 10
-    round_trials: Annotated[int, Meta(ge=1)] = 16
-    random_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    num_random: Annotated[int, Meta(ge=1)] = 64
-
-
-class BayesStrategy(StepwiseStrategy[BayesOptions]):
+class BayesStrategy(StepwiseStrategy):
     """Bayesian optimisation of a cost model's scores; deterministic for a seed.
 
     As published: random programs first; the cost model is trees on the program; inputs of a round are the best measured
@@ -89,19 +44,26 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
     choices that it cannot vary).
     """
 
-    options_type = BayesOptions
+    kappa = 0.1
+    """Standard deviations of the upper confidence bound. Source: [BO24] Sec. 4.1.3: 0.1."""
+    memory = 250
+    """Points that the process remembers. Source: [BO24] Sec. 4.1.3: 250."""
+    suggestions = 10
+    """Points that are scored for each input. Source: [BO24] Sec. 3.5: 10 to 20."""
+    round_trials = 16
+    """Inputs of a round, and trials after it."""
+    num_random = 64
+    """Random programs that are measured first, as published. Source: the first round of MetaSchedule, 64."""
 
     def walk(self) -> Walk:
         """Yield rounds."""
-        options = self.options
         on_model = not self.as_published
         self._scores = Surrogate(self.knobs, "all" if on_model else "program", on_model=on_model)
         self._best_cost = np.inf
         self._measured: list[tuple[float, bytes]] = []
         self._memory: dict[bytes, float] = {}
         """Genes -> score, oldest first."""
-        self._bounds = Bounds(len(self.knobs.gene_radices))
-        size = options.round_trials if on_model else options.num_random
+        size = self.round_trials if on_model else self.num_random
         points = first_population(self.knobs, size, self.draw, self.ranked if on_model else None)
         for number in range(1, 1 << 30):
             if not len(points) and not self.num_missing:
@@ -110,7 +72,7 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
                 self._learn(some, answers)
             points = self._round(number)
             if not len(points):
-                points = self.draw_new(options.round_trials, 2, number)
+                points = self.draw_new(self.round_trials, 2, number)
 
     def _learn(self, points: Integers, answers: list[Answer]) -> None:
         self._scores.add(points, answers)
@@ -119,7 +81,7 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
 
     def _inputs(self, number: int) -> Integers:
         """Return the points that a round starts from: half of them the best measured ones, the others drawn."""
-        count = self.options.round_trials
+        count = self.round_trials
         best = [np.frombuffer(key, dtype=np.int64) for _, key in self._measured[: (count + 1) // 2]]
         drawn = self.draw((count - len(best)) * (1 if self.as_published else 16), 1, number)
         if not self.as_published and len(drawn):
@@ -128,33 +90,30 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
 
     def _round(self, number: int) -> Integers:
         """Let the process suggest points, score them, and return those to measure."""
-        options = self.options
         inputs = self._inputs(number)
         scale = np.maximum(self.knobs.gene_radices - 1, 1)
         genes = self.knobs.genes(inputs)
         centres = genes / scale
         self._remember(genes, self._score(inputs), genes[:0])
-        if options.domain_reduction:
-            self._bounds.shrink(centres[0])
         length: float | None = None
         found, owners = [inputs], [np.arange(len(inputs))]
-        steps = min(4, options.suggestions)
+        steps = min(4, self.suggestions)
         for step in range(steps):
-            each = options.suggestions * (step + 1) // steps - options.suggestions * step // steps
+            each = self.suggestions * (step + 1) // steps - self.suggestions * step // steps
             process, length = self._process(scale, length)
             rng = self.random(number, step)
             owner = np.repeat(np.arange(len(inputs)), each * _CANDIDATES)
             near = centres[owner] + rng.normal(0.0, 0.15, (len(owner), centres.shape[1]))
             anywhere = rng.random(near.shape)
             wide = rng.random(len(owner)) < 0.5
-            place = self._bounds.clip(np.where(wide[:, None], anywhere, near))
+            place = self._inside(np.where(wide[:, None], anywhere, near))
             rounded = np.minimum(
                 np.rint(place * scale).astype(np.int64), self.knobs.gene_radices - 1
             )  # the naive rounding of [BO24] Sec. 2.4.4
             keep = rng.random(rounded.shape) < 0.5  # half of the genes of a near candidate are those of its input
             rounded = np.where(keep & ~wide[:, None], genes[owner], rounded)
             mean, std = process.predict(rounded / scale, return_std=True)
-            worth = acquisition(mean, std, max(self._memory.values()), options)
+            worth = self._worth(mean, std)
             order = np.lexsort((-worth, owner)).reshape(len(inputs), -1)
             chosen = self._unexplored(rounded, order, each)
             points, legal = self.knobs.from_genes(rounded[chosen])
@@ -164,11 +123,15 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
             self._remember(rounded[chosen], scores, genes)
             found.append(points[legal])
             owners.append(owner[chosen][legal])
-        num_random = round(options.random_share * options.round_trials)
-        chosen = self._select(np.concatenate(found), np.concatenate(owners), options.round_trials - num_random)
-        if not num_random:
-            return chosen
-        return distinct(np.concatenate([chosen, self.draw_new(num_random, 3, number)]))
+        return self._select(np.concatenate(found), np.concatenate(owners), self.round_trials)
+
+    def _inside(self, places: Floats) -> Floats:
+        """Return places (shares of the genes' ranges) moved to where the search may look."""
+        return np.clip(places, 0.0, 1.0)
+
+    def _worth(self, mean: Floats, std: Floats) -> Floats:
+        """Return how much points are worth to be scored next: the upper confidence bound. Source: [BO24] Sec. 2.4.2."""
+        return mean + self.kappa * std
 
     def _unexplored(self, rounded: Integers, order: Integers, each: int) -> Integers:
         """Return the first `each` candidates in the order of each input that the memory does not hold."""
@@ -194,16 +157,17 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
 
     def _remember(self, genes: Integers, scores: Floats, inputs: Integers) -> None:
         """Tell the memory points and scores; where it is full, forget."""
-        limit = self.options.memory
+        limit = self.memory
         for row, score in zip(genes, scores.tolist(), strict=True):
             if len(self._memory) >= limit:
-                if self.options.eviction == "lru":
-                    del self._memory[next(iter(self._memory))]
-                else:
-                    kept = {one.tobytes() for one in inputs}
-                    self._memory = {key: value for key, value in self._memory.items() if key in kept}
+                self._make_room(inputs)
             self._memory.pop(row.tobytes(), None)
             self._memory[row.tobytes()] = score
+
+    def _make_room(self, inputs: Integers) -> None:
+        """Forget all but the inputs. Source: [BO24] Sec. 3.5."""
+        kept = {row.tobytes() for row in inputs}
+        self._memory = {key: score for key, score in self._memory.items() if key in kept}
 
     def _process(self, scale: Integers, length: float | None) -> tuple[Any, float]:
         """Return the Gaussian process of the memory, and the length of its covariance.
@@ -214,67 +178,29 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
         rows = np.array([np.frombuffer(key, dtype=np.int64) for key in self._memory]) / scale
         scores = np.array(list(self._memory.values()))
         fitted = {}
-        for one in _LENGTHS if length is None else (length,):
-            made = gaussian(kernels(length_scale=one, nu=2.5), alpha=1e-6, normalize_y=True, optimizer=None)
-            fitted[one] = made.fit(rows, scores)
-        best = max(fitted, key=lambda one: fitted[one].log_marginal_likelihood_value_)
+        for scale_length in _LENGTHS if length is None else (length,):
+            covariance = kernels(length_scale=scale_length, nu=2.5)
+            process = gaussian(covariance, alpha=1e-6, normalize_y=True, optimizer=None)
+            fitted[scale_length] = process.fit(rows, scores)
+        best = max(fitted, key=lambda scale_length: fitted[scale_length].log_marginal_likelihood_value_)
         return fitted[best], best
 
     def _select(self, points: Integers, owners: Integers, count: int) -> Integers:
-        """Return up to `count` points to measure of all that were scored."""
+        """Return up to `count` points to measure, the best of all that were scored. Source: [BO24] Sec. 3.6 (heap)."""
         order = np.argsort(self._scores.predict(points), kind="stable")
         chosen: list[Integers] = []
-        taken: set[object] = set()
+        taken: set[Hashable] = set()
         for at in order.tolist():
             point = points[at]
-            key = owners[at] if self.options.selection == "naive" else self.program(point)
+            key = self._rival(point, int(owners[at]))
             if len(chosen) < count and key not in taken and self.is_new(point):
                 taken.add(key)
                 chosen.append(point)
         return distinct(np.array(chosen, dtype=np.int64).reshape(-1, points.shape[1]))
 
-
-class Bounds:
-    """Ranges of the genes, as shares of the whole, that shrink around the best point.
-
-    Source: [SDR] (Stander, Craig 2002), with the constants of the library that [BO24] uses: 0.7 against oscillation,
-    1.0 for panning, zoom 0.9.
-    """
-
-    def __init__(self, num_genes: int) -> None:
-        self.low, self.high = np.zeros(num_genes), np.ones(num_genes)
-        self._width = np.ones(num_genes)
-        self._moved = np.zeros(num_genes)
-        self._best: Floats | None = None
-
-    def clip(self, place: Floats) -> Floats:
-        """Return places inside the ranges."""
-        return np.clip(place, self.low, self.high)
-
-    def shrink(self, best: Floats) -> None:
-        """Shrink the ranges around `best`: less where it moves on, more where it oscillates."""
-        last = np.full(len(best), 0.5) if self._best is None else self._best
-        moved = np.clip(2.0 * (best - last) / self._width, -1.0, 1.0)
-        both = moved * self._moved
-        turn = np.sign(both) * np.sqrt(np.abs(both))
-        contraction = 0.5 * (1.0 * (1.0 + turn) + 0.7 * (1.0 - turn))
-        self._width = np.minimum(1.0, self._width * (0.9 + np.abs(moved) * (contraction - 0.9)))
-        self._best, self._moved = best, moved
-        self.low = np.clip(best - self._width / 2, 0.0, 1.0)
-        self.high = np.clip(best + self._width / 2, 0.0, 1.0)
-
-
-def acquisition(mean: Floats, std: Floats, best: float, options: BayesOptions) -> Floats:
-    """Return how much points are worth to be scored next; larger is better. Source: [BO24] Sec. 2.4.2."""
-    if options.acquisition == "ucb":
-        return mean + options.kappa * std
-    std = np.maximum(std, 1e-12)
-    gain = mean - best - options.xi
-    if options.acquisition == "poi":
-        return np.asarray(ndtr(gain / std), dtype=np.float64)
-    density = np.exp(-0.5 * np.square(gain / std)) / np.sqrt(2.0 * np.pi)
-    result: Floats = gain * ndtr(gain / std) + std * density
-    return result
+    def _rival(self, point: Integers, owner: int) -> Hashable:
+        """Return what two points of which only one is measured have in common; `owner`: number of the input."""
+        return self.program(point)
 
 
 def _gaussian_process() -> tuple[Any, Any]:

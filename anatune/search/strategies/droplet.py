@@ -7,43 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from typing import Annotated
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from anatune.search.stepwise import MISSING, Answer, StepwiseStrategy, Walk
 
-__all__ = ["DropletOptions", "DropletStrategy", "is_faster"]
+__all__ = ["DropletStrategy", "is_faster"]
 
 Integers = NDArray[np.int64]
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 
-class DropletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the strategy "droplet".
-
-    Attributes
-    ----------
-    significance : float
-        Of the t-test that a neighbour must pass to become the candidate; 1: the better mean is enough. Source:
-        [Droplet24] Sec. 3.3: 0.05.
-    batch : int, optional
-        Points that are measured before the search decides whether to move. Left out: 16 as published (Source: the code
-        of [Droplet24]: 16, or the number of CPU cores if that is more), 4 where the model puts the neighbours in order.
-    most_failed : int
-        Batches in a row without any valid program after which the search stops. Source: the code of [Droplet24]: 3.
-    """
-
-    significance: Annotated[float, Meta(gt=0, le=1)] = 0.05
-    batch: Annotated[int, Meta(ge=1)] | None = None
-    most_failed: Annotated[int, Meta(ge=1)] = 3
-
-
-class DropletStrategy(StepwiseStrategy[DropletOptions]):
+class DropletStrategy(StepwiseStrategy):
     """Coordinate descent on sorted lists of values, one knob and one step at a time.
 
     As published: starts at the first value of every knob, ends where no neighbour is faster. From the model's ranking:
@@ -54,7 +31,14 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
     Neighbours are those of the text (one knob); the code moves every subset of the knobs by the same step.
     """
 
-    options_type = DropletOptions
+    significance = 0.05
+    """Of the t-test that a neighbour must pass to become the candidate; 1: the better mean is enough. Source:
+    [Droplet24] Sec. 3.3: 0.05."""
+    published_batch, ordered_batch = 16, 4
+    """Points that are measured before the search decides whether to move: as published (Source: the code of
+    [Droplet24]: 16, or the number of CPU cores if that is more), where the model puts the neighbours in order."""
+    most_failed = 3
+    """Batches in a row without any valid program after which the search stops. Source: the code of [Droplet24]: 3."""
 
     def walk(self) -> Walk:
         """Yield batches of neighbours."""
@@ -107,8 +91,7 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
 
     def _better(self, now: Integers, last: Integers | None) -> Moving:
         """Measure the neighbourhood batch by batch; return the best of the first batch with a faster point."""
-        options = self.options
-        batch = options.batch or (16 if self.as_published else 4)
+        batch = self.published_batch if self.as_published else self.ordered_batch
         queue = self._unknown(self.knobs.neighbours(now, 1))
         failed = 0
         rivals: list[tuple[float, Integers]] = []
@@ -119,7 +102,7 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
             answers = yield points
             good = any(one.cost is not None for one in answers)
             failed = 0 if good else failed + (MISSING not in answers)
-            if failed > options.most_failed:
+            if failed > self.most_failed:
                 return None
             if found := self._faster(rivals, points, answers, now):
                 return found[0]
@@ -154,7 +137,7 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
             return []
         best = min(rivals, key=lambda one: one[0])[1]
         rivals.clear()
-        return [best] if is_faster(self.answer_to(best), answer, self.options.significance) else []
+        return [best] if is_faster(self.answer_to(best), answer, self.significance) else []
 
     def _unknown(self, points: Integers) -> Integers:
         """Return the points that were not measured yet, each program once; in predicted order unless as published."""

@@ -5,18 +5,14 @@ Source: [NoSE] Sec. III-B; settings of Sec. V-D.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
-__all__ = ["EvolutionOptions", "EvolutionStrategy", "weighted_neighbours"]
+__all__ = ["EvolutionStrategy", "weighted_neighbours"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,31 +21,7 @@ _TRIES = 20
 """Times that children are made again where too few of them are legal and new."""
 
 
-class EvolutionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the strategy "nose".
-
-    Attributes
-    ----------
-    population : int
-        Points that live, N. Source: [NoSE] Sec. V-D: 100.
-    offspring : float
-        Children of a generation over N. Source: [NoSE] Sec. V-D: 1.5.
-    elite : float
-        Children that are measured over N. Source: [NoSE] Sec. V-D: 0.3.
-    neighbours : int
-        Measured points that predict a child, k. Source: [NoSE] Sec. V-D: 9.
-    mutation : float
-        Chance of each gene to change. Source: [NoSE] Sec. V-D: 0.3.
-    """
-
-    population: Annotated[int, Meta(ge=2)] = 100
-    offspring: Annotated[float, Meta(gt=0)] = 1.5
-    elite: Annotated[float, Meta(gt=0)] = 0.3
-    neighbours: Annotated[int, Meta(ge=1)] = 9
-    mutation: Annotated[float, Meta(ge=0, le=1)] = 0.3
-
-
-class EvolutionStrategy(StepwiseStrategy[EvolutionOptions]):
+class EvolutionStrategy(StepwiseStrategy):
     """Evolution whose children are predicted by their nearest measured points (Canberra distance).
 
     As published: a random first population, speeds are predicted. From the model's ranking: the first population is the
@@ -59,12 +31,20 @@ class EvolutionStrategy(StepwiseStrategy[EvolutionOptions]):
     tilings as in AutoTVM, distances are taken between factors instead of AutoTVM's indices.
     """
 
-    options_type = EvolutionOptions
+    population = 100
+    """Points that live, N. Source: [NoSE] Sec. V-D: 100."""
+    offspring = 1.5
+    """Children of a generation over N. Source: [NoSE] Sec. V-D: 1.5."""
+    elite = 0.3
+    """Children that are measured over N. Source: [NoSE] Sec. V-D: 0.3."""
+    neighbours = 9
+    """Measured points that predict a child, k. Source: [NoSE] Sec. V-D: 9."""
+    mutation = 0.3
+    """Chance of each gene to change. Source: [NoSE] Sec. V-D: 0.3."""
 
     def walk(self) -> Walk:
         """Yield the first population, then the elite of each generation."""
-        options = self.options
-        size = options.population
+        size = self.population
         points = first_population(self.knobs, size, self.draw, None if self.as_published else self.ranked)
         if not len(points):
             return
@@ -79,7 +59,7 @@ class EvolutionStrategy(StepwiseStrategy[EvolutionOptions]):
                 best = np.argsort(-speeds, kind="stable")[:size]
                 points, speeds = points[best], speeds[best]
             if not len(points):  # nothing has come back: nobody to inherit from
-                elite = self.draw_new(max(1, round(options.elite * size)), 3, generation)
+                elite = self.draw_new(max(1, round(self.elite * size)), 3, generation)
                 continue
             children = self._children(points, speeds, generation)
             if not len(children):
@@ -88,18 +68,18 @@ class EvolutionStrategy(StepwiseStrategy[EvolutionOptions]):
                 elite = children
                 continue
             predicted = self._predict(children, known, known_speeds)
-            elite = children[np.argsort(-predicted, kind="stable")[: max(1, round(options.elite * size))]]
+            elite = children[np.argsort(-predicted, kind="stable")[: max(1, round(self.elite * size))]]
 
     def _children(self, points: Integers, speeds: Floats, generation: int) -> Integers:
         """Return new legal points: crossed and mutated parents, random points where evolution has no new ones."""
-        wanted = max(1, round(self.options.offspring * self.options.population))
+        wanted = max(1, round(self.offspring * self.population))
         genes = self.knobs.genes(points)
         found = np.empty((0, points.shape[1]), dtype=np.int64)
         for attempt in range(_TRIES):
             rng = self.random(generation, attempt)
             one, other = genes[roulette(speeds, wanted, rng)], genes[roulette(speeds, wanted, rng)]
             made = single_point_crossover(one, other, rng)
-            made = mutate(made, self.knobs.gene_radices, self.options.mutation, rng)
+            made = mutate(made, self.knobs.gene_radices, self.mutation, rng)
             born, legal = self.knobs.from_genes(made)
             found = self.new_among(np.concatenate([found, born[legal]]))
             if len(found) >= wanted:
@@ -110,9 +90,9 @@ class EvolutionStrategy(StepwiseStrategy[EvolutionOptions]):
         """Return the predicted speed of each child."""
         values = self.knobs.values(children), self.knobs.values(known)
         if self.as_published:
-            return weighted_neighbours(*values, speeds, self.options.neighbours)
+            return weighted_neighbours(*values, speeds, self.neighbours)
         times = self.model.times(known)[0]
-        ratios = weighted_neighbours(*values, speeds * times, self.options.neighbours)
+        ratios = weighted_neighbours(*values, speeds * times, self.neighbours)
         result: Floats = ratios / self.model.times(children)[0]
         return result
 

@@ -5,56 +5,21 @@ Source: [Ansor] Sec. 5; settings of its code (apache/tvm v0.8, auto_scheduler Sk
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
 from anatune.search.learning.surrogate import Surrogate, TreeFeatures
-from anatune.search.repeats import distinct
+from anatune.search.points import distinct
 from anatune.search.stepwise import StepwiseStrategy, Walk
 
-__all__ = ["GeneticOptions", "GeneticStrategy"]
+__all__ = ["GeneticStrategy"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class GeneticOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the strategy "genetic".
-
-    Attributes
-    ----------
-    round_trials : int
-        Trials between two searches. Source: [Ansor] code: num_measures_per_round = 64.
-    population : int
-        Points of a generation. Source: [Ansor] code: evolutionary_search_population = 2048.
-    generations : int
-        Of one search. Source: [Ansor] code: evolutionary_search_num_iters = 4.
-    mutation : float
-        Chance of a child to be changed. Source: [Ansor] code: evolutionary_search_mutation_prob = 0.85.
-    measured_share : float
-        Most of a first generation that are measured points. Source: [Ansor] code: sample_init_use_measured_ratio = 0.2.
-    random_share : float
-        Random points among those that are measured. Source: [Ansor] code: eps_greedy = 0.05.
-    features : {"analytical", "program", "all"}, optional
-        What the trees see, see `Surrogate`. Left out: "program" as published, "all" from the model's ranking.
-        "analytical" as published is nearer to Ansor-AF of [ICS24].
-    """
-
-    round_trials: Annotated[int, Meta(ge=1)] = 64
-    population: Annotated[int, Meta(ge=2)] = 2048
-    generations: Annotated[int, Meta(ge=1)] = 4
-    mutation: Annotated[float, Meta(ge=0, le=1)] = 0.85
-    measured_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    random_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
-    features: TreeFeatures | None = None
-
-
-class GeneticStrategy(StepwiseStrategy[GeneticOptions]):
+class GeneticStrategy(StepwiseStrategy):
     """Rounds of evolution on the predictions of trees that learn from all trials so far.
 
     As published: a random first round; the trees see the program only. From the model's ranking: the first round is the
@@ -64,14 +29,27 @@ class GeneticStrategy(StepwiseStrategy[GeneticOptions]):
     steps one knob, or draws one gene anew; parents that are not mutated are crossed at one place.
     """
 
-    options_type = GeneticOptions
+    round_trials = 64
+    """Trials between two searches. Source: [Ansor] code: num_measures_per_round = 64."""
+    population = 2048
+    """Points of a generation. Source: [Ansor] code: evolutionary_search_population = 2048."""
+    generations = 4
+    """Of one search. Source: [Ansor] code: evolutionary_search_num_iters = 4."""
+    mutation = 0.85
+    """Chance of a child to be changed. Source: [Ansor] code: evolutionary_search_mutation_prob = 0.85."""
+    measured_share = 0.2
+    """Most of a first generation that are measured points. Source: [Ansor] code: sample_init_use_measured_ratio =
+    0.2."""
+    random_share = 0.05
+    """Random points among those that are measured. Source: [Ansor] code: eps_greedy = 0.05."""
+    published_features: TreeFeatures = "program"
+    """What the trees see as published, see `Surrogate`; "analytical" is nearer to Ansor-AF of [ICS24]."""
 
     def walk(self) -> Walk:
         """Yield rounds."""
-        options = self.options
         on_model = not self.as_published
-        surrogate = Surrogate(self.knobs, options.features or ("all" if on_model else "program"), on_model=on_model)
-        points = first_population(self.knobs, options.round_trials, self.draw, self.ranked if on_model else None)
+        surrogate = Surrogate(self.knobs, "all" if on_model else self.published_features, on_model=on_model)
+        points = first_population(self.knobs, self.round_trials, self.draw, self.ranked if on_model else None)
         measured: list[tuple[float, bytes]] = []
         for number in range(1, 1 << 30):
             if not len(points) and not self.num_missing:
@@ -85,30 +63,29 @@ class GeneticStrategy(StepwiseStrategy[GeneticOptions]):
 
     def _round(self, surrogate: Surrogate, best: list[Integers], number: int) -> Integers:
         """Return the points of the next round."""
-        options = self.options
-        num_random = round(options.random_share * options.round_trials)
-        kept = best[: round(options.measured_share * options.population)]
-        drawn = self.draw(options.population - len(kept), number)
+        num_random = round(self.random_share * self.round_trials)
+        kept = best[: round(self.measured_share * self.population)]
+        drawn = self.draw(self.population - len(kept), number)
         population = distinct(np.concatenate([np.array(kept, dtype=np.int64).reshape(-1, drawn.shape[1]), drawn]))
         met, scores = population, surrogate.predict(population)
         all_scores = scores
-        for generation in range(options.generations):
+        for generation in range(self.generations):
             population = self._generation(population, scores, self.random(number, generation))
             if not len(population):
                 break
             scores = surrogate.predict(population)
             met, all_scores = np.concatenate([met, population]), np.concatenate([all_scores, scores])
         met = distinct(met[np.argsort(all_scores, kind="stable")])
-        chosen = self._first_new(met, options.round_trials - num_random)
-        random = self.draw_new(options.round_trials - len(chosen), 1 << 30, number)
+        chosen = self._first_new(met, self.round_trials - num_random)
+        random = self.draw_new(self.round_trials - len(chosen), 1 << 30, number)
         return distinct(np.concatenate([chosen, random]))
 
     def _generation(self, population: Integers, scores: Floats, rng: np.random.Generator) -> Integers:
         """Return the legal children of a generation; `scores` are predicted logarithms of times."""
-        size = self.options.population
+        size = self.population
         speeds = np.exp(scores.min() - scores)
         parents = population[roulette(speeds, size, rng)]
-        is_mutated = rng.random(size) < self.options.mutation
+        is_mutated = rng.random(size) < self.mutation
         genes = self.knobs.genes(parents)
         crossed = single_point_crossover(genes, genes[rng.permutation(size)], rng)
         place = rng.integers(0, genes.shape[1], size)

@@ -7,64 +7,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterator, Sequence
-from typing import Annotated
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from anatune.search.learning.surrogate import Surrogate, TreeFeatures
-from anatune.search.repeats import distinct
+from anatune.search.points import distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
-__all__ = ["GradientOptions", "GradientStrategy"]
+__all__ = ["GradientStrategy"]
 
 Integers = NDArray[np.int64]
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 
-class GradientOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the strategy "dgd".
-
-    Attributes
-    ----------
-    window : int
-        Neighbours that are measured before the search decides whether to move. Source: [ICS24] Sec. 5.2: 3.
-    score_threshold : float
-        A base is left where the best prediction of a window is below this share of its own (of speeds). Source: [ICS24]
-        Fig. 9b: 0.6.
-    measure_threshold : float
-        A base is left where a window's best is below this share of the best speed measured. Source: [ICS24] Fig. 9b:
-        0.6.
-    num_examined : int
-        Neighbours of a base before `measure_threshold` counts. Source: the code of [ICS24]: 9.
-    most_hops : int
-        Knobs that a neighbour may differ in; those of the last number are a last resort. Source: [ICS24] Fig. 8: 3.
-    num_random : int
-        Random programs that are measured first, as published. Source: [ICS24] Fig. 9a: 64.
-    num_bases : int
-        Best ones of them that a descent starts from, before random restarts. Source: the code of [ICS24]: 5.
-    most_windows : int
-        Windows of a base without a better neighbour after which it is left; only where the search starts from the
-        model's ranking, whose points have hundreds of neighbours that are predicted almost as fast.
-    features : {"analytical", "program", "all"}, optional
-        What the trees see, see `Surrogate`. Left out: "analytical" as published (Ansor-AF-DS), "all" from the model's
-        ranking. "program" as published is nearer to Ansor-DS.
-    """
-
-    window: Annotated[int, Meta(ge=1)] = 3
-    score_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.6
-    measure_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.6
-    num_examined: Annotated[int, Meta(ge=0)] = 9
-    most_hops: Annotated[int, Meta(ge=1, le=3)] = 3
-    num_random: Annotated[int, Meta(ge=1)] = 64
-    num_bases: Annotated[int, Meta(ge=1)] = 5
-    most_windows: Annotated[int, Meta(ge=1)] = 8
-    features: TreeFeatures | None = None
-
-
-class GradientStrategy(StepwiseStrategy[GradientOptions]):
+class GradientStrategy(StepwiseStrategy):
     """Dynamic gradient descent.
 
     As published: 64 random programs, trees on the seven analytical features, descents from the 5 best, then from random
@@ -75,21 +32,38 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
     widths); a failed program has no speed instead of the speed 0, and the trees do not see it.
     """
 
-    options_type = GradientOptions
+    window = 3
+    """Neighbours that are measured before the search decides whether to move. Source: [ICS24] Sec. 5.2: 3."""
+    score_threshold = 0.6
+    """A base is left where the best prediction of a window is below this share of its own (of speeds). Source: [ICS24]
+    Fig. 9b: 0.6."""
+    measure_threshold = 0.6
+    """A base is left where a window's best is below this share of the best speed measured. Source: [ICS24] Fig. 9b:
+    0.6."""
+    num_examined = 9
+    """Neighbours of a base before `measure_threshold` counts. Source: the code of [ICS24]: 9."""
+    most_hops = 3
+    """Knobs that a neighbour may differ in; those of the last number are a last resort. Source: [ICS24] Fig. 8: 3."""
+    num_random = 64
+    """Random programs that are measured first, as published. Source: [ICS24] Fig. 9a: 64."""
+    num_bases = 5
+    """Best ones of them that a descent starts from, before random restarts. Source: the code of [ICS24]: 5."""
+    most_windows = 8
+    """Windows of a base without a better neighbour after which it is left; only where the search starts from the
+    model's ranking, whose points have hundreds of neighbours that are predicted almost as fast."""
+    published_features: TreeFeatures = "analytical"
+    """What the trees see as published (Ansor-AF-DS), see `Surrogate`; "program" is nearer to Ansor-DS."""
 
     def walk(self) -> Walk:
         """Yield windows."""
-        options = self.options
         self._costs: dict[bytes, float | None] = {}
         self._visited: set[bytes] = set()
         self._left: list[tuple[Integers, list[Integers]]] = []
         """Bases that were left before all was known of their windows, and these."""
         on_model = not self.as_published
-        self._surrogate = Surrogate(
-            self.knobs, options.features or ("all" if on_model else "analytical"), on_model=on_model
-        )
+        self._surrogate = Surrogate(self.knobs, "all" if on_model else self.published_features, on_model=on_model)
         if self.as_published:
-            yield from self._measure(distinct(self.draw(options.num_random, 0)))
+            yield from self._measure(distinct(self.draw(self.num_random, 0)))
         while True:
             for base in self._bases():
                 yield from self._descend(base)
@@ -99,7 +73,7 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
 
     def _bases(self) -> Iterator[Integers]:
         """Yield where descents start: the best points at hand, then random ones while there are new ones."""
-        yield from self._best(self.options.num_bases) if self.as_published else self.ranked[:1]
+        yield from self._best(self.num_bases) if self.as_published else self.ranked[:1]
         number = 0
         while True:
             yield from self._left_behind()
@@ -146,35 +120,34 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
                 return
             self._visited.add(now.tobytes())
             yield from self._measure(now[None, :])
-            near = range(1, min(3, self.options.most_hops + 1))
+            near = range(1, min(3, self.most_hops + 1))
             near_points = np.concatenate([self.knobs.neighbours(now, hops) for hops in near])
             moved = yield from self._move(now, near_points)
-            if moved is None and self.options.most_hops > 2:
+            if moved is None and self.most_hops > 2:
                 far = self.knobs.neighbours(now, 3, (self.seed, len(self._costs)))
                 moved = yield from self._move(now, far)
             now = moved
 
     def _move(self, base: Integers, points: Integers) -> Moving:
         """Measure neighbours, best predicted first, window by window; return the first that is better than `base`."""
-        options = self.options
         if not len(points):
             return None
         scores = self._surrogate.predict(points)
         base_score = float(self._surrogate.predict(base[None, :])[0])
         order = np.argsort(scores, kind="stable")
         windows: list[Integers] = []
-        for examined in range(0, len(points), options.window):
-            chosen = order[examined : examined + options.window]
-            if np.exp(base_score - scores[chosen[0]]) < options.score_threshold:
+        for examined in range(0, len(points), self.window):
+            chosen = order[examined : examined + self.window]
+            if np.exp(base_score - scores[chosen[0]]) < self.score_threshold:
                 break
-            if not self.as_published and examined >= options.most_windows * options.window:
+            if not self.as_published and examined >= self.most_windows * self.window:
                 break
             windows.append(points[chosen])
             yield from self._measure(windows[-1])
             moved = self._better(windows, base)
             if moved is not None:
                 return moved
-            if examined + len(chosen) >= options.num_examined and self._is_slow(windows[-1]):
+            if examined + len(chosen) >= self.num_examined and self._is_slow(windows[-1]):
                 break
         while any(self.is_missing(point) for point in itertools.chain([base], *windows)):
             if self.is_ahead:  # devices would stand still: another base
@@ -204,7 +177,7 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
             return False
         known = min((one for one in self._costs.values() if one is not None), default=None)
         good = self._good(window)
-        return known is not None and (not good or known / good[0][0] < self.options.measure_threshold)
+        return known is not None and (not good or known / good[0][0] < self.measure_threshold)
 
     def _good(self, window: Integers) -> list[tuple[float, int]]:
         """Return (cost, number in the window) of the points that ran, best first."""

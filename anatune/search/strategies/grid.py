@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.search.options import NoOptions
 from anatune.search.points import Seen
-from anatune.search.sequence import SequenceStrategy
+from anatune.search.strategy import SequenceStrategy
 
 __all__ = ["GridStrategy"]
 
@@ -20,14 +19,12 @@ _MOST_BARREN = 1 << 20
 """Points in a row that are illegal or no new program, after which the rest of the space counts as such."""
 
 
-class GridStrategy(SequenceStrategy[NoOptions]):
+class GridStrategy(SequenceStrategy):
     """Points number 0, s, 2 s, ... modulo the size of the space, where s has no factor in common with the size.
 
     Every point is visited once; s is near the golden section of the size, so that the first points of any number are
     spread evenly. The seed says how many points are left for the end.
     """
-
-    options_type = NoOptions
 
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield the legal points of different programs."""

@@ -14,72 +14,59 @@ from numpy.typing import NDArray
 
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.kriging import Kriging
-from anatune.search.learning.observing import ObservingOptions, ObservingStrategy
+from anatune.search.learning.observing import ObservingStrategy
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
 from anatune.search.strategies.ranked import ModelStrategy
 from anatune.templates import template_named
 from anatune.templates.base.model import Model
 
-__all__ = ["LearnedOptions", "LearnedStrategy", "model_strategy"]
+__all__ = ["LearnedStrategy", "model_strategy"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class LearnedOptions(ObservingOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of the strategy "model" on GPUs and on lists of points, beside those of `ObservingOptions`.
-
-    Attributes
-    ----------
-    num_ranked : int
-        Points of the model's ranking that are candidates.
-    num_drawn, num_kept : int
-        Points drawn from the space; of them, the fastest predicted ones that are candidates.
-    residual_std, length, noise_std, knob_weight : float
-        Prior of the residuals: standard deviation; distance, as a share of the typical one of two points, that reduces
-        what they have in common to exp(-1/2); noise; weight of a tuner's own parameters among the features.
-        Source: replay of the recorded CLBlast and AutoTVM tables, bench/replay/search.py.
-    """
-
-    num_ranked: int = 64
-    num_drawn: int = 20_000
-    num_kept: int = 1_000
-    residual_std: float = 0.4
-    length: float = 0.5
-    noise_std: float = 0.05
-    knob_weight: float = 3.0
-
-
-class LearnedStrategy(ObservingStrategy[LearnedOptions, Scaled]):
+class LearnedStrategy(ObservingStrategy[Scaled]):
     """Asks for the best points of the ranking, corrected after every trial; deterministic for a seed.
 
     The model is corrected already where a saved correction applies.
     """
 
-    options_type = LearnedOptions
+    num_ranked = 64
+    """Points of the model's ranking that are candidates."""
+    num_drawn = 20_000
+    num_kept = 1_000
+    """Points drawn from the space; of them, the fastest predicted ones that are candidates."""
+    residual_std = 0.4
+    length = 0.5
+    noise_std = 0.05
+    knob_weight = 3.0
+    """Prior of the residuals: standard deviation; distance, as a share of the typical one of two points, that reduces
+    what they have in common to exp(-1/2); noise; weight of a tuner's own parameters among the features.
+    Source: replay of the recorded CLBlast and AutoTVM tables, bench/replay/search.py."""
 
     def _begin(self) -> Kriging[Scaled]:
-        return Kriging(SquaredExponential(self.options.residual_std**2, self.options.noise_std), clip=0.5)
+        return Kriging(SquaredExponential(self.residual_std**2, self.noise_std), clip=0.5)
 
     @cached_property
     def _promising(self) -> Integers:
         """The first candidates, in no order."""
-        space, options = self.space, self.options
+        space = self.space
         if space.listed is not None:
             return space.listed
         ranked = self._ranked
-        if ranked is None or len(ranked) < options.num_ranked:
-            ranked = self.model.rank(options.num_ranked, distinct=True).points
-        drawn = space.sample_points(options.num_drawn, self.seed)
+        if ranked is None or len(ranked) < self.num_ranked:
+            ranked = self.model.rank(self.num_ranked, distinct=True).points
+        drawn = space.sample_points(self.num_drawn, self.seed)
         if len(drawn):
-            drawn = drawn[np.argsort(self.model.times(drawn)[0], kind="stable")[: options.num_kept]]
+            drawn = drawn[np.argsort(self.model.times(drawn)[0], kind="stable")[: self.num_kept]]
         return np.unique(np.concatenate([np.asarray(ranked, dtype=np.int64), drawn]), axis=0)
 
     @cached_property
     def _scale(self) -> Scale:
         table = self.model.feature_table(self._promising)
-        weight = np.where([name.startswith("knob_") for name in table.names], self.options.knob_weight, 1.0)
-        return scale_of(table.values, weight, self.options.length)
+        weight = np.where([name.startswith("knob_") for name in table.names], self.knob_weight, 1.0)
+        return scale_of(table.values, weight, self.length)
 
     def _features(self, points: Integers) -> tuple[Floats, Scaled]:
         if not len(points):
@@ -96,10 +83,10 @@ class LearnedStrategy(ObservingStrategy[LearnedOptions, Scaled]):
         return np.unique(np.concatenate(near), axis=0)
 
 
-def model_strategy(model: Model, **settings: Any) -> ObservingStrategy[Any, Any]:
+def model_strategy(model: Model, **settings: Any) -> ObservingStrategy[Any]:
     """Return the default strategy for a model: its template's where the model is as it is, else `LearnedStrategy`."""
     plain = model.space.listed is None and not model.is_corrected
     ranked = plain and template_named(model.space.template).learner == "ranked"
     made: Any = ModelStrategy if ranked else LearnedStrategy
-    strategy: ObservingStrategy[Any, Any] = made(model, **settings)
+    strategy: ObservingStrategy[Any] = made(model, **settings)
     return strategy

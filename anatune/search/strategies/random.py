@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.search.options import NoOptions
 from anatune.search.points import Seen
-from anatune.search.sequence import SequenceStrategy
+from anatune.search.strategy import SequenceStrategy
 
 __all__ = ["RandomStrategy"]
 
@@ -20,10 +19,8 @@ _BARREN = 20
 """Draws of a chunk without a new program after which the space counts as used up."""
 
 
-class RandomStrategy(SequenceStrategy[NoOptions]):
+class RandomStrategy(SequenceStrategy):
     """Legal points drawn uniformly, each program once; deterministic for a seed."""
-
-    options_type = NoOptions
 
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield the points: a shuffle of a small space, draws from a large one."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from anatune.search.learning.features import Features, Similarity, features_of
 from anatune.search.learning.kriging import Kriging
-from anatune.search.learning.observing import ObservingOptions, ObservingStrategy
+from anatune.search.learning.observing import ObservingStrategy
 from anatune.search.neighbours import Moves, first_pool
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["ModelOptions", "ModelStrategy"]
+__all__ = ["ModelStrategy"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,26 +24,14 @@ Floats = NDArray[np.float64]
 _KERNEL = Similarity()
 
 
-class ModelOptions(ObservingOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of the strategy "model" on CPUs, beside those of `ObservingOptions`.
-
-    Attributes
-    ----------
-    num_ranked : int
-        Points of the model's ranking that are in the pool.
-    num_combined : int
-        Points of a neighbourhood that are two steps away.
-    """
-
-    num_ranked: int = 16
-    num_combined: int = 400
-
-
-class ModelStrategy(ObservingStrategy[ModelOptions, Features]):
+class ModelStrategy(ObservingStrategy[Features]):
     """Asks for the best points of the model's ranking, corrected after every trial; deterministic for a seed."""
 
-    options_type = ModelOptions
     model: CpuModel
+    num_ranked = 16
+    """Points of the model's ranking that are in the pool."""
+    num_combined = 400
+    """Points of a neighbourhood that are two steps away."""
 
     def _begin(self) -> Kriging[Features]:
         self._moves = Moves(self.model.space)
@@ -59,7 +47,7 @@ class ModelStrategy(ObservingStrategy[ModelOptions, Features]):
         return similarity.covariance(one, many) / similarity.variance
 
     def _first(self) -> Integers:
-        ranked = self._ranked if self._ranked is not None else self.model.rank(self.options.num_ranked).points
+        ranked = self._ranked if self._ranked is not None else self.model.rank(self.num_ranked).points
         return first_pool(self.model, self._moves, np.asarray(ranked), self.seed)
 
     def _next(self) -> Integers | None:
@@ -72,7 +60,7 @@ class ModelStrategy(ObservingStrategy[ModelOptions, Features]):
 
     def _near(self, point: Integers) -> Integers:
         rng = np.random.default_rng([self.seed, *np.abs(point).tolist()])
-        near = self._moves.neighbours(self.space.encode(point)[0], self.options.num_combined, rng)
+        near = self._moves.neighbours(self.space.encode(point)[0], self.num_combined, rng)
         points = self.space.decode(np.array(sorted(set(map(tuple, near.tolist()))), dtype=np.int64))
         legal: Integers = points[self.model.check(points) == 0]
         return legal

@@ -7,18 +7,14 @@ reduction around them; factors for the other levels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
-from anatune.search.points import Seen
-from anatune.search.repeats import occurrence
-from anatune.search.sequence import SequenceStrategy
+from anatune.search.points import Seen, occurrence
+from anatune.search.strategy import SequenceStrategy
 
-__all__ = ["StructuredOptions", "StructuredStrategy"]
+__all__ = ["StructuredStrategy"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -31,22 +27,7 @@ _ISSUING = (*_ARITHMETIC, "issue_s", "latency_s", "load_s", "shared_s", "spill_s
 """Parts of a prediction that depend on the microkernel: their maximum is what it takes at best."""
 
 
-class StructuredOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the strategy "structured".
-
-    Attributes
-    ----------
-    efficiency : float
-        Microkernels count that reach this share of the best one's speed. Source: [TACO22] Sec. 4.1: 0.8.
-    choices : int
-        Tilings that are drawn for each question, of which the best predicted is asked; as published: one.
-    """
-
-    efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.8
-    choices: Annotated[int, Meta(ge=1)] = 16
-
-
-class StructuredStrategy(SequenceStrategy[StructuredOptions]):
+class StructuredStrategy(SequenceStrategy):
     """Random draws from the structured space; learns nothing from trials.
 
     As published: a microkernel uniformly, then a tiling uniformly. From the model's ranking: its first point; then a
@@ -57,7 +38,10 @@ class StructuredStrategy(SequenceStrategy[StructuredOptions]):
     stand for the paper's permutations.
     """
 
-    options_type = StructuredOptions
+    efficiency = 0.8
+    """Microkernels count that reach this share of the best one's speed. Source: [TACO22] Sec. 4.1: 0.8."""
+    choices = 16
+    """Tilings that are drawn for each question, of which the best predicted is asked; as published: one."""
 
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield the points."""
@@ -72,9 +56,9 @@ class StructuredStrategy(SequenceStrategy[StructuredOptions]):
             points = self._draw(chunk)
             efficiency = self._efficiency(points)
             best = max(best, float(efficiency.max(initial=0.0)))
-            points = points[efficiency >= self.options.efficiency * best]
+            points = points[efficiency >= self.efficiency * best]
             barren, chunk = barren + 1, chunk + 1
-            for point in self._one_of_each(points, chunk):
+            for point in self._in_turns(points, chunk):
                 if met.add(point):
                     barren = 0
                     yield point
@@ -126,7 +110,7 @@ class StructuredStrategy(SequenceStrategy[StructuredOptions]):
         tiles = _products(points, space.columns, groups)
         return np.unique(tiles, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
-    def _one_of_each(self, points: Integers, chunk: int) -> Integers:
+    def _in_turns(self, points: Integers, chunk: int) -> Integers:
         """Return points in turns, one of each microkernel a turn; the best predicted of several unless as published."""
         if not len(points):
             return points
@@ -137,10 +121,10 @@ class StructuredStrategy(SequenceStrategy[StructuredOptions]):
         turns = occurrence(ids)
         if not self.as_published:
             times = self.model.times(points)[0]
-            order = np.lexsort((times, turns // self.options.choices, ids))
+            order = np.lexsort((times, turns // self.choices, ids))
             points, ids = points[order], ids[order]
             turns = occurrence(ids)
-            kept = turns % self.options.choices == 0
+            kept = turns % self.choices == 0
             points, turns = points[kept], turns[kept]
             return points[np.lexsort((self.model.times(points)[0], turns))]
         return points[np.lexsort((ids, turns))]

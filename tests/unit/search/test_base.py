@@ -6,7 +6,7 @@ import pytest
 
 import anatune
 from anatune.api import model
-from anatune.errors import SpaceError, UnknownNameError
+from anatune.errors import UnknownNameError
 from anatune.search.base import STRATEGIES, check_strategy, make_strategy
 from tests.naive_gpu import gpu
 
@@ -36,19 +36,6 @@ def test_the_registry_cannot_be_changed_by_accident():
 def test_unknown_starts_list_the_known_ones():
     with pytest.raises(UnknownNameError, match="start is 'papers', expected one of model, paper"):
         make_strategy("dgd", MODEL, start="papers")
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_unknown_settings_are_refused(name):
-    with pytest.raises(SpaceError, match=r"strategy settings: .*widnow.*; expected some of: "):
-        make_strategy(name, MODEL, options={"widnow": 3})
-
-
-def test_settings_are_checked():
-    with pytest.raises(SpaceError, match="Expected `int` >= 1"):
-        make_strategy("dgd", MODEL, options={"window": 0})
-    with pytest.raises(SpaceError, match="Invalid enum value 'ucp'"):
-        make_strategy("bayes", MODEL, options={"acquisition": "ucp"})
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -6,8 +6,8 @@ import pytest
 import anatune
 from anatune.api import model
 from anatune.search.knobs import knobs_of
-from anatune.search.table import TableModel
 from anatune.templates import make_model
+from bench.replay.table import TableModel
 
 GPU = anatune.hardware("rtx3090")
 CPU = anatune.hardware("xeon_gold_6230r")

@@ -1,10 +1,8 @@
 """A strategy that is a walk: what it waits for, and when it starts over."""
 
-import msgspec
 import numpy as np
 
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.search.options import NoOptions
 from anatune.search.stepwise import Answer, StepwiseStrategy
 from tests.unit.search.worlds import GPU, RANKED
 
@@ -14,8 +12,6 @@ SCHEDULES = [GPU.space.schedule_of(point) for point in POINTS]
 
 class Walking(StepwiseStrategy):
     """Asks for points 0 to 2, then for the three after the best one's number."""
-
-    options_type: type[msgspec.Struct] = NoOptions
 
     def walk(self):
         self.answers = yield POINTS[:3]
@@ -79,8 +75,6 @@ def test_new_points_of_a_draw():
 
 class Wandering(StepwiseStrategy):
     """Asks for two points, then for two more, then waits for what is missing; notes what it receives."""
-
-    options_type: type[msgspec.Struct] = NoOptions
 
     def walk(self):
         self.received = []

@@ -19,6 +19,12 @@ def seconds(point, made=OTHER):
     return float(made.times(point[None, :])[0][0]) * math.exp(wrong)
 
 
+def varied(kind, **settings):
+    """Return a strategy's class with other settings."""
+    assert all(hasattr(kind, name) for name in settings)
+    return type(kind.__name__, (kind,), settings)
+
+
 def search(strategy, trials, measure=seconds, batch=1, made=GPU):
     """Return the points in the order they were asked, and the best time after each."""
     points, best = [], []

@@ -7,8 +7,8 @@ import anatune
 from anatune import api
 from anatune.core.trial import Outcome
 from anatune.errors import RecordError
-from anatune.search.table import TableModel
 from bench.replay.runner import NOT_RECORDED, ReplayRunner
+from bench.replay.table import TableModel
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from scipy import stats
 from anatune.search.knobs import knobs_of
 from anatune.search.stepwise import Answer
 from anatune.search.strategies.droplet import DropletStrategy, is_faster
-from tests.unit.search.worlds import GPU, RANKED, search
+from tests.unit.search.worlds import GPU, RANKED, search, varied
 
 KNOBS = knobs_of(GPU)
 
@@ -38,7 +38,7 @@ def test_neighbours_come_in_batches():
 
 
 def test_descends_and_ends():
-    points, best = search(DropletStrategy(GPU, start="paper", options={"batch": 64}), 5_000, distance)
+    points, best = search(varied(DropletStrategy, published_batch=64)(GPU, start="paper"), 5_000, distance)
     assert best[-1] < 0.6 * best[0]
     last = min(points, key=distance)
     near = KNOBS.neighbours(last, 1)
@@ -56,7 +56,7 @@ def test_too_many_failures_end_it():
     def measure(point):
         return None if KNOBS.indices(point[None, :]).sum() else 1.0
 
-    points, _ = search(DropletStrategy(GPU, start="paper", options={"batch": 2, "most_failed": 3}), 500, measure)
+    points, _ = search(varied(DropletStrategy, published_batch=2, most_failed=3)(GPU, start="paper"), 500, measure)
     assert len(points) == 1 + 2 * 4
 
 
@@ -68,7 +68,7 @@ def test_failures_between_successes_do_not_end_it():
         seen.append(point)
         return None if len(seen) % 4 in (2, 3) else 1.0
 
-    points, _ = search(DropletStrategy(GPU, start="paper", options={"batch": 2, "most_failed": 1}), 30, measure)
+    points, _ = search(varied(DropletStrategy, published_batch=2, most_failed=1)(GPU, start="paper"), 30, measure)
     assert len(points) == len(KNOBS.neighbours(points[0], 1)) + 1
 
 
@@ -97,14 +97,14 @@ def test_noise_does_not_move_it():
     def measure(_):
         return tuple(1.0 + 0.1 * draws.standard_normal(3))
 
-    strategy = DropletStrategy(GPU, start="paper", options={"significance": 1e-6})
+    strategy = varied(DropletStrategy, significance=1e-6)(GPU, start="paper")
     points, _ = search(strategy, 2_000, measure)
     away = np.abs(KNOBS.indices(np.array(points)) - KNOBS.indices(points[0][None, :])).sum(axis=1)
     assert away.max() == 1
 
 
 def test_speculation_fills_a_batch_beyond_the_last_step():
-    strategy = DropletStrategy(GPU, start="paper", options={"batch": 40})
+    strategy = varied(DropletStrategy, published_batch=40)(GPU, start="paper")
     points, _ = search(strategy, 200, distance)
     first = KNOBS.indices(points[0][None, :])[0]
     num_near = len(KNOBS.neighbours(points[0], 1))

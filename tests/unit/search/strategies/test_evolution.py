@@ -5,9 +5,9 @@ import pytest
 
 from anatune.search.base import make_strategy
 from anatune.search.heredity import mutate, roulette, single_point_crossover
-from anatune.search.repeats import distinct
+from anatune.search.points import distinct
 from anatune.search.strategies.evolution import EvolutionStrategy, weighted_neighbours
-from tests.unit.search.worlds import GPU, RANKED, search
+from tests.unit.search.worlds import GPU, RANKED, search, varied
 
 
 def naive(point, known, values, count):
@@ -32,7 +32,7 @@ def test_weighted_neighbours():
 def test_generations():
     strategy = EvolutionStrategy(GPU, start="paper")
     assert len(strategy.ask(500)) == 100
-    strategy = EvolutionStrategy(GPU, start="paper", options={"population": 20})
+    strategy = varied(EvolutionStrategy, population=20)(GPU, start="paper")
     assert len(search(strategy, 20)[0]) == 20
     assert len(strategy.ask(500)) == 6  # 0.3 x 20
 
@@ -47,7 +47,7 @@ def test_the_first_population_follows_the_model():
 
 def test_it_is_ahead_of_random_search():
     for seed in range(2):
-        _, found = search(EvolutionStrategy(GPU, start="paper", seed=seed, options={"population": 40}), 160)
+        _, found = search(varied(EvolutionStrategy, population=40)(GPU, start="paper", seed=seed), 160)
         _, drawn = search(make_strategy("random", GPU, seed=seed), 160)
         assert found[-1] < drawn[-1]
 

@@ -5,7 +5,7 @@ import numpy as np
 from anatune.search.base import make_strategy
 from anatune.search.knobs import knobs_of
 from anatune.search.strategies.gradient import GradientStrategy
-from tests.unit.search.worlds import GPU, RANKED, search, seconds
+from tests.unit.search.worlds import GPU, RANKED, search, seconds, varied
 
 
 def test_as_published_it_measures_64_random_programs_first():
@@ -56,7 +56,7 @@ def test_everything_failing_is_no_obstacle():
 
 def test_what_the_trees_see_is_a_setting():
     searches = [
-        search(GradientStrategy(GPU, start="paper", options={"features": features}), 90)[0]
+        search(varied(GradientStrategy, published_features=features)(GPU, start="paper"), 90)[0]
         for features in ("analytical", "program")
     ]
     published, _ = search(GradientStrategy(GPU, start="paper"), 90)

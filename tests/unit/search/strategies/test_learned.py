@@ -7,8 +7,9 @@ import anatune
 from anatune import api
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import make_strategy
-from anatune.search.strategies.learned import LearnedOptions, LearnedStrategy
-from anatune.search.table import TableModel
+from anatune.search.strategies.learned import LearnedStrategy
+from bench.replay.table import TableModel
+from tests.unit.search.worlds import varied
 
 MATMUL = anatune.matmul(256, 256, 256)
 
@@ -35,7 +36,7 @@ def trial(table, times, schedule, number=0):
 
 
 def search(table, times, trials, **settings):
-    strategy = make_strategy("model", table, **settings)
+    strategy = varied(LearnedStrategy, **settings)(table)
     asked = []
     for number in range(trials):
         found = strategy.ask(1)
@@ -51,7 +52,7 @@ def test_it_is_the_default_strategy_of_lists_and_gpus(table):
 
 
 def test_the_first_question_is_the_best_of_the_ranking(table):
-    (first,) = LearnedStrategy(table, options={"exploration": 0.0}).ask(1)
+    (first,) = varied(LearnedStrategy, exploration=0.0)(table).ask(1)
     assert table.row_of(first) == int(np.argmin(table.times(table.space.points)[0]))
 
 
@@ -83,15 +84,14 @@ def test_failures_keep_it_away_from_points_alike(table, times):
     found = table.feature_table(table.space.points)
     wide = found.values[:, found.names.index("threads")] >= 7.0
     failing = np.where(wide, np.nan, times)
-    careless = search(table, failing, 40, options={"failure_penalty": 0.0})
-    careful = search(table, failing, 40, options={"failure_penalty": 3.0})
+    careless = search(table, failing, 40, failure_penalty=0.0)
+    careful = search(table, failing, 40, failure_penalty=3.0)
     assert wide[careful].sum() < wide[careless].sum()
 
 
 def test_a_gpu_space_is_searched_around_what_is_best():
     model = api.model(MATMUL, anatune.hardware("rtx3090"))
-    options = LearnedOptions(num_ranked=8, num_drawn=200, num_kept=50)
-    strategy = LearnedStrategy(model, options=options)
+    strategy = varied(LearnedStrategy, num_ranked=8, num_drawn=200, num_kept=50)(model)
     seen = set()
     for number in range(12):
         (schedule,) = strategy.ask(1)

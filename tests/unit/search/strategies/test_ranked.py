@@ -12,7 +12,8 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import make_strategy
 from anatune.search.learning.features import features_of
 from anatune.search.neighbours import Moves
-from anatune.search.strategies.ranked import ModelOptions, ModelStrategy
+from anatune.search.strategies.ranked import ModelStrategy
+from tests.unit.search.worlds import varied
 
 CPU = anatune.hardware("xeon_gold_6230r")
 MODEL = model(anatune.matmul(96, 512, 256), CPU)
@@ -82,8 +83,8 @@ def test_failing_microkernels_are_left():
     assert kernels([*failed, *following]) == kernels(following) + 1
 
 
-def test_options_have_an_effect():
-    greedy = ModelStrategy(MODEL, ranked=START, options=ModelOptions(num_first=0, exploration=0.0))
+def test_settings_have_an_effect():
+    greedy = varied(ModelStrategy, num_first=0, exploration=0.0)(MODEL, ranked=START)
     assert kernels(greedy.ask(12)) <= kernels(ModelStrategy(MODEL, ranked=START).ask(12))
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.search.table import TableModel
 from anatune.templates import template_named
+from bench.replay.table import TableModel
 
 CASES = {
     "matmul": ("rtx3090", anatune.matmul(64, 96, 128), None),

@@ -6,7 +6,7 @@ import pytest
 import anatune
 from anatune.api import model
 from anatune.errors import SpaceError
-from anatune.search.table import TableModel, TableSpace
+from bench.replay.table import TableModel, TableSpace
 
 MODEL = model(anatune.matmul(64, 64, 64), anatune.hardware("rtx3090"))
 POINTS = np.unique(MODEL.space.sample_points(50, 0), axis=0)

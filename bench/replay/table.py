@@ -1,6 +1,6 @@
 """A space restricted to a finite list of points, such as those that somebody recorded.
 
-Strategies search it as they search a tile space: `search.knobs` knows how to step through it.
+Strategies search it as they search a tile space: `TableKnobs` is how they step through it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import KDTree
 
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
+from anatune.search.knobs import Knobs, knobs_of
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Evaluation, Guarantee, Model, Progress, Ranking, Rule
 from anatune.templates.base.space import Part, Space, listed
 
-__all__ = ["TableModel", "TableSpace"]
+__all__ = ["TableKnobs", "TableModel", "TableSpace"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
 
 
 class TableSpace(Space):
@@ -174,3 +177,118 @@ class TableModel(Model):
         order = np.argsort(self._evaluation.time_s, kind="stable")[:top_k]
         guarantee = Guarantee("exhaustive", 0.0, self.space.size, 0)
         return Ranking(self.space.points[order], guarantee, self.space.size, {})
+
+
+@knobs_of.register(TableModel)
+class TableKnobs(Knobs):
+    """Knobs of a list of points: the values that occur in it. What is not in the list is snapped to the nearest point.
+
+    Nearest: fewest steps, summed over the knobs. Neighbours of sparse lists are the nearest points.
+    """
+
+    space: TableSpace
+
+    def __init__(self, model: TableModel) -> None:
+        self.model = model
+        self.space = space = model.space
+        columns = dict(space.knobs) or self._factors(space)
+        found = {name: np.unique(column, return_inverse=True) for name, column in columns.items()}
+        kept = {name: both for name, both in found.items() if len(both[0]) > 1}
+        self.names = tuple(kept)
+        self._at: Integers = np.zeros((space.size, 0), dtype=np.int64)
+        if kept:
+            self._at = np.column_stack([both[1].reshape(-1) for both in kept.values()]).astype(np.int64)
+        self._tree = KDTree(self._at) if kept else None
+        self.radices = np.array([len(both[0]) for both in kept.values()], dtype=np.int64)
+        self._genes = self._at if space.knobs else self._tilings(space)
+        self.gene_radices = np.asarray(self._genes.max(axis=0, initial=0) + 1, dtype=np.int64)
+        self._row_of_genes = {row.tobytes(): number for number, row in enumerate(self._genes)}
+        self._row_of_knobs = {row.tobytes(): number for number, row in enumerate(self._at)}
+        self._knobs_of_genes = self._values_of_genes()
+        some = self._at[np.linspace(0, space.size - 1, min(space.size, 16)).astype(np.int64)]
+        counts = [int((np.abs(self._at - row).sum(axis=1) == 1).sum()) for row in some]
+        self._is_sparse = 2 * float(np.median(counts)) < len(self.names)
+
+    @staticmethod
+    def _factors(space: TableSpace) -> dict[str, Integers]:
+        """Return the columns of the points without the outermost factor of each axis."""
+        outer = {f"{axis}.{space.levels[axis][0]}" for axis in space.axes}
+        return {name: space.points[:, at] for at, name in enumerate(space.columns) if name not in outer}
+
+    @staticmethod
+    def _tilings(space: TableSpace) -> Integers:
+        """Return the number of each axis's tiling among those that occur, and of each other choice."""
+        found, at = [], 0
+        for axis in space.axes:
+            width = len(space.levels[axis])
+            found.append(np.unique(space.points[:, at : at + width], axis=0, return_inverse=True)[1].reshape(-1))
+            at += width
+        found += [np.unique(column, return_inverse=True)[1].reshape(-1) for column in space.points[:, at:].T]
+        return np.column_stack(found).astype(np.int64)
+
+    def _values_of_genes(self) -> list[tuple[list[int], Integers]]:
+        """Return for each gene the knobs it decides, and their values for each of its values."""
+        found = []
+        if self.space.knobs:
+            groups = [[name] for name in self.names]
+        else:
+            groups = [[f"{axis}.{level}" for level in self.space.levels[axis]] for axis in self.space.axes]
+            groups += [[name] for name in self.space.columns[sum(map(len, groups)) :]]
+        for gene, group in enumerate(groups):
+            knobs = [at for at, name in enumerate(self.names) if name in group]
+            first = np.unique(self._genes[:, gene], return_index=True)[1]
+            found.append((knobs, self._at[first][:, knobs]))
+        return found
+
+    def _row_numbers(self, points: Integers) -> Integers:
+        return np.array([self.space.row_of(point) for point in points], dtype=np.int64)
+
+    def indices(self, points: Integers) -> Integers:
+        """Return the number of each knob's value, (num_points, K)."""
+        return self._at[self._row_numbers(points)]
+
+    def at(self, indices: Integers) -> tuple[Integers, Booleans]:
+        """Return the nearest points of the list, and True for each."""
+        indices = np.ascontiguousarray(indices, dtype=np.int64)
+        rows = np.array([self._row_of_knobs.get(row.tobytes(), -1) for row in indices], dtype=np.int64)
+        unknown = np.flatnonzero(rows < 0)
+        if len(unknown) and self._tree is not None:
+            rows[unknown] = self._tree.query(indices[unknown], p=1)[1]
+        return self.space.points[rows], np.ones(len(rows), dtype=np.bool_)
+
+    def genes(self, points: Integers) -> Integers:
+        """Return the genes of points, (num_points, G)."""
+        return self._genes[self._row_numbers(points)]
+
+    def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
+        """Return the points with these genes, the nearest ones where there are none."""
+        genes = np.ascontiguousarray(genes, dtype=np.int64)
+        rows = np.array([self._row_of_genes.get(row.tobytes(), -1) for row in genes], dtype=np.int64)
+        points = self.space.points[rows]
+        unknown = np.flatnonzero(rows < 0)
+        if len(unknown):
+            indices = np.zeros((len(unknown), len(self.names)), dtype=np.int64)
+            for gene, (knobs, values) in enumerate(self._knobs_of_genes):
+                indices[:, knobs] = values[genes[unknown, gene]]
+            points[unknown] = self.at(indices)[0]
+        return points, np.ones(len(rows), dtype=np.bool_)
+
+    def neighbours(self, point: Integers, hops: int, seed: Sequence[int] = (0,)) -> Integers:
+        """Return the points of the list that are `hops` knobs away; of a sparse list, that ring of nearest points."""
+        away = np.abs(self._at - self.indices(point[None, :]))
+        distance = away.sum(axis=1)
+        if not self._is_sparse:
+            rows = np.flatnonzero((distance == hops) & (away.max(axis=1, initial=0) == 1))
+        else:
+            order = np.lexsort((np.arange(len(distance)), distance))[1:]
+            size = 2 * len(self.names)
+            first = [0, size, 3 * size, 7 * size]
+            rows = order[first[hops - 1] : first[hops]] if hops < len(first) else order[:0]
+        return self.space.points[rows]
+
+    def values(self, points: Integers) -> Floats:
+        """Return the values that distances are taken of: the tuner's own parameters where they are known."""
+        if not self.space.knobs:
+            return points.astype(np.float64)
+        rows = self._row_numbers(points)
+        return np.column_stack([column[rows] for column in self.space.knobs.values()]).astype(np.float64)
