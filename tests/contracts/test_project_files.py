@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import anatune
+from tests.seeded_faults import FAULTS
 
 ROOT = Path(anatune.__file__).parents[1]
 PAPERS = ("ICS24", "TACO22", "Droplet24", "NoSE", "BO24")
@@ -106,3 +107,8 @@ def test_the_changelog_keeps_its_form():
     kinds = {line.removeprefix("### ") for line in lines if line.startswith("### ")}
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert max(map(len, lines)) <= 130
+
+
+def test_seeded_faults_are_changes_of_code_that_is_there():
+    texts = [path.read_text() for path in (ROOT / "anatune").rglob("*.py")]
+    assert not [fault.name for fault in FAULTS if sum(text.count(fault.old) for text in texts) != 1]
