@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anatune import templates as templates  # they register: a schedule is checked by the template that it names
 from anatune.version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same to Python
@@ -111,7 +110,9 @@ else:  # hidden from type checkers, which would take every name for one that `__
     def _lower(schedule, threads):
         return import_module("anatune.codegen.devices").lower(schedule, threads)
 
-    import_module("anatune.core.templates").LOWERING["lower"] = _lower
+    import_module("anatune.core.templates").LATE.update(
+        templates=lambda: import_module("anatune.templates"), lower=_lower
+    )
 
     def __getattr__(name):
         if name not in _MODULE:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from anatune.arguments import checked_choice
-from anatune.core.templates import REGISTERED
+from anatune.core.templates import known_templates
 from anatune.core.workload.access import ACCUMULATOR_DTYPE
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def admits(accuracy: str, needed: str) -> bool:
 
 def accuracy_of(schedule: Schedule) -> str:
     """Return the accuracy that one has to ask for to get a schedule."""
-    return str(REGISTERED[schedule.template].accuracy_of(schedule))
+    return str(known_templates()[schedule.template].accuracy_of(schedule))
 
 
 def is_plain_sum(template: str) -> bool:
     """Return whether kernels of a template add up the products as the workload says, in whatever order."""
-    return bool(REGISTERED[template].is_plain_sum)
+    return bool(known_templates()[template].is_plain_sum)
 
 
 def error_of(schedule: Schedule) -> float:
@@ -85,7 +85,7 @@ def error_of(schedule: Schedule) -> float:
     0.0 where the arithmetic is a plain sum's, whose bound follows from the workload
     (`measure.run.correctness.tolerance`).
     """
-    return float(REGISTERED[schedule.template].error_of(schedule))
+    return float(known_templates()[schedule.template].error_of(schedule))
 
 
 def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: int = 0) -> float:

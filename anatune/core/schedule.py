@@ -20,7 +20,7 @@ from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.show import html_table
-from anatune.core.templates import LOWERING, REGISTERED
+from anatune.core.templates import LATE, known_templates
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
@@ -152,7 +152,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         anatune.errors.MissingDependencyError
             TVM is not installed.
         """
-        lower = LOWERING["lower"]
+        lower = LATE["lower"]
         return lower(self.check(), self.hardware.most_threads or 1).tvm_schedule()
 
     def describe(self) -> str:
@@ -223,7 +223,7 @@ def _check(schedule: Schedule) -> None:
         raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
     if not isinstance(hardware, GpuSpec | CpuSpec):
         raise SpaceError(f"schedule: hardware is {hardware!r:.60}, expected a GpuSpec or a CpuSpec")
-    templates = tuple(known.name for known in REGISTERED.values() if known.kind == hardware.kind)
+    templates = tuple(known.name for known in known_templates().values() if known.kind == hardware.kind)
     if not isinstance(template, str) or template not in templates:
         raise SpaceError(
             f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"
@@ -232,6 +232,6 @@ def _check(schedule: Schedule) -> None:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping by name")
     try:
-        REGISTERED[template].check(schedule)
+        known_templates()[template].check(schedule)
     except SpaceError as error:
         raise SpaceError(f"schedule of {workload.operator} ({template}): {error}") from None

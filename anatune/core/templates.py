@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LOWERING", "REGISTERED"]
+__all__ = ["LATE", "REGISTERED", "known_templates"]
 
 REGISTERED: dict[str, Any] = {}
 """Name -> `base.template.Template`, the default of each kind of device first; `anatune.templates` registers them."""
-LOWERING: dict[str, Callable[..., Any]] = {}
-""""lower": `codegen.devices.lower`, which ``anatune/__init__.py`` names."""
+LATE: dict[str, Callable[..., Any]] = {}
+"""What ``anatune/__init__.py`` names, and what is imported when it is asked for: "templates" registers them; "lower" is
+`codegen.devices.lower`."""
+
+
+def known_templates() -> dict[str, Any]:
+    """Return every template by its name."""
+    if not REGISTERED:
+        LATE["templates"]()
+    return REGISTERED
