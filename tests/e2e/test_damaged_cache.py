@@ -14,7 +14,7 @@ def test_damaged_compiled_code(new_process, tmp_path):
     assert first.returncode == 0
     folder = tmp_path / _jit.cache_folder().name
     shutil.copytree(Path(os.environ["NUMBA_CACHE_DIR"]) / folder.name, folder)
-    index = next(folder.rglob("cuda.shared_memory.*.nbi"))
+    index = next(folder.rglob("cuda.times.shared_memory.*.nbi"))
     index.write_bytes(index.read_bytes()[:20])
     code = next(folder.rglob("*occupancy.*.nbc"))
     code.write_bytes(b"")

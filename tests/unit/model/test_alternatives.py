@@ -4,7 +4,7 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.report import alternatives as module
+from anatune.model import alternatives as module
 
 
 @pytest.fixture(params=["rtx3090", "xeon_gold_6230r"], scope="module")
