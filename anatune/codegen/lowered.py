@@ -1,4 +1,4 @@
-"""Schedules as TVM modules, whatever device they are for."""
+"""What lowering a schedule gives, on any kind of device."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ __all__ = [
 
 TEMPLATES: dict[str, Template] = REGISTERED
 """Every template by its name. A new one stands in the next line."""
-for _room in (CUDA, PIPELINED, TENSORCORE, THIN, CPU, WINOGRAD, FP16_ACCUMULATION):
-    TEMPLATES[_room.name] = _room
+_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, CPU, WINOGRAD, FP16_ACCUMULATION)
+TEMPLATES.update({room.name: room for room in _ROOMS})  # at once: another thread sees none or all
 
 
 class _Device(Protocol):

@@ -5,7 +5,7 @@ are counted from the innermost one. Nothing names a workload or a device, so tha
 as it can, on another.
 
 A change of the features, of their order, or of the analytical quantities behind them is a new `feature_version` of the
-templates that have them (`core.templates`): saved models of another version are refused.
+templates that have them (`base.template`): saved models of another version are refused.
 """
 
 from __future__ import annotations

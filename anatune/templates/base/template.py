@@ -44,8 +44,8 @@ class Template(ABC):
         model does not ask, its arithmetic is always "standard".
     is_plain_sum : bool
         Whether its kernels add up the products as the workload says, in whatever order: `error_of` is 0 then.
-    learner : str
-        Strategy that tunes by default and learns from each trial (`search.base.STRATEGIES`).
+    learner : {"learned", "ranked"}
+        What tunes by default and learns from each trial: the class of `search.strategies.learned` or of `ranked`.
     feature_version : int
         Of the features of its model's points (`base.features`): corrections learned from another are refused.
     corrections : str or None

@@ -101,25 +101,29 @@ class BaseGpuModel(AnalyticalModel):
 
         Deviates: Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere.
         """
-        row = {name: out[number] for name, number in self.rows.__members__.items() if name != "COUNT"}
-        columns = {name: row[name.upper()] for name in (*self.parts, *self.own_parts) if name != "launch_s"}
+
+        def row(name: str) -> Floats:
+            values: Floats = out[self.rows[name.upper()]]
+            return values
+
+        columns = {name: row(name) for name in (*self.parts, *self.own_parts) if name != "launch_s"}
         columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
         max_warps = float(self.hardware.compute.max_warps_per_sm)
         columns |= {
-            "occupancy": np.minimum(1.0, row["HELD"] * row["WARPS"] / max_warps),  # illegal blocks may be larger
-            "limiter": np.where(row["HELD"] < row["RESIDENT"], float(Limiter.GRID), row["LIMITER"]),
-            "waves": row["WAVES"],
-            "WLP": row["HELD"] * row["WARPS"],
-            "Estimated_Occupancy": np.minimum(1.0, row["RESIDENT"] * row["WARPS"] / max_warps),
-            "Wave_Efficiency": row["WAVES"] / np.ceil(row["WAVES"]),
-            "dram_bytes": row["DRAM_BYTES"],
-            "l2_bytes": row["L2_BYTES"],
-            "registers_per_thread": row["REGISTERS"],
-            "shared_bytes_per_block": row["SHARED_BYTES"],
-            "threads_per_block": row["THREADS"],
-            "blocks": row["BLOCKS"],
-            "blocks_per_sm": row["HELD"],
-            "accumulators_per_thread": row["ACCUMULATORS"],
+            "occupancy": np.minimum(1.0, row("held") * row("warps") / max_warps),  # illegal blocks may be larger
+            "limiter": np.where(row("held") < row("resident"), float(Limiter.GRID), row("limiter")),
+            "waves": row("waves"),
+            "WLP": row("held") * row("warps"),
+            "Estimated_Occupancy": np.minimum(1.0, row("resident") * row("warps") / max_warps),
+            "Wave_Efficiency": row("waves") / np.ceil(row("waves")),
+            "dram_bytes": row("dram_bytes"),
+            "l2_bytes": row("l2_bytes"),
+            "registers_per_thread": row("registers"),
+            "shared_bytes_per_block": row("shared_bytes"),
+            "threads_per_block": row("threads"),
+            "blocks": row("blocks"),
+            "blocks_per_sm": row("held"),
+            "accumulators_per_thread": row("accumulators"),
         }
         return columns | self._own_columns(out)
 

@@ -1,4 +1,4 @@
-"""A workload and a CPU as the arrays that `numerics.cpu` takes, and the constants of the model."""
+"""A workload and a CPU as the arrays that `cpu.times` takes, and the constants of the model."""
 
 from __future__ import annotations
 

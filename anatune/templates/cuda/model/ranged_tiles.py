@@ -36,7 +36,7 @@ ROW = 32
 """Elements whose multiples begin at those of a sector and of every vector, whatever the dtype."""
 MARGIN = 0.01
 """By what share bounds are lowered where rows of a tensor lie along the ranged axis: times may fall there by up to
-0.3 % as rows get longer (tests/unit/model/cuda/test_ranges.py), for sectors that are used in part."""
+0.3 % as rows get longer (tests/unit/templates/cuda/model/test_ranges.py), for sectors that are used in part."""
 SLAB = 131_072
 """Macro choices that are made and bounded together."""
 
