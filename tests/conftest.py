@@ -4,16 +4,15 @@ NUMBA_CACHE_DIR, where it is set, is kept: set it to compile only once over many
 the sources, so an edit is noticed all the same). So is XDG_CACHE_HOME, where cubins go.
 """
 
-import contextlib
 import functools
 import os
 import shutil
 import signal
 import tempfile
-import time
 
 import pytest
 
+from tests import first_runs
 from tests.postgres import PostgresServer
 
 _OWN = "ANATUNE_TEST_CACHE_"
@@ -56,35 +55,9 @@ def _nothing_left():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection():
-    """Compile the models before test files are imported, each in one worker: many files need them at once."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    from anatune.numerics import _jit
-
-    number, count = int(os.environ["PYTEST_XDIST_WORKER"][2:]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    folder = _jit.cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    done = [folder / f"compiled_{hw}" for hw in _MODELS]
-    for mark in done[number::count]:
-        if not mark.exists():
-            hw = mark.name.removeprefix("compiled_")
-            with contextlib.suppress(Exception):  # what fails here fails in a test, too
-                _compile(hw, *_MODELS[hw])
-            mark.touch()
-    until = time.monotonic() + 120.0
-    while not all(mark.exists() for mark in done) and time.monotonic() < until:
-        time.sleep(0.1)
-
-
-_MODELS = {"xeon_gold_6230r": (None, "float32"), "rtx3090": (None, "float32"), "a100": ("tensorcore", "float16")}
-
-
-def _compile(hw, template, dtype):
-    import anatune
-
-    workload = anatune.matmul(64, 64, 64, dtype=dtype)
-    anatune.plan(workload, hw, top_k=1, template=template, correction="none")
-    anatune.space(workload, hw, template=template).sample_points(2, 0)
+    """Compile the models before test files are imported: many files need them at once."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        first_runs.make(int(os.environ["PYTEST_XDIST_WORKER"][2:]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
 
 
 @pytest.hookimpl(optionalhook=True)  # unknown where pytest-xdist is missing or switched off

@@ -1,6 +1,8 @@
 """How the process behaves: start-up, pipes, interrupts, streams."""
 
+import functools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import sys
 import pytest
 
 import anatune as package
+from tests import first_runs
 
 HEAVY = (
     "numba",
@@ -75,19 +78,18 @@ def test_python_dash_m(environment):
 
 
 def test_first_run_says_that_it_compiles(new_process, tmp_path):
-    words = ("plan", "--hw", "xeon_gold_6230r", "relu", "16x16", "--json")
-    variables = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    first, second = new_process(*words, **variables), new_process(*words, **variables)
-    assert first.stderr.startswith("note: compiling the model of cpu kernels (about ")
-    assert str(tmp_path) in first.stderr
-    assert first.stderr.count("\n") == 1
-    assert second.stderr == ""
-    assert first.stdout == second.stdout
-    assert json.loads(first.stdout)["schedules"]
-    # another template's model is compiled when it is used first, and that is said then
-    words = ("plan", "--hw", "xeon_gold_6230r", "conv2d", "1x16x8x8", "16x16x3x3", "--padding", "1", "--json")
-    said = [new_process(*words, **variables).stderr for _ in range(2)]
-    assert [text.count("note: compiling the model of winograd kernels (about 2 s), once") for text in said] == [1, 0]
+    """Of each template's model; in a run with several workers the one that the others wait for."""
+    is_ahead = all(first_runs.said(model) for model in ("cpu", "winograd"))
+    folder = os.environ["NUMBA_CACHE_DIR"] if is_ahead else str(tmp_path)
+    for model in ("cpu", "winograd"):
+        run = functools.partial(new_process, *first_runs.WORDS[model], NUMBA_CACHE_DIR=folder)
+        first, second = first_runs.said(model) if is_ahead else run(), run()
+        (note,) = (line for line in first.stderr.splitlines() if f"the model of {model} kernels (about " in line)
+        assert note.startswith("note: compiling ")
+        assert f", once: kept in {folder}{os.sep}" in note
+        assert second.stderr == ""
+        assert first.stdout == second.stdout
+        assert json.loads(first.stdout)["schedules"]
 
 
 def test_broken_pipe_is_quiet(script, environment):

@@ -122,7 +122,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
         read = lowering.parse_program
         monkeypatch.setattr(lowering, "parse_program", lambda *texts: read(texts[0], without(texts[1], hardware)))
         monkeypatch.setattr(compat, "dot_features", lambda hardware: ())
-    return Device(hardware, dtype, "fp16_accumulation" if name == "avx512_fp16" else "cpu", DEVICES.index((name, dtype)))
+    return Device(
+        hardware, dtype, "fp16_accumulation" if name == "avx512_fp16" else "cpu", DEVICES.index((name, dtype))
+    )
 
 
 def check(workload: Workload, hardware: CpuSpec, template: str = "cpu") -> None:
