@@ -23,13 +23,13 @@ def path(tmp_path):
 
 def trials(records):
     with RecordStore(records) as store:
-        return [one.trial.schedule.key for one in store.trials() if one.trial.source != "compare"]
+        return [record.trial.schedule.key for record in store.trials() if record.trial.source != "compare"]
 
 
 # ---- killed ------------------------------------------------------------------------------------------------
 
 
-def test_killed_and_resumed(script, environment, new_process, path, tmp_path):
+def test_killed_and_resumed(script, environment, anatune, path, tmp_path):
     records, folder = tmp_path / "tuning.sqlite", tmp_path / "model"
     words = ["compile", path, "-o", folder, "--threads", "1", "--records", records]
     process = subprocess.Popen(
@@ -42,15 +42,15 @@ def test_killed_and_resumed(script, environment, new_process, path, tmp_path):
     process.communicate()
     before = trials(records)
     assert before
-    left = {one.name for one in tmp_path.iterdir() if not one.name.startswith("tuning.sqlite")}
+    left = {entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("tuning.sqlite")}
     assert left == {"model.onnx"}
-    done = new_process(*words, "--trials", len(before) + 2, "--resume")
+    done = anatune(*words, "--trials", len(before) + 2, "--resume")
     assert done.returncode == 0, done.stderr
     after = trials(records)
     assert after[: len(before)] == before
     assert len(after) == len(set(after)) == len(before) + 2
     assert "measured when it was compiled: " in " ".join(done.stdout.split())
-    again = new_process(*words, "--trials", len(after))
+    again = anatune(*words, "--trials", len(after))
     assert again.returncode == 0, again.stderr  # its trials are all in the file: none is measured
     assert trials(records) == after
 

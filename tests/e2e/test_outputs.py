@@ -180,13 +180,16 @@ def test_a_table_of_records_is_replaced_by_its_like_only(written, tmp_path):
 
 def test_files_of_tuning_are_replaced_by_their_like(written, tmp_path):
     pytest.importorskip("tvm")
-    for option in ("tune --output", "tune --html"):
-        for _ in range(2):
-            assert written(FILES[option], tmp_path / "file").returncode == 0
-        (tmp_path / "file").rename(tmp_path / option.split()[1])
-        refused(written(FILES[option], "/dev/full"))
-    refused(written(FILES["tune --html"], tmp_path / "--output"))
-    refused(written(FILES["tune --output"], tmp_path / "--html"))
+    schedules, page = tmp_path / "schedules.json", tmp_path / "page.html"
+    for _ in range(2):
+        assert written((*FILES["tune --output"], schedules, "--html"), page).returncode == 0
+    for option, place in (
+        ("--output", page),
+        ("--html", schedules),
+        ("--output", "/dev/full"),
+        ("--html", "/dev/full"),
+    ):
+        refused(written(FILES[f"tune {option}"], place))
 
 
 def test_an_export_replaces_the_files_of_its_name_in_every_form(anatune, tmp_path):

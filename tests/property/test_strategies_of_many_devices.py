@@ -67,7 +67,7 @@ def lived(strategy, made, devices, trials, rng, lost=0.0):
     return asked, idle
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(sorted(STRATEGIES)),
     start=st.sampled_from(STARTS),
