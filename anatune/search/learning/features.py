@@ -125,7 +125,7 @@ def features_of(model: CpuModel, points: Integers) -> tuple[Floats, Features]:
             count = factors.get(level, np.ones(len(points), dtype=np.int64))
             trips[level][axis] = np.maximum(count, calls) if level == "l1" else count
     raw = model.raw(points)
-    times = raw[:, CpuCol.TIME_S]
+    times = raw[:, CpuCol.TIME_S.row]
     packs = points[:, [column[f"pack.{tensor}"] for tensor in space.packable]]
     loops = [
         _innermost(space.orders[level], points[:, column[f"order.{level}"]], trips[level]) for level in ORDER_LEVELS
@@ -133,7 +133,7 @@ def features_of(model: CpuModel, points: Integers) -> tuple[Floats, Features]:
     features = Features(
         kernel=np.log2(np.column_stack([*kernel, unroll])),
         tiles=np.log2(np.column_stack(extents)),
-        shares=raw[:, list(_PARTS)] / times[:, None],
+        shares=raw[:, [part.row for part in _PARTS]] / times[:, None],
         packs=packs,
         loops=np.column_stack([*loops, points[:, column["parallel"]]]),
     )

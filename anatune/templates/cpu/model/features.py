@@ -21,24 +21,24 @@ def cpu_features(model: CpuScoring, points: NDArray[np.int64]) -> FeatureTable:
     """Return the features of CPU points: time shares, cache tiles over caches, the microkernel."""
     rules, times, raw = model.raw_columns(points)
     compute, machine = model.hardware.compute, model.machine
-    columns = {f"share_{part[:-2].lower()}": raw[CpuCol[part]] / times for part in _PARTS}
-    columns["share_core"] = raw[CpuCol.CORE_S] / times
-    columns["share_memory"] = raw[CpuCol.MEMORY_S] / times
-    columns["share_start"] = raw[CpuCol.START_S] / times
+    columns = {f"share_{part[:-2].lower()}": raw[CpuCol[part].row] / times for part in _PARTS}
+    columns["share_core"] = raw[CpuCol.CORE_S.row] / times
+    columns["share_memory"] = raw[CpuCol.MEMORY_S.row] / times
+    columns["share_start"] = raw[CpuCol.START_S.row] / times
     sizes = [*machine.size_bytes.tolist(), *[float(machine.size_bytes[-1])] * 3][:3]
     for level, size in enumerate(sizes, start=1):
-        columns[f"l{level}_tile"] = log2(raw[CpuCol[f"L{level}_TILE_BYTES"]] / size)
+        columns[f"l{level}_tile"] = log2(raw[CpuCol[f"L{level}_TILE_BYTES"].row] / size)
         columns[f"l{level}_traffic"] = log2(
-            raw[CpuCol[f"L{level}_BYTES"]] / (model.workload.num_points * DTYPE_BYTES[model.workload.dtype])
+            raw[CpuCol[f"L{level}_BYTES"].row] / (model.workload.num_points * DTYPE_BYTES[model.workload.dtype])
         )
     columns |= {
-        "threads": raw[CpuCol.THREADS] / compute.num_cores,
-        "busiest": raw[CpuCol.SHARE] * compute.num_cores,
-        "chunks": log2(raw[CpuCol.CHUNKS] / compute.num_cores),
-        "accumulators": raw[CpuCol.ACCUMULATORS] / compute.num_vector_registers,
-        "registers": raw[CpuCol.REGISTERS] / compute.num_vector_registers,
-        "steps": log2(raw[CpuCol.STEPS]),
-        "unrolled": log2(raw[CpuCol.UNROLLED_FMA]),
+        "threads": raw[CpuCol.THREADS.row] / compute.num_cores,
+        "busiest": raw[CpuCol.SHARE.row] * compute.num_cores,
+        "chunks": log2(raw[CpuCol.CHUNKS.row] / compute.num_cores),
+        "accumulators": raw[CpuCol.ACCUMULATORS.row] / compute.num_vector_registers,
+        "registers": raw[CpuCol.REGISTERS.row] / compute.num_vector_registers,
+        "steps": log2(raw[CpuCol.STEPS.row]),
+        "unrolled": log2(raw[CpuCol.UNROLLED_FMA.row]),
     }
     return table_of(times, rules, columns | _shape(model, points))
 

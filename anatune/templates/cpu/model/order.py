@@ -32,7 +32,7 @@ def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
     `raw` is what ``model.raw`` says of them.
     """
     space, nest = model.space, model.nest
-    steps = np.floor(np.log(raw[:, CpuCol.TIME_S]) / STEP)
+    steps = np.floor(np.log(raw[:, CpuCol.TIME_S.row]) / STEP)
     size = len(points)
     ones = np.ones(size, dtype=np.int64)
 
@@ -59,7 +59,7 @@ def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
             packs += tie * points[:, c]
     order = nest.order_columns.tolist()
     parts = [
-        steps, packs, points[:, nest.simd[2]], -raw[:, CpuCol.ACCUMULATORS],
+        steps, packs, points[:, nest.simd[2]], -raw[:, CpuCol.ACCUMULATORS.row],
         np.maximum(unroll, UNROLLED) / np.minimum(unroll, UNROLLED), -inner.astype(float).prod(axis=1),
         inner, calls, kernel, points[:, order[3]],
         -middle.astype(float).prod(axis=1), middle, -chunk.astype(float).prod(axis=1), chunk,
@@ -144,7 +144,7 @@ class FirstPoints:
             inside &= [tuple(key[1:]) <= end for key in keys.tolist()]
         order = np.flatnonzero(inside)
         order = order[np.lexsort(keys[order].T[::-1])]
-        points, times = points[order], raw[order, CpuCol.TIME_S].tolist()
+        points, times = points[order], raw[order, CpuCol.TIME_S.row].tolist()
         chosen = []
         for at, nest in enumerate(loop_nests(self._model.space, points)):
             if nest in self._nests:

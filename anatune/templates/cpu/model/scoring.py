@@ -18,7 +18,7 @@ from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Rule, Scores, Shown
 from anatune.templates.cpu.model.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, pack_machine, pack_nest
 from anatune.templates.cpu.space import CpuSpace
-from anatune.templates.cpu.times.columns import CpuCol, new_chunk
+from anatune.templates.cpu.times.columns import NUM_RESULTS, CpuCol, new_chunk
 from anatune.templates.cpu.times.point import run_points
 
 __all__ = ["COLUMNS", "PARTS", "CpuScoring"]
@@ -28,7 +28,7 @@ PARTS = (
 )  # fmt: skip
 """Parts of a prediction, seconds. fma .. issue bind the microkernel's steps (the largest counts), overhead_s is added
 to them; l2_s, l3_s, dram_s are the transfers that come from there."""
-COLUMNS = tuple(col.name.lower() for col in CpuCol if col < CpuCol.RULE and col != CpuCol.TIME_S)
+COLUMNS = tuple(column.name.lower() for column in CpuCol if CpuCol.TIME_S < column < CpuCol.RULE)
 """Names of `Evaluation.columns` that come straight from `cpu.times.point.run_points`."""
 
 
@@ -98,7 +98,7 @@ class CpuScoring(AnalyticalModel):
         return float(self.nest.inside_share.prod()) * self.workload.flop
 
     def raw(self, points: Points) -> Floats:
-        """Score points: (num_points, CpuCol.NUM_RESULTS) float64, a column for each of the first `CpuCol`."""
+        """Score points: (num_points, NUM_RESULTS) float64, a column for each result of `CpuCol`."""
         return self._run(points, PREDICT, full=True)[2].T
 
     def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
@@ -109,7 +109,7 @@ class CpuScoring(AnalyticalModel):
             points.shape[1], self.nest.uses.shape[1], self.nest.uses.shape[0], len(self.machine.size_bytes)
         )
         rules, times = np.empty(size, dtype=np.int64), np.empty(size)
-        columns = np.empty((int(CpuCol.NUM_RESULTS), size) if full else (0, 0))
+        columns = np.empty((NUM_RESULTS, size) if full else (0, 0))
         run_points(points, task, self.nest, self.machine, chunk, rules, times, columns)
         return rules, times, columns
 
@@ -119,7 +119,7 @@ class CpuScoring(AnalyticalModel):
         `COLUMNS` (seconds, bytes, counts), "gflop_per_s", "occupancy", "waves", "<level>_over_bound" (traffic over the
         I/O lower bound) and the features "fma_share", "intensity_l1" .. (FLOP/byte).
         """
-        columns = {name: out[CpuCol[name.upper()]] for name in COLUMNS}
+        columns = {name: out[row] for row, name in enumerate(COLUMNS, start=CpuCol.TIME_S.row + 1)}
         work = self.workload.flop or self.workload.num_points
         cores = self.hardware.compute.num_cores
         columns["gflop_per_s"] = self.workload.flop / time_s / 1e9

@@ -6,99 +6,121 @@ chunk of a batch computes some leftovers that nobody reads.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 import numpy as np
 
 from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints, float_rows
 
-__all__ = ["CpuChunk", "CpuCol", "new_chunk"]
+__all__ = ["NUM_RESULTS", "CpuChunk", "CpuCol", "new_chunk"]
 
 
 class CpuCol(IntEnum):
-    """Blocks of CHUNK_SIZE entries in CpuChunk.values; up to RULE they are results, see `cpu.model.model.COLUMNS`."""
+    """Where the columns of a chunk begin in `CpuChunk.values`; up to RULE they are results, see `cpu.model.scoring`.
 
-    TIME_S = 0
-    FMA_S = 1
-    LOAD_S = 2
-    LATENCY_S = 3
-    ISSUE_S = 4
-    OVERHEAD_S = 5
-    CORE_S = 6
-    MEMORY_S = 7
-    PACKING_S = 8
-    START_S = 9
-    L2_S = 10
+    Compiled code reads entry `i` of a column as ``values[CpuCol.X + i]``: a constant offset from one address, so that
+    the compiler knows that columns do not overlap.
+    """
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        """Return where the next column begins, behind the `count` columns so far."""
+        return count * CHUNK_SIZE
+
+    @property
+    def row(self) -> int:
+        """Row of a result in what `point.run_points` fills."""
+        return self.value // CHUNK_SIZE
+
+    TIME_S = auto()
+    FMA_S = auto()
+    LOAD_S = auto()
+    LATENCY_S = auto()
+    ISSUE_S = auto()
+    OVERHEAD_S = auto()
+    CORE_S = auto()
+    MEMORY_S = auto()
+    PACKING_S = auto()
+    START_S = auto()
+    L2_S = auto()
     """This and the next two: transfers into L1, L2, L3, by where they come from."""
-    L3_S = 11
-    DRAM_S = 12
-    L1_BYTES = 13
+    L3_S = auto()
+    DRAM_S = auto()
+    L1_BYTES = auto()
     """This and the next two: bytes that enter L1, L2, L3."""
-    L2_BYTES = 14
-    L3_BYTES = 15
-    THREADS = 16
-    SHARE = 17
+    L2_BYTES = auto()
+    L3_BYTES = auto()
+    THREADS = auto()
+    SHARE = auto()
     """Share of all work that the busiest thread does."""
-    CHUNKS = 18
-    ACCUMULATORS = 19
-    REGISTERS = 20
-    STEPS = 21
-    UNROLLED_FMA = 22
-    L1_TILE_BYTES = 23
-    L2_TILE_BYTES = 24
-    L3_TILE_BYTES = 25
-    RULE = 26
-    NUM_RESULTS = 27
+    CHUNKS = auto()
+    ACCUMULATORS = auto()
+    REGISTERS = auto()
+    STEPS = auto()
+    UNROLLED_FMA = auto()
+    L1_TILE_BYTES = auto()
+    L2_TILE_BYTES = auto()
+    L3_TILE_BYTES = auto()
+    RULE = auto()
     # the microkernel
-    PARALLEL = 27
-    PAIRS = 28
+    PARALLEL = auto()
+    PAIRS = auto()
     """Axes other than the SIMD axis that a pair of microkernels covers."""
-    PAIR_AXIS = 29
+    PAIR_AXIS = auto()
     """The last of them, or -1."""
-    UNROLL = 30
-    TILES = 31
+    UNROLL = auto()
+    TILES = auto()
     """Calls of each kind of microkernel in the pair."""
-    PARTIAL = 32
-    SMALL_ROWS_CALLS = 33
-    LARGE_ROWS_CALLS = 34
-    SMALL_VECTORS = 35
+    PARTIAL = auto()
+    SMALL_ROWS_CALLS = auto()
+    LARGE_ROWS_CALLS = auto()
+    SMALL_VECTORS = auto()
     """Vectors of the smaller microkernel; the larger one has one more."""
-    SMALL_VECTORS_CALLS = 36
-    LARGE_VECTORS_CALLS = 37
-    ROWS = 38
-    OWN = 39
-    VECTOR_LOADS = 40
+    SMALL_VECTORS_CALLS = auto()
+    LARGE_VECTORS_CALLS = auto()
+    ROWS = auto()
+    OWN = auto()
+    VECTOR_LOADS = auto()
     """Loads for each vector of the microkernel."""
-    VECTORS_HELD = 41
+    VECTORS_HELD = auto()
     """Held registers for each vector of the microkernel; the next: besides."""
-    HELD = 42
-    BROADCAST = 43
-    RELOADED = 44
+    HELD = auto()
+    BROADCAST = auto()
+    RELOADED = auto()
     """Loads for a result vector."""
-    CYCLES = 45
-    INSIDE = 46
+    CYCLES = auto()
+    INSIDE = auto()
     """Share of the steps that is left when padding is left out."""
-    PADDING = 47
+    PADDING = auto()
     """Cycles of padded copies; work space of their tensor."""
-    OWN_COPY = 48
+    OWN_COPY = auto()
     # footprints
-    RUN = 49
+    RUN = auto()
     """Contiguous elements: the last dimension, and those before it while the later ones are whole."""
-    ROW_COUNT = 50
-    IS_OPEN = 51
-    IS_SHORT = 52
+    ROW_COUNT = auto()
+    IS_OPEN = auto()
+    IS_SHORT = auto()
     """1 where the last dimension is cut: rows are its size apart."""
-    SPAN = 53
-    TOUCHED = 54
-    BYTES = 55
-    SPREAD = 56
+    SPAN = auto()
+    TOUCHED = auto()
+    BYTES = auto()
+    SPREAD = auto()
     """Rows that may collide in few sets of a cache."""
-    MOVED = 57
-    WRITTEN = 58
+    MOVED = auto()
+    WRITTEN = auto()
     """Those of them that are written back."""
-    OUTSIDE = 59
-    COUNT = 60
+    OUTSIDE = auto()
+    # copies
+    COPY_S = auto()
+    """Seconds to bring a byte in from the first cache that holds the copy."""
+    COPY_BYTES = auto()
+    IS_BEYOND = auto()
+    """1 while no cache so far holds it."""
+
+
+NUM_RESULTS = CpuCol.RULE.row + 1
+"""Columns that are results."""
 
 
 class CpuChunk(NamedTuple):
@@ -140,7 +162,7 @@ class CpuChunk(NamedTuple):
     held: Floats
     """(3, points): bytes that the tiles of l1, l2, l3 occupy of L1, L2, L3."""
     values: Floats
-    """(CpuCol.COUNT * points,): block `c` begins at ``c * CHUNK_SIZE``."""
+    """(columns * points,): see `CpuCol`."""
 
 
 def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int) -> CpuChunk:
@@ -163,5 +185,5 @@ def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int
         traffic=float_rows(num_levels),
         timed=float_rows(num_levels),
         held=float_rows(3),
-        values=np.zeros(int(CpuCol.COUNT) * CHUNK_SIZE),
+        values=np.zeros(len(CpuCol) * CHUNK_SIZE),
     )

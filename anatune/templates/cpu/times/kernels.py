@@ -13,39 +13,6 @@ from anatune.templates.cpu.times.nest import CpuCore, CpuNest, leaves_out_paddin
 __all__ = ["core_columns", "load_points"]
 
 _N = CHUNK_SIZE
-_FMA = int(CpuCol.FMA_S) * _N
-_LOAD = int(CpuCol.LOAD_S) * _N
-_LATENCY = int(CpuCol.LATENCY_S) * _N
-_ISSUE = int(CpuCol.ISSUE_S) * _N
-_OVERHEAD = int(CpuCol.OVERHEAD_S) * _N
-_CHUNKS = int(CpuCol.CHUNKS) * _N
-_ACCUMULATORS = int(CpuCol.ACCUMULATORS) * _N
-_REGISTERS = int(CpuCol.REGISTERS) * _N
-_STEPS = int(CpuCol.STEPS) * _N
-_UNROLLED = int(CpuCol.UNROLLED_FMA) * _N
-_RULE = int(CpuCol.RULE) * _N
-_PARALLEL = int(CpuCol.PARALLEL) * _N
-_PAIRS = int(CpuCol.PAIRS) * _N
-_PAIR_AXIS = int(CpuCol.PAIR_AXIS) * _N
-_UNROLL = int(CpuCol.UNROLL) * _N
-_TILES = int(CpuCol.TILES) * _N
-_PARTIAL = int(CpuCol.PARTIAL) * _N
-_SMALL_ROWS_CALLS = int(CpuCol.SMALL_ROWS_CALLS) * _N
-_LARGE_ROWS_CALLS = int(CpuCol.LARGE_ROWS_CALLS) * _N
-_SMALL_VECTORS = int(CpuCol.SMALL_VECTORS) * _N
-_SMALL_VECTORS_CALLS = int(CpuCol.SMALL_VECTORS_CALLS) * _N
-_LARGE_VECTORS_CALLS = int(CpuCol.LARGE_VECTORS_CALLS) * _N
-_ROWS = int(CpuCol.ROWS) * _N
-_OWN = int(CpuCol.OWN) * _N
-_VECTOR_LOADS = int(CpuCol.VECTOR_LOADS) * _N
-_VECTORS_HELD = int(CpuCol.VECTORS_HELD) * _N
-_HELD = int(CpuCol.HELD) * _N
-_BROADCAST = int(CpuCol.BROADCAST) * _N
-_RELOADED = int(CpuCol.RELOADED) * _N
-_CYCLES = int(CpuCol.CYCLES) * _N
-_INSIDE = int(CpuCol.INSIDE) * _N
-_PADDING = int(CpuCol.PADDING) * _N
-_COPY = int(CpuCol.OWN_COPY) * _N
 
 
 @jit_helper
@@ -57,10 +24,10 @@ def load_points(points: Ints, start: int, n: int, nest: CpuNest, c: CpuChunk) ->
             c.raw[column, i] = points[start + min(i, n - 1), column]
     parallel = nest.simd[2]
     for i in range(_N):
-        v[_CHUNKS + i] = 1.0
-        v[_PARALLEL + i] = c.raw[parallel, i]
-        v[_PAIRS + i] = 0.0
-        v[_PAIR_AXIS + i] = -1.0
+        v[CpuCol.CHUNKS + i] = 1.0
+        v[CpuCol.PARALLEL + i] = c.raw[parallel, i]
+        v[CpuCol.PAIRS + i] = 0.0
+        v[CpuCol.PAIR_AXIS + i] = -1.0
     lanes = float(nest.simd[1])
     for a in range(nest.extents.shape[0]):
         outer, l1, kernel, pair = nest.columns[a, 0], nest.columns[a, 3], nest.columns[a, 4], nest.columns[a, 5]
@@ -75,9 +42,9 @@ def load_points(points: Ints, start: int, n: int, nest: CpuNest, c: CpuChunk) ->
             c.inner[a, i] = inner
             units = math.floor(math.ceil(inner / unit) / c.calls[a, i])
             c.small[a, i] = units if is_pair > 0.0 else math.ceil(c.raw[kernel, i] / unit)
-            v[_PAIRS + i] += is_pair * other
-            v[_PAIR_AXIS + i] = float(a) if is_pair * other > 0.0 else v[_PAIR_AXIS + i]
-            v[_CHUNKS + i] *= c.raw[outer, i] if outer >= 0 else 1.0
+            v[CpuCol.PAIRS + i] += is_pair * other
+            v[CpuCol.PAIR_AXIS + i] = float(a) if is_pair * other > 0.0 else v[CpuCol.PAIR_AXIS + i]
+            v[CpuCol.CHUNKS + i] *= c.raw[outer, i] if outer >= 0 else 1.0
     for x in range(nest.uses.shape[0]):
         flag = nest.pack_columns[x]
         for i in range(_N):
@@ -89,12 +56,12 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
     """Fill the number of steps, tiles and calls of each kind of microkernel, and clear the sums over them."""
     v = c.values
     for i in range(_N):
-        v[_STEPS + i] = 1.0
-        v[_UNROLL + i] = 1.0
-        v[_TILES + i] = 1.0
-        v[_PARTIAL + i] = 0.0
-        v[_SMALL_ROWS_CALLS + i] = 1.0
-        v[_LARGE_ROWS_CALLS + i] = 0.0
+        v[CpuCol.STEPS + i] = 1.0
+        v[CpuCol.UNROLL + i] = 1.0
+        v[CpuCol.TILES + i] = 1.0
+        v[CpuCol.PARTIAL + i] = 0.0
+        v[CpuCol.SMALL_ROWS_CALLS + i] = 1.0
+        v[CpuCol.LARGE_ROWS_CALLS + i] = 0.0
     for a in range(nest.extents.shape[0]):
         extent = float(nest.extents[a])
         if nest.is_reduction[a]:
@@ -102,19 +69,19 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
             group = float(nest.group[1]) if a == nest.group[0] else 1.0
             for i in range(_N):
                 inner = c.inner[a, i]
-                v[_TILES + i] *= extent / inner
-                v[_PARTIAL + i] = 1.0 if inner < extent else v[_PARTIAL + i]
-                v[_STEPS + i] *= c.calls[a, i] if is_simd else steps_of(inner, c.small[a, i], group)
-                v[_UNROLL + i] *= 1.0 if is_simd else math.ceil(c.small[a, i] / group)
+                v[CpuCol.TILES + i] *= extent / inner
+                v[CpuCol.PARTIAL + i] = 1.0 if inner < extent else v[CpuCol.PARTIAL + i]
+                v[CpuCol.STEPS + i] *= c.calls[a, i] if is_simd else steps_of(inner, c.small[a, i], group)
+                v[CpuCol.UNROLL + i] *= 1.0 if is_simd else math.ceil(c.small[a, i] / group)
         else:
             is_rows = a != nest.simd[0]
             for i in range(_N):
                 calls = c.calls[a, i]
                 larger = c.inner[a, i] - c.small[a, i] * calls
-                is_last = v[_PAIR_AXIS + i] == float(a)
-                v[_SMALL_ROWS_CALLS + i] = calls - larger if is_last else v[_SMALL_ROWS_CALLS + i]
-                v[_LARGE_ROWS_CALLS + i] = larger if is_last else v[_LARGE_ROWS_CALLS + i]
-                v[_TILES + i] *= extent / c.inner[a, i] * (calls if is_rows and not is_last else 1.0)
+                is_last = v[CpuCol.PAIR_AXIS + i] == float(a)
+                v[CpuCol.SMALL_ROWS_CALLS + i] = calls - larger if is_last else v[CpuCol.SMALL_ROWS_CALLS + i]
+                v[CpuCol.LARGE_ROWS_CALLS + i] = larger if is_last else v[CpuCol.LARGE_ROWS_CALLS + i]
+                v[CpuCol.TILES + i] *= extent / c.inner[a, i] * (calls if is_rows and not is_last else 1.0)
     axis = nest.simd[0]
     lanes = float(nest.simd[1])
     is_reduction = nest.is_reduction[axis] == 1
@@ -122,19 +89,19 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
         calls, small = c.calls[axis, i], c.small[axis, i]
         larger = (math.ceil(c.inner[axis, i] / lanes) - small * calls) * c.is_pair[axis, i]
         # calls along a summed SIMD axis are steps of one kernel
-        v[_SMALL_VECTORS + i] = small + (1.0 if larger > 0.0 and is_reduction else 0.0)
-        v[_SMALL_VECTORS_CALLS + i] = 1.0 if is_reduction else calls - larger
-        v[_LARGE_VECTORS_CALLS + i] = 0.0 if is_reduction else larger
+        v[CpuCol.SMALL_VECTORS + i] = small + (1.0 if larger > 0.0 and is_reduction else 0.0)
+        v[CpuCol.SMALL_VECTORS_CALLS + i] = 1.0 if is_reduction else calls - larger
+        v[CpuCol.LARGE_VECTORS_CALLS + i] = 0.0 if is_reduction else larger
     for i in range(_N):
-        v[_CYCLES + i] = 0.0
-        v[_FMA + i] = 0.0
-        v[_LOAD + i] = 0.0
-        v[_LATENCY + i] = 0.0
-        v[_ISSUE + i] = 0.0
-        v[_OVERHEAD + i] = 0.0
-        v[_ACCUMULATORS + i] = 0.0
-        v[_REGISTERS + i] = 0.0
-        v[_UNROLLED + i] = 0.0
+        v[CpuCol.CYCLES + i] = 0.0
+        v[CpuCol.FMA_S + i] = 0.0
+        v[CpuCol.LOAD_S + i] = 0.0
+        v[CpuCol.LATENCY_S + i] = 0.0
+        v[CpuCol.ISSUE_S + i] = 0.0
+        v[CpuCol.OVERHEAD_S + i] = 0.0
+        v[CpuCol.ACCUMULATORS + i] = 0.0
+        v[CpuCol.REGISTERS + i] = 0.0
+        v[CpuCol.UNROLLED_FMA + i] = 0.0
 
 
 @jit_helper
@@ -142,9 +109,9 @@ def _padding(nest: CpuNest, c: CpuChunk) -> None:
     """Fill INSIDE and PADDING: the same as `cpu.times.microkernel` computes for single tiles."""
     v = c.values
     for i in range(_N):
-        v[_INSIDE + i] = 1.0
-        v[_PADDING + i] = 0.0
-        v[_COPY + i] = -1.0
+        v[CpuCol.INSIDE + i] = 1.0
+        v[CpuCol.PADDING + i] = 0.0
+        v[CpuCol.OWN_COPY + i] = -1.0
     for p in range(nest.padding.shape[0]):
         x, a, r = nest.padding[p, 0], nest.padding[p, 1], nest.padding[p, 2]
         axis, window = max(a, 0), max(r, 0)
@@ -156,10 +123,10 @@ def _padding(nest: CpuNest, c: CpuChunk) -> None:
                 c.inner[axis, i], axis_extent, c.raw[axis_kernel, i], c.inner[window, i], window_extent,
                 c.raw[window_kernel, i],
             )  # fmt: skip
-            v[_INSIDE + i] *= share if leaves_out else 1.0
-            is_new = not leaves_out and c.packed[x, i] == 0.0 and v[_COPY + i] != float(x)
-            v[_PADDING + i] += copy if is_new else 0.0
-            v[_COPY + i] = float(x) if is_new else v[_COPY + i]
+            v[CpuCol.INSIDE + i] *= share if leaves_out else 1.0
+            is_new = not leaves_out and c.packed[x, i] == 0.0 and v[CpuCol.OWN_COPY + i] != float(x)
+            v[CpuCol.PADDING + i] += copy if is_new else 0.0
+            v[CpuCol.OWN_COPY + i] = float(x) if is_new else v[CpuCol.OWN_COPY + i]
 
 
 @jit_helper
@@ -168,39 +135,39 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
     v = c.values
     axis = nest.simd[0]
     for i in range(_N):
-        v[_VECTOR_LOADS + i] = 0.0
-        v[_VECTORS_HELD + i] = 0.0
-        v[_HELD + i] = 0.0
-        v[_BROADCAST + i] = 0.0
+        v[CpuCol.VECTOR_LOADS + i] = 0.0
+        v[CpuCol.VECTORS_HELD + i] = 0.0
+        v[CpuCol.HELD + i] = 0.0
+        v[CpuCol.BROADCAST + i] = 0.0
     result = nest.vector_loads.shape[0] - 1
     for x in range(-1, result):  # first the product of all rows
         for i in range(_N):
-            v[_OWN + i] = 1.0
+            v[CpuCol.OWN + i] = 1.0
         for a in range(nest.extents.shape[0]):
             if nest.is_reduction[a] or a == axis or (x >= 0 and not nest.uses[x, a]):
                 continue
             for i in range(_N):
-                v[_OWN + i] *= c.small[a, i] + (large if v[_PAIR_AXIS + i] == float(a) else 0.0)
+                v[CpuCol.OWN + i] *= c.small[a, i] + (large if v[CpuCol.PAIR_AXIS + i] == float(a) else 0.0)
         if x < 0:
             for i in range(_N):
-                v[_ROWS + i] = v[_OWN + i]
+                v[CpuCol.ROWS + i] = v[CpuCol.OWN + i]
         elif nest.uses[x, axis]:
             each = nest.vector_loads[x]
             for i in range(_N):
-                own = v[_OWN + i]
-                v[_VECTOR_LOADS + i] += own if c.packed[x, i] > 0.0 else own * each
-                v[_VECTORS_HELD + i] += own if own < v[_ROWS + i] else 0.0
-                v[_HELD + i] += 0.0 if own < v[_ROWS + i] else 1.0
+                own = v[CpuCol.OWN + i]
+                v[CpuCol.VECTOR_LOADS + i] += own if c.packed[x, i] > 0.0 else own * each
+                v[CpuCol.VECTORS_HELD + i] += own if own < v[CpuCol.ROWS + i] else 0.0
+                v[CpuCol.HELD + i] += 0.0 if own < v[CpuCol.ROWS + i] else 1.0
         else:
             for i in range(_N):
-                v[_BROADCAST + i] += v[_OWN + i]
+                v[CpuCol.BROADCAST + i] += v[CpuCol.OWN + i]
     each, lanes, row = nest.vector_loads[result], float(nest.simd[1]), nest.result_row
     for i in range(_N):
-        v[_RELOADED + i] = each
+        v[CpuCol.RELOADED + i] = each
     if row >= 0:
         for i in range(_N):
-            own = c.small[row, i] + (large if v[_PAIR_AXIS + i] == float(row) else 0.0)
-            v[_RELOADED + i] = result_stores(each, lanes, own)
+            own = c.small[row, i] + (large if v[CpuCol.PAIR_AXIS + i] == float(row) else 0.0)
+            v[CpuCol.RELOADED + i] = result_stores(each, lanes, own)
 
 
 @jit_helper
@@ -211,30 +178,31 @@ def _kinds(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
     stores_vectors = nest.uses[nest.uses.shape[0] - 1, nest.simd[0]] == 1
     shuffles = 2.0 * math.log2(nest.simd[1])
     for i in range(_N):
-        vectors = v[_SMALL_VECTORS + i] + large
-        vector_calls = v[_LARGE_VECTORS_CALLS + i] if large > 0.0 else v[_SMALL_VECTORS_CALLS + i]
-        count = v[_TILES + i] * v[_SMALL_ROWS_CALLS + i] * vector_calls
-        accumulators = v[_ROWS + i] * vectors
-        loads = v[_VECTOR_LOADS + i] * vectors + v[_BROADCAST + i]
-        held = v[_VECTORS_HELD + i] * vectors + v[_HELD + i]
+        vectors = v[CpuCol.SMALL_VECTORS + i] + large
+        vector_calls = v[CpuCol.LARGE_VECTORS_CALLS + i] if large > 0.0 else v[CpuCol.SMALL_VECTORS_CALLS + i]
+        count = v[CpuCol.TILES + i] * v[CpuCol.SMALL_ROWS_CALLS + i] * vector_calls
+        accumulators = v[CpuCol.ROWS + i] * vectors
+        loads = v[CpuCol.VECTOR_LOADS + i] * vectors + v[CpuCol.BROADCAST + i]
+        held = v[CpuCol.VECTORS_HELD + i] * vectors + v[CpuCol.HELD + i]
         step, registers, fma, load, latency, issue = step_one(
-            cpu, accumulators, loads, held, v[_BROADCAST + i], v[_UNROLL + i], reduces
+            cpu, accumulators, loads, held, v[CpuCol.BROADCAST + i], v[CpuCol.UNROLL + i], reduces
         )
-        stores = accumulators * v[_RELOADED + i] if stores_vectors else accumulators + shuffles
+        stores = accumulators * v[CpuCol.RELOADED + i] if stores_vectors else accumulators + shuffles
         reloads = stores if stores_vectors else 1.0
-        extra = call_one(cpu, stores, reloads, reduces, v[_PARTIAL + i])
-        steps = v[_STEPS + i]
+        extra = call_one(cpu, stores, reloads, reduces, v[CpuCol.PARTIAL + i])
+        steps = v[CpuCol.STEPS + i]
         is_used = count > 0.0
-        steps *= v[_INSIDE + i]
-        v[_CYCLES + i] += count * (steps * step + extra)
-        v[_FMA + i] += count * steps * fma
-        v[_LOAD + i] += count * steps * load
-        v[_LATENCY + i] += count * steps * latency
-        v[_ISSUE + i] += count * steps * issue
-        v[_OVERHEAD + i] += count * extra
-        v[_ACCUMULATORS + i] = max(v[_ACCUMULATORS + i], accumulators if is_used else 0.0)
-        v[_REGISTERS + i] = max(v[_REGISTERS + i], registers if is_used else 0.0)
-        v[_UNROLLED + i] = max(v[_UNROLLED + i], accumulators * v[_UNROLL + i] if is_used else 0.0)
+        steps *= v[CpuCol.INSIDE + i]
+        v[CpuCol.CYCLES + i] += count * (steps * step + extra)
+        v[CpuCol.FMA_S + i] += count * steps * fma
+        v[CpuCol.LOAD_S + i] += count * steps * load
+        v[CpuCol.LATENCY_S + i] += count * steps * latency
+        v[CpuCol.ISSUE_S + i] += count * steps * issue
+        v[CpuCol.OVERHEAD_S + i] += count * extra
+        v[CpuCol.ACCUMULATORS + i] = max(v[CpuCol.ACCUMULATORS + i], accumulators if is_used else 0.0)
+        v[CpuCol.REGISTERS + i] = max(v[CpuCol.REGISTERS + i], registers if is_used else 0.0)
+        unrolled = accumulators * v[CpuCol.UNROLL + i] if is_used else 0.0
+        v[CpuCol.UNROLLED_FMA + i] = max(v[CpuCol.UNROLLED_FMA + i], unrolled)
 
 
 @jit_sequence
@@ -246,14 +214,15 @@ def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
     for row_kind in range(2):
         if row_kind == 1:
             for i in range(_N):
-                v[_SMALL_ROWS_CALLS + i] = v[_LARGE_ROWS_CALLS + i]
+                v[CpuCol.SMALL_ROWS_CALLS + i] = v[CpuCol.LARGE_ROWS_CALLS + i]
         _rows(float(row_kind), nest, c)
         for vector_kind in range(2):
             _kinds(float(vector_kind), nest, cpu, c)
     for i in range(_N):
-        v[_CYCLES + i] += v[_PADDING + i]
-        v[_OVERHEAD + i] += v[_PADDING + i]
+        v[CpuCol.CYCLES + i] += v[CpuCol.PADDING + i]
+        v[CpuCol.OVERHEAD_S + i] += v[CpuCol.PADDING + i]
     for i in range(_N):
-        v[_RULE + i] = rule_one(
-            cpu, v[_REGISTERS + i], v[_PAIRS + i], v[_UNROLLED + i], v[_PARALLEL + i], v[_CHUNKS + i]
-        )
+        v[CpuCol.RULE + i] = rule_one(
+            cpu, v[CpuCol.REGISTERS + i], v[CpuCol.PAIRS + i], v[CpuCol.UNROLLED_FMA + i], v[CpuCol.PARALLEL + i],
+            v[CpuCol.CHUNKS + i],
+        )  # fmt: skip

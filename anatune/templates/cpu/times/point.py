@@ -22,24 +22,6 @@ CHECK, PREDICT = 0, 1
 """What `run_points` does: rules only; predict."""
 
 _N = CHUNK_SIZE
-_TIME = int(CpuCol.TIME_S) * _N
-_FMA = int(CpuCol.FMA_S) * _N
-_CORE = int(CpuCol.CORE_S) * _N
-_MEMORY = int(CpuCol.MEMORY_S) * _N
-_PACKING = int(CpuCol.PACKING_S) * _N
-_START = int(CpuCol.START_S) * _N
-_LOAD = int(CpuCol.LOAD_S) * _N
-_LATENCY = int(CpuCol.LATENCY_S) * _N
-_ISSUE = int(CpuCol.ISSUE_S) * _N
-_OVERHEAD = int(CpuCol.OVERHEAD_S) * _N
-_L2_ROW, _L1_BYTES_ROW, _L1_TILE_ROW = int(CpuCol.L2_S), int(CpuCol.L1_BYTES), int(CpuCol.L1_TILE_BYTES)
-_THREADS = int(CpuCol.THREADS) * _N
-_SHARE = int(CpuCol.SHARE) * _N
-_CHUNKS = int(CpuCol.CHUNKS) * _N
-_RULE = int(CpuCol.RULE) * _N
-_PARALLEL = int(CpuCol.PARALLEL) * _N
-_SECONDS, _COPIED, _IS_BEYOND = int(CpuCol.OWN) * _N, int(CpuCol.BYTES) * _N, int(CpuCol.SPREAD) * _N  # work space
-_CYCLES = int(CpuCol.CYCLES) * _N
 
 
 @jit_helper
@@ -48,22 +30,22 @@ def _threads(machine: CpuMachine, c: CpuChunk) -> None:
     v = c.values
     cpu = machine.core
     for i in range(_N):
-        threads = min(cpu.num_cores, v[_CHUNKS + i]) if v[_PARALLEL + i] > 0.0 else 1.0
-        share = math.ceil(v[_CHUNKS + i] / threads) / v[_CHUNKS + i]
-        v[_THREADS + i] = threads
+        threads = min(cpu.num_cores, v[CpuCol.CHUNKS + i]) if v[CpuCol.PARALLEL + i] > 0.0 else 1.0
+        share = math.ceil(v[CpuCol.CHUNKS + i] / threads) / v[CpuCol.CHUNKS + i]
+        v[CpuCol.THREADS + i] = threads
         share *= slowdown(cpu, threads)
-        v[_SHARE + i] = share if v[_PARALLEL + i] > 0.0 else 1.0
+        v[CpuCol.SHARE + i] = share if v[CpuCol.PARALLEL + i] > 0.0 else 1.0
     last = c.size.shape[0] - 1
     for level in range(last + 1):
         size, fill_s = c.size[level], c.fill_s[level]
         size_bytes, shared_by = machine.size_bytes[level], machine.shared_by[level]
         seconds = 1.0 / (machine.fill_bytes_per_cycle[level] * cpu.clock_hz)
         for i in range(_N):
-            size[i] = size_bytes / min(v[_THREADS + i], shared_by)
+            size[i] = size_bytes / min(v[CpuCol.THREADS + i], shared_by)
             fill_s[i] = seconds
     fill_s = c.fill_s[last]
     for i in range(_N):
-        threads = v[_THREADS + i]  # DRAM's share does not become smaller with the core's
+        threads = v[CpuCol.THREADS + i]  # DRAM's share does not become smaller with the core's
         fill_s[i] = 1.0 / (min(cpu.dram_core_bytes_s, cpu.dram_socket_bytes_s / threads) * slowdown(cpu, threads))
 
 
@@ -73,25 +55,26 @@ def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
     v = c.values
     last = c.size.shape[0] - 1
     for i in range(_N):
-        v[_PACKING + i] = 0.0
+        v[CpuCol.PACKING_S + i] = 0.0
     for x in range(nest.copy_bytes.shape[0]):
         plain, repacked = nest.copy_bytes[x, 0], nest.copy_bytes[x, 1]
         if max(plain, repacked) == 0.0:
             continue
         least_s = 1.0 / (nest.copy_rate[x] * machine.core.clock_hz)
         for i in range(_N):
-            v[_SECONDS + i] = c.fill_s[0, i]
-            v[_COPIED + i] = repacked if c.packed[x, i] > 0.0 else plain
-            v[_IS_BEYOND + i] = 1.0
+            v[CpuCol.COPY_S + i] = c.fill_s[0, i]
+            v[CpuCol.COPY_BYTES + i] = repacked if c.packed[x, i] > 0.0 else plain
+            v[CpuCol.IS_BEYOND + i] = 1.0
         for level in range(1, last + 1):  # from the first cache that holds it
             for i in range(_N):
-                is_beyond = v[_IS_BEYOND + i] > 0.0 and v[_COPIED + i] > c.size[level, i] * v[_THREADS + i]
-                v[_SECONDS + i] = c.fill_s[level, i] if is_beyond else v[_SECONDS + i]
-                v[_IS_BEYOND + i] = 1.0 if is_beyond else 0.0
+                holds = v[CpuCol.COPY_BYTES + i] <= c.size[level, i] * v[CpuCol.THREADS + i]
+                is_beyond = v[CpuCol.IS_BEYOND + i] > 0.0 and not holds
+                v[CpuCol.COPY_S + i] = c.fill_s[level, i] if is_beyond else v[CpuCol.COPY_S + i]
+                v[CpuCol.IS_BEYOND + i] = 1.0 if is_beyond else 0.0
         for i in range(_N):
-            v[_PACKING + i] += v[_COPIED + i] * max(v[_SECONDS + i], least_s)
+            v[CpuCol.PACKING_S + i] += v[CpuCol.COPY_BYTES + i] * max(v[CpuCol.COPY_S + i], least_s)
     for i in range(_N):
-        v[_PACKING + i] *= slowdown(machine.core, v[_THREADS + i]) / v[_THREADS + i]
+        v[CpuCol.PACKING_S + i] *= slowdown(machine.core, v[CpuCol.THREADS + i]) / v[CpuCol.THREADS + i]
 
 
 @jit_helper
@@ -100,27 +83,27 @@ def _times(machine: CpuMachine, c: CpuChunk) -> None:
     v = c.values
     cpu = machine.core
     for i in range(_N):
-        v[_MEMORY + i] = 0.0
+        v[CpuCol.MEMORY_S + i] = 0.0
     for level in range(c.traffic.shape[0]):
         for i in range(_N):
-            v[_MEMORY + i] += c.timed[level, i] * c.fill_s[level, i]
+            v[CpuCol.MEMORY_S + i] += c.timed[level, i] * c.fill_s[level, i]
     for i in range(_N):
-        share = v[_SHARE + i]
-        core_s = share * v[_CYCLES + i] / cpu.clock_hz
-        memory_s = share * v[_MEMORY + i]
-        start_s = cpu.start_s if v[_PARALLEL + i] > 0.0 else 0.0
-        v[_CORE + i] = core_s
-        v[_MEMORY + i] = memory_s
-        v[_START + i] = start_s
-        v[_TIME + i] = combine(core_s, memory_s, cpu.exposed_share) + v[_PACKING + i] + start_s
+        share = v[CpuCol.SHARE + i]
+        core_s = share * v[CpuCol.CYCLES + i] / cpu.clock_hz
+        memory_s = share * v[CpuCol.MEMORY_S + i]
+        start_s = cpu.start_s if v[CpuCol.PARALLEL + i] > 0.0 else 0.0
+        v[CpuCol.CORE_S + i] = core_s
+        v[CpuCol.MEMORY_S + i] = memory_s
+        v[CpuCol.START_S + i] = start_s
+        v[CpuCol.TIME_S + i] = combine(core_s, memory_s, cpu.exposed_share) + v[CpuCol.PACKING_S + i] + start_s
     cycle_s = 1.0 / cpu.clock_hz
     for i in range(_N):
-        each_s = v[_SHARE + i] * cycle_s
-        v[_FMA + i] *= each_s
-        v[_LOAD + i] *= each_s
-        v[_LATENCY + i] *= each_s
-        v[_ISSUE + i] *= each_s
-        v[_OVERHEAD + i] *= each_s
+        each_s = v[CpuCol.SHARE + i] * cycle_s
+        v[CpuCol.FMA_S + i] *= each_s
+        v[CpuCol.LOAD_S + i] *= each_s
+        v[CpuCol.LATENCY_S + i] *= each_s
+        v[CpuCol.ISSUE_S + i] *= each_s
+        v[CpuCol.OVERHEAD_S + i] *= each_s
 
 
 @jit_helper
@@ -133,11 +116,11 @@ def _results(start: int, n: int, c: CpuChunk, columns: Floats) -> None:
     for level in range(c.traffic.shape[0]):
         for i in range(n):
             seconds = c.timed[level, i] * c.fill_s[level, i]
-            columns[_L2_ROW + level, start + i] = v[_SHARE + i] * seconds
-            columns[_L1_BYTES_ROW + level, start + i] = c.traffic[level, i]
+            columns[CpuCol.L2_S // _N + level, start + i] = v[CpuCol.SHARE + i] * seconds
+            columns[CpuCol.L1_BYTES // _N + level, start + i] = c.traffic[level, i]
     for level in range(3):
         for i in range(n):
-            columns[_L1_TILE_ROW + level, start + i] = c.held[level, i]
+            columns[CpuCol.L1_TILE_BYTES // _N + level, start + i] = c.held[level, i]
 
 
 @jit
@@ -163,7 +146,7 @@ def run_points(
         Filled with the code of the first broken rule, 0 where legal.
     times : (num_points,) float64
         Filled with seconds, unless `task` is CHECK.
-    columns : (CpuCol.NUM_RESULTS, num_points) float64, or (0, 0)
+    columns : (NUM_RESULTS, num_points) float64, or (0, 0)
         Filled with every quantity if it has rows.
     """
     line = machine.core.line_bytes
@@ -173,7 +156,7 @@ def run_points(
         load_points(points, start, n, nest, c)
         core_columns(nest, machine.core, c)
         for i in range(n):
-            rules[start + i] = int(v[_RULE + i])
+            rules[start + i] = int(v[CpuCol.RULE + i])
         if task == CHECK:
             continue
         _threads(machine, c)
@@ -181,6 +164,6 @@ def run_points(
         _copies(nest, machine, c)
         _times(machine, c)
         for i in range(n):
-            times[start + i] = v[_TIME + i]
+            times[start + i] = v[CpuCol.TIME_S + i]
         if columns.shape[0] > 0:
             _results(start, n, c, columns)

@@ -21,17 +21,6 @@ from anatune.templates.cpu.times.nest import CpuNest
 __all__ = ["footprints", "traffic"]
 
 _N = CHUNK_SIZE
-_RUN = int(CpuCol.RUN) * _N
-_ROWS = int(CpuCol.ROW_COUNT) * _N
-_OPEN = int(CpuCol.IS_OPEN) * _N
-_SHORT = int(CpuCol.IS_SHORT) * _N
-_SPAN = int(CpuCol.SPAN) * _N
-_TOUCHED = int(CpuCol.TOUCHED) * _N
-_BYTES = int(CpuCol.BYTES) * _N
-_SPREAD = int(CpuCol.SPREAD) * _N
-_MOVED = int(CpuCol.MOVED) * _N
-_WRITTEN = int(CpuCol.WRITTEN) * _N
-_OUTSIDE = int(CpuCol.OUTSIDE) * _N
 
 
 @jit_helper
@@ -42,8 +31,8 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
     num_levels = c.capacity.shape[0]
     per_line = 1.0 / line
     for i in range(_N):
-        v[_MOVED + i] = 0.0
-        v[_WRITTEN + i] = 0.0
+        v[CpuCol.MOVED + i] = 0.0
+        v[CpuCol.WRITTEN + i] = 0.0
     for level in range(num_levels):
         capacity, colliding = c.capacity[level], c.colliding[level]
         for i in range(_N):
@@ -58,12 +47,12 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
         tile = c.tile[boxes[t, 1]]
         if is_first_term:
             for i in range(_N):
-                v[_SPAN + i] = 1.0
-                v[_TOUCHED + i] = 1.0
+                v[CpuCol.SPAN + i] = 1.0
+                v[CpuCol.TOUCHED + i] = 1.0
         if scale > 0.0:
             for i in range(_N):
-                v[_SPAN + i] += scale * (tile[i] - 1.0)
-                v[_TOUCHED + i] *= tile[i]
+                v[CpuCol.SPAN + i] += scale * (tile[i] - 1.0)
+                v[CpuCol.TOUCHED + i] *= tile[i]
         if scale > stride:
             stride = scale
             strided_axis = boxes[t, 1]
@@ -75,20 +64,20 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
         if is_first_dim:  # with the gap behind a strided element, so that tiles add up to no less than their union
             strided = c.tile[strided_axis]
             for i in range(_N):
-                span = v[_SPAN + i]
+                span = v[CpuCol.SPAN + i]
                 gap = max(0.0, stride - (span - stride * (strided[i] - 1.0))) if stride > 1.0 else 0.0
                 whole = 1.0 if span >= size else 0.0
-                v[_RUN + i] = span + gap
-                v[_ROWS + i] = 1.0
-                v[_OPEN + i] = whole
-                v[_SHORT + i] = 1.0 - whole
+                v[CpuCol.RUN + i] = span + gap
+                v[CpuCol.ROW_COUNT + i] = 1.0
+                v[CpuCol.IS_OPEN + i] = whole
+                v[CpuCol.IS_SHORT + i] = 1.0 - whole
         else:
             for i in range(_N):
-                used = min(v[_SPAN + i], v[_TOUCHED + i])
-                is_open = v[_OPEN + i] > 0.0
-                v[_RUN + i] *= used if is_open else 1.0
-                v[_ROWS + i] *= 1.0 if is_open else used
-                v[_OPEN + i] = 1.0 if is_open and v[_SPAN + i] >= size else 0.0
+                used = min(v[CpuCol.SPAN + i], v[CpuCol.TOUCHED + i])
+                is_open = v[CpuCol.IS_OPEN + i] > 0.0
+                v[CpuCol.RUN + i] *= used if is_open else 1.0
+                v[CpuCol.ROW_COUNT + i] *= 1.0 if is_open else used
+                v[CpuCol.IS_OPEN + i] = 1.0 if is_open and v[CpuCol.SPAN + i] >= size else 0.0
             trips = c.tile[boxes[t, 5]]
             for level in range(num_levels):
                 colliding, gap = c.colliding[level], float(boxes[t, 6 + level])
@@ -101,22 +90,22 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
             element, is_result, is_ragged = nest.tensors[x, 0], nest.tensors[x, 1], nest.tensors[x, 2] > 0.0
             packed = c.packed[x]
             for i in range(_N):
-                segment = v[_RUN + i] * element
-                rows = v[_ROWS + i]
+                segment = v[CpuCol.RUN + i] * element
+                rows = v[CpuCol.ROW_COUNT + i]
                 is_dense = packed[i] > 0.0 or rows == 1.0
                 over = (segment - element) * per_line + 1.0
                 lines = over if is_ragged else math.ceil(segment * per_line)
                 held = rows * (segment if is_dense else lines * line)
-                v[_BYTES + i] = held
-                v[_MOVED + i] += held
-                v[_WRITTEN + i] += held * is_result
-                v[_SPREAD + i] = 0.0 if is_dense else rows * v[_SHORT + i]
+                v[CpuCol.BYTES + i] = held
+                v[CpuCol.MOVED + i] += held
+                v[CpuCol.WRITTEN + i] += held * is_result
+                v[CpuCol.SPREAD + i] = 0.0 if is_dense else rows * v[CpuCol.IS_SHORT + i]
             for level in range(num_levels):
                 capacity, colliding = c.capacity[level], c.colliding[level]
                 gap = nest.tensors[x, 3 + level]
                 for i in range(_N):
-                    spread = max(v[_SPREAD + i] * gap, colliding[i] if v[_SPREAD + i] > 0.0 else 0.0)
-                    capacity[i] += max(v[_BYTES + i], spread)
+                    spread = max(v[CpuCol.SPREAD + i] * gap, colliding[i] if v[CpuCol.SPREAD + i] > 0.0 else 0.0)
+                    capacity[i] += max(v[CpuCol.BYTES + i], spread)
                     colliding[i] = 0.0
 
 
@@ -130,8 +119,9 @@ def _close(c: CpuChunk) -> None:
         timed, alone = c.timed[level], 1.0 if level == last else 0.0
         for i in range(_N):
             outgrown = traffic[i] < 0.0 and capacity[i] > size[i]
-            traffic[i] = (v[_MOVED + i] + v[_WRITTEN + i]) * v[_OUTSIDE + i] if outgrown else traffic[i]
-            timed[i] = (v[_MOVED + i] + alone * v[_WRITTEN + i]) * v[_OUTSIDE + i] if outgrown else timed[i]
+            moved, written, outside = v[CpuCol.MOVED + i], v[CpuCol.WRITTEN + i], v[CpuCol.OUTSIDE + i]
+            traffic[i] = (moved + written) * outside if outgrown else traffic[i]
+            timed[i] = (moved + alone * written) * outside if outgrown else timed[i]
 
 
 @jit_helper
@@ -140,7 +130,7 @@ def _first_tiles(nest: CpuNest, c: CpuChunk) -> None:
     v = c.values
     lanes = float(nest.simd[1])
     for i in range(_N):
-        v[_OUTSIDE + i] = 1.0
+        v[CpuCol.OUTSIDE + i] = 1.0
     for a in range(nest.extents.shape[0]):
         unit = lanes if a == nest.simd[0] else 1.0
         kernel = nest.columns[a, 4]
@@ -148,15 +138,15 @@ def _first_tiles(nest: CpuNest, c: CpuChunk) -> None:
             inner, calls = c.inner[a, i], c.calls[a, i]
             most = min(math.ceil(math.ceil(inner / unit) / calls) * unit, inner)
             c.tile[a, i] = most if c.is_pair[a, i] > 0.0 else c.raw[kernel, i]
-            v[_OUTSIDE + i] *= calls
+            v[CpuCol.OUTSIDE + i] *= calls
             if nest.is_reduction[a] and a != nest.simd[0]:
-                v[_OUTSIDE + i] *= c.raw[kernel, i]
+                v[CpuCol.OUTSIDE + i] *= c.raw[kernel, i]
                 c.tile[a, i] = 1.0
         for level in range(3):
             column = nest.columns[a, level]
             if column >= 0:
                 for i in range(_N):
-                    v[_OUTSIDE + i] *= c.raw[column, i]
+                    v[CpuCol.OUTSIDE + i] *= c.raw[column, i]
 
 
 @jit_helper
@@ -168,7 +158,7 @@ def _unroll(nest: CpuNest, c: CpuChunk) -> None:
             kernel = nest.columns[a, 4]
             for i in range(_N):
                 c.tile[a, i] = c.raw[kernel, i]
-                v[_OUTSIDE + i] /= c.raw[kernel, i]
+                v[CpuCol.OUTSIDE + i] /= c.raw[kernel, i]
 
 
 @jit_helper
@@ -193,7 +183,7 @@ def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
     for i in range(_N):
         a = axes[c.choice[i]]
         c.tile[a, i] = c.grown[a, i]
-        v[_OUTSIDE + i] /= c.trips[a, i]
+        v[CpuCol.OUTSIDE + i] /= c.trips[a, i]
 
 
 @jit_sequence
@@ -230,4 +220,4 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
     for cache in range(num_levels):
         for i in range(_N):
             is_open = c.traffic[cache, i] < 0.0
-            c.traffic[cache, i] = v[_MOVED + i] + v[_WRITTEN + i] if is_open else c.traffic[cache, i]
+            c.traffic[cache, i] = v[CpuCol.MOVED + i] + v[CpuCol.WRITTEN + i] if is_open else c.traffic[cache, i]

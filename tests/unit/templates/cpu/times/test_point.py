@@ -92,8 +92,8 @@ def test_a_point_does_not_depend_on_its_batch(size: int) -> None:
     np.testing.assert_array_equal(some, times[len(times) - size :])
     np.testing.assert_array_equal(some_rules, rules[len(rules) - size :])
     raw = model.raw(points)
-    np.testing.assert_array_equal(raw[:, CpuCol.TIME_S], times)
-    np.testing.assert_array_equal(raw[:, CpuCol.RULE], rules)
+    np.testing.assert_array_equal(raw[:, CpuCol.TIME_S.row], times)
+    np.testing.assert_array_equal(raw[:, CpuCol.RULE.row], rules)
 
 
 def test_nest_without_loops() -> None:
