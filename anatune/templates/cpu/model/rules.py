@@ -14,11 +14,8 @@ from anatune.templates.cpu.times.microkernel import kernel_rules
 __all__ = ["count_rules"]
 
 
-_Numbers = list[tuple[int, int]]
-
-
 class _Kernel(NamedTuple):
-    """What the rules need to know of a partial point."""
+    """What the rules need to know of the axes so far."""
 
     rows: int
     own_rows: tuple[int, ...]
@@ -26,7 +23,18 @@ class _Kernel(NamedTuple):
     vectors: int
     unroll: int
     pairs: int
-    chunks: int
+    is_chunked: bool
+
+
+class _Axis(NamedTuple):
+    """What an axis adds to them."""
+
+    is_simd: bool
+    is_summed: bool
+    uses: tuple[bool, ...]
+    """Whether each operand is indexed by the axis."""
+    choices: tuple[tuple[int, bool, bool, int], ...]
+    """Factor in the microkernel, whether it has a pair, and chunks; how many tilings are so."""
 
 
 def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
@@ -35,89 +43,62 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
     The rules depend on few numbers of each axis (register factor, pair, unroll, whether it has chunks), whose
     histograms are multiplied axis by axis.
     """
-    space, nest, machine = model.space, model.nest, model.machine
-    registers, code_limit = REGISTER_LIMIT * machine.core.registers, int(MULTIPLY_ADD_LIMIT)
-    num_reads = len(model.workload.reads)
-    simd = int(nest.simd[0])
-    states: dict[_Kernel, int] = {_Kernel(1, (1,) * num_reads, 1, 1, 0, 0): 1}
-    too_large = [0, 0, 0]  # by number of pairs so far, 2 for more
-    for a, axis in enumerate(space.axes):
-        table = space.table(axis)
-        kernel = table[:, len(space.levels[axis]) - 1].copy()
-        pair = table[:, -1] if axis in space.pairable else np.zeros(len(table), dtype=np.int64)
-        if a == simd:
-            kernel = -(-kernel // space.lanes)
-        if a == nest.group[0]:
-            kernel = -(-kernel // nest.group[1])
-        kernel = np.where(pair > 0, -(-kernel // np.maximum(pair, 1)), kernel)
-        chunked = table[:, 0] > 1 if nest.columns[a, 0] >= 0 else np.zeros(len(table), dtype=bool)
-        rows, numbers = np.unique(
-            np.column_stack([kernel, (pair > 0) & (a != simd), chunked]), axis=0, return_counts=True
-        )
-        choices = [(*row, number) for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)]
-        from_here = [(0, 0)]  # how many there are from each choice on: without, with a pair
-        for _, is_pair, _, number in reversed(choices):
-            alone, paired = from_here[-1]
-            from_here.append((alone, paired + number) if is_pair else (alone + number, paired))
-        from_here.reverse()
+    space, num_reads = model.space, len(model.workload.reads)
+    most = int(REGISTER_LIMIT * model.machine.core.registers)  # of accumulators: more break the rule whatever else
+    states = {_Kernel(1, (1,) * num_reads, 1, 1, 0, False): 1}
+    for a in range(len(space.axes)):
+        axis = _axis(model, a, most)
         following: dict[_Kernel, int] = {}
-        lost = [0, 0, 0]
-
-        def lose(pairs: int, count: int, place: int, lost: list[int] = lost, from_here: _Numbers = from_here) -> None:
-            lost[pairs] += count * from_here[place][0]
-            lost[min(pairs + 1, 2)] += count * from_here[place][1]
-
-        for pairs, count in enumerate(too_large):
-            lose(pairs, count, 0)
-        is_summed, uses = nest.is_reduction[a] == 1, nest.uses[:num_reads, a].tolist()
-        for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
-            for place, (factor, is_pair, is_chunked, number) in enumerate(choices):
-                if a == simd:
-                    state = _Kernel(all_rows, own, factor, unroll, pairs, chunks | is_chunked)
-                elif is_summed:
-                    product = unroll * factor
-                    if product * all_rows * vectors > code_limit:  # and so it stays, whatever follows
-                        state = _Kernel(all_rows, own, vectors, code_limit + 1, pairs, chunks)
-                        following[state] = following.get(state, 0) + count * sum(from_here[place])
-                        break
-                    state = _Kernel(all_rows, own, vectors, product, pairs, chunks)
-                else:
-                    if all_rows * factor * vectors > registers:
-                        lose(pairs, count, place)
-                        break  # factors ascend
-                    grown = tuple([o * factor if used else o for o, used in zip(own, uses, strict=True)])
-                    paired = min(pairs + is_pair, 2)
-                    state = _Kernel(all_rows * factor, grown, vectors, unroll, paired, chunks | is_chunked)
-                if state.rows * state.vectors > registers:
-                    lose(pairs, count, place)
-                    break
-                following[state] = following.get(state, 0) + count * number
-        too_large = lost
+        for state, count in states.items():
+            for factor, is_pair, is_chunked, number in axis.choices:
+                grown = _grown(state, axis, factor, is_pair, is_chunked, most)
+                following[grown] = following.get(grown, 0) + count * number
         states = following
+    kernels = [(state.rows, state.vectors, state.unroll, state.pairs, 1 + state.is_chunked) for state in states]
+    own_rows = np.array([state.own_rows for state in states], dtype=np.int64).reshape(len(states), num_reads)
+    broken = np.empty(len(states), dtype=np.int64)
+    kernel_rules(model.nest, model.machine.core, np.array(kernels, dtype=np.int64), own_rows, broken)
     rest = math.prod(space.radices[len(space.axes) :])
-    counts = dict.fromkeys((rule.id for rule in model.rules), 0)
-    counts["microkernel_pairs"] = too_large[2] * rest
-    counts["microkernel_registers"] = (too_large[0] + too_large[1]) * rest
-    found = list(states)
-    kernels = [(state.rows, state.vectors, state.unroll, state.pairs, 1 + state.chunks) for state in found]
-    own_rows = [state.own_rows for state in found]
-    broken = np.empty(len(found), dtype=np.int64)
-    kernel_rules(
-        nest,
-        machine.core,
-        np.array(kernels, dtype=np.int64).reshape(len(found), 5),
-        np.array(own_rows, dtype=np.int64).reshape(len(found), num_reads),
-        broken,
-    )
-    legal = 0
-    for state, number in zip(found, broken.tolist(), strict=True):
-        count = states[state] * rest
-        rule = model.rules[number - 1].id if number else ""
-        if rule == "parallel_cores":  # broken by the half of the points whose loop is parallel
-            count //= 2
-            legal += count
-        if rule:
-            counts[rule] += count
-        else:
-            legal += count
+    legal, counts = 0, dict.fromkeys((rule.id for rule in model.rules), 0)
+    for number, count in zip(broken.tolist(), states.values(), strict=True):
+        points = count * rest
+        if number:
+            rule = model.rules[number - 1].id
+            rejected = points // 2 if rule == "parallel_cores" else points  # the half whose loop is parallel
+            counts[rule] += rejected
+            points -= rejected
+        legal += points
     return legal, counts
+
+
+def _axis(model: CpuScoring, a: int, most: int) -> _Axis:
+    """Return an axis; its factors that break a rule by themselves are one."""
+    space, nest, axis = model.space, model.nest, model.space.axes[a]
+    table, is_simd, is_summed = space.table(axis), bool(a == nest.simd[0]), bool(nest.is_reduction[a])
+    kernel = table[:, len(space.levels[axis]) - 1]
+    pair = table[:, -1] if axis in space.pairable else np.zeros_like(kernel)
+    kernel = -(-kernel // (space.lanes if is_simd else nest.group[1] if a == nest.group[0] else 1))
+    kernel = np.where(pair > 0, -(-kernel // np.maximum(pair, 1)), kernel)
+    kernel = np.minimum(kernel, 1 + (int(MULTIPLY_ADD_LIMIT) if is_summed and not is_simd else most))
+    is_chunked = (table[:, 0] > 1) & (nest.columns[a, 0] >= 0)
+    rows = np.column_stack([kernel, (pair > 0) & (not is_simd), is_chunked])
+    found, numbers = np.unique(rows, axis=0, return_counts=True)
+    choices = tuple((*row, number) for row, number in zip(found.tolist(), numbers.tolist(), strict=True))
+    return _Axis(is_simd, is_summed, tuple(nest.uses[:-1, a].astype(bool).tolist()), choices)
+
+
+def _grown(state: _Kernel, axis: _Axis, factor: int, is_pair: bool, is_chunked: bool, most: int) -> _Kernel:
+    """Return a state with one more axis; states that break the same rules whatever follows are one."""
+    rows, own_rows, vectors, unroll, pairs, _ = state
+    if axis.is_simd:
+        vectors = factor
+    elif axis.is_summed:
+        unroll *= factor
+    else:
+        rows, pairs = rows * factor, min(pairs + is_pair, 2)
+        own_rows = tuple([own * factor if used else own for own, used in zip(own_rows, axis.uses, strict=True)])
+    if rows * vectors > most:
+        return _Kernel(most + 1, (1,) * len(own_rows), 1, 1, pairs, False)
+    if rows * vectors * unroll > MULTIPLY_ADD_LIMIT:
+        unroll = int(MULTIPLY_ADD_LIMIT) + 1
+    return _Kernel(rows, own_rows, vectors, unroll, pairs, bool(state.is_chunked or is_chunked))
