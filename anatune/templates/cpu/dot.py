@@ -76,6 +76,8 @@ class DotGroup(NamedTuple):
     shift : int
         What its elements, as they are read, are above what they stand for. Accumulators start from the sums of the
         vectors' operand along the reduction, times minus this; zeros of padding count like other elements then.
+    unroll : int
+        Elements along the axis that a pass of a schedule's unrolled steps covers; the last group may be partly used.
     """
 
     instruction: str
@@ -86,6 +88,12 @@ class DotGroup(NamedTuple):
     packed: tuple[str, ...]
     flips: bool = False
     shift: int = 0
+    unroll: int = 1
+
+    @property
+    def last(self) -> int:
+        """Elements of the last group of a pass."""
+        return (self.unroll - 1) % self.size + 1
 
 
 TILE_ROWS = 16

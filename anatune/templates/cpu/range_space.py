@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 
-from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
 from anatune.templates.cpu.microkernels import segment_shape
+from anatune.templates.cpu.rules import pair_of, words_of
 
 __all__ = ["calls_of", "check_axis", "most_elements", "schedule_at", "sizes_of_calls"]
 
@@ -74,13 +75,9 @@ def most_elements(schedule: Schedule, axis: str) -> int:
 
 def _check_packed(schedule: Schedule, axis: str) -> None:
     """Raise SpaceError unless packed forms can grow with the extent: tile by tile of the ranged axis alone."""
-    packed = schedule.options.get("packed", ())
-    ahead = schedule.options.get("packed_ahead", ())
-    assert isinstance(packed, tuple)
-    assert isinstance(ahead, tuple)
-    workload = schedule.workload
-    for tensor in packed:
-        access = workload.tensor(str(tensor))
+    workload, ahead = schedule.workload, words_of(schedule, "packed_ahead")
+    for tensor in words_of(schedule, "packed"):
+        access = workload.tensor(tensor)
         others = [
             spatial_axis.name
             for spatial_axis in workload.spatial_axes
@@ -93,11 +90,11 @@ def _check_packed(schedule: Schedule, axis: str) -> None:
 
 def calls_of(schedule: Schedule, axis: str) -> tuple[int, int]:
     """Return the calls of microkernels along an axis in an L1 tile, and the elements of the largest one."""
-    pair = schedule.options.get(f"pair.{axis}")
+    pair = pair_of(schedule, axis)
     if pair is None:
-        return schedule.tiles[axis][-2:]  # type: ignore[return-value]
-    assert isinstance(pair, tuple)
-    return int(pair[0]) + int(pair[2]), max(int(pair[1]), int(pair[3]))
+        calls, size = schedule.tiles[axis][-2:]
+        return calls, size
+    return pair[0] + pair[2], max(pair[1], pair[3])
 
 
 def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
@@ -114,7 +111,8 @@ def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
     factors = schedule.tiles[axis]
     options = {name: value for name, value in schedule.options.items() if name != f"pair.{axis}"}
     if extent == 1:  # a loop of one iteration has no place among the others
-        options |= {name: _without(words, axis) for name, words in options.items() if name.startswith("order.")}
+        orders = [name for name in options if name.startswith("order.")]
+        options |= {name: tuple(word for word in words_of(schedule, name) if word != axis) for name in orders}
     level = next((place for place, factor in enumerate(factors[:-2]) if factor > 1), None)
     if level is not None:
         tiles = tuple(extent if place == level else 1 for place in range(len(factors)))
@@ -134,11 +132,6 @@ def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
         schedule.vector,
         options,
     )
-
-
-def _without(words: OptionValue, axis: str) -> OptionValue:
-    assert isinstance(words, tuple)
-    return tuple(word for word in words if word != axis)
 
 
 def sizes_of_calls(extent: int, most: int) -> tuple[int, ...]:

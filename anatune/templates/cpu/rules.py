@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from anatune.core.accuracy import RELAXED, rounding_error
 from anatune.core.hardware.spec import CpuSpec
@@ -31,7 +31,12 @@ __all__ = [
     "WINDOW_LEVELS",
     "check_cpu",
     "check_half_sums",
+    "cpu_of",
+    "half_sums_accuracy",
+    "half_sums_error",
     "levels_of",
+    "pair_of",
+    "words_of",
 ]
 
 SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
@@ -65,7 +70,7 @@ def check_cpu(schedule: Schedule) -> None:
     if paired := [name for name in options if name.startswith("pair.")]:
         raise SpaceError(f"option {paired[0]} is given, but there are no pairs of microkernels on AMX's tiles")
     simd, register = str(options["simd_axis"]), {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
-    vectors = -(-register.pop(simd) // simd_lanes(workload, _cpu(schedule).compute.simd_bits))
+    vectors = -(-register.pop(simd) // simd_lanes(workload, cpu_of(schedule).compute.simd_bits))
     unrolled = {axis.name: tiles[axis.name][-1] for axis in workload.reduction_axes}
     steps = -(-unrolled.pop(dot.axis) // dot.size) * math.prod(unrolled.values())
     check_tile_registers(math.prod(register.values()), vectors, steps)
@@ -83,14 +88,24 @@ def check_half_sums(schedule: Schedule) -> None:
         )
 
 
-def _cpu(schedule: Schedule) -> CpuSpec:
-    assert isinstance(schedule.hardware, CpuSpec)  # of the template's kind: `core.schedule`
-    return schedule.hardware
+def cpu_of(schedule: Schedule) -> CpuSpec:
+    """Return a schedule's hardware, which is of the template's kind: `Schedule.check` refuses others."""
+    return cast(CpuSpec, schedule.hardware)
+
+
+def words_of(schedule: Schedule, name: str) -> tuple[str, ...]:
+    """Return an option of a checked schedule that lists axes or tensors, empty where it is not given."""
+    return cast("tuple[str, ...]", schedule.options.get(name, ()))
+
+
+def pair_of(schedule: Schedule, axis: str) -> tuple[int, int, int, int] | None:
+    """Return calls and units of each of the pair of microkernels along an axis of a checked schedule; None: no pair."""
+    return cast("tuple[int, int, int, int] | None", schedule.options.get(f"pair.{axis}"))
 
 
 def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     """Raise SpaceError unless a schedule is one of such loops; return how it groups products."""
-    workload, hardware, unroll, vector = schedule.workload, _cpu(schedule), schedule.unroll, schedule.vector
+    workload, hardware, unroll, vector = schedule.workload, cpu_of(schedule), schedule.unroll, schedule.vector
     tiles: Mapping[str, Any] = schedule.tiles
     options: Mapping[str, Any] = schedule.options
     if options.get("extension", "") != extension:
@@ -180,9 +195,8 @@ def half_sums_error(schedule: Schedule) -> float:
 
     The two sums of a lane are added in float16, too, before they become float32.
     """
-    workload, hardware = schedule.workload, schedule.hardware
-    assert isinstance(hardware, CpuSpec)
-    dot = dot_group(workload, hardware, str(schedule.options["simd_axis"]), extension="fp16")
+    workload = schedule.workload
+    dot = dot_group(workload, cpu_of(schedule), str(schedule.options["simd_axis"]), extension="fp16")
     assert dot is not None
     inner = {axis.name: schedule.tiles[axis.name][-2:] for axis in workload.reduction_axes}
     return rounding_error(workload, half_additions=half_additions(workload, dot, inner) + 2)

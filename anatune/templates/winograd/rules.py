@@ -9,6 +9,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 from anatune.templates.cpu.microkernels import simd_lanes
+from anatune.templates.cpu.rules import cpu_of
 from anatune.templates.winograd.convolution3x3 import Convolution3x3, convolution3x3
 
 __all__ = ["LEVELS", "OUTPUT_TILES", "SPLITS", "applies", "check_winograd", "covered", "levels_of"]
@@ -49,9 +50,8 @@ def covered(convolution: Convolution3x3, output_tile: int) -> dict[str, int]:
 
 def check_winograd(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "winograd"."""
-    workload, hardware, vector, unroll = schedule.workload, schedule.hardware, schedule.vector, schedule.unroll
+    workload, vector, unroll = schedule.workload, schedule.vector, schedule.unroll
     tiles, options = schedule.tiles, schedule.options
-    assert isinstance(hardware, CpuSpec)  # of the template's kind: `core.schedule`
     convolution = convolution3x3(workload)
     if vector:
         raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: the template fetches whole vectors")
@@ -66,7 +66,7 @@ def check_winograd(schedule: Schedule) -> None:
         wanted = f"one of {', '.join(SPLITS)}" if parallel else "none without parallel"
         raise SpaceError(f"option split is {split!r:.40}, expected {wanted}")
     check_names("tiles", tiles, LEVELS, "index")
-    lanes = simd_lanes(workload, hardware.compute.simd_bits)
+    lanes = simd_lanes(workload, cpu_of(schedule).compute.simd_bits)
     for index, extent in covered(convolution, size).items():
         check_cover(index, tiles.get(index), LEVELS[index], extent, lanes if index == "f" else None)
     check_count("unroll", unroll, tiles["c"][-1], tiles["c"][-1])

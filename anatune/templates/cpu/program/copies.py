@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
-from anatune.templates.cpu.program.extents import RunTimeExtent
-from anatune.templates.cpu.program.layout import Layout, Slivers, Strided, SumsOfSlivers
+from anatune.templates.cpu.program.extents import FIXED, Extents
+from anatune.templates.cpu.program.kernels import Kernels
+from anatune.templates.cpu.program.layout import Slivers, Strided, SumsOfSlivers
 from anatune.templates.cpu.program.nest import Loop, LoopNest, Part
 
 __all__ = ["copy_function", "write_copy"]
@@ -23,42 +24,35 @@ _LOWEST = {
 """Neutral element of the largest value."""
 
 
-def copy_function(nest: LoopNest, workload: Workload, access: Access, layout: Layout, *, parallel: bool) -> str:
-    """Return the function that packs `access` ahead of the run."""
-    text = Script()
-    open_function(
-        text,
-        f"pack_{access.tensor}",
-        [
-            (access.tensor, buffer_type(access.shape, access.dtype)),
-            ("packed", buffer_type((layout.size,), access.dtype)),
-        ],
-    )
-    write_copy(text, nest, workload, access, layout, "packed", parallel=parallel)
+def copy_function(kernels: Kernels, layout: Strided | Slivers, *, parallel: bool) -> str:
+    """Return the function that packs an operand ahead of the run."""
+    text, access = Script(), layout.access
+    operand = (access.tensor, buffer_type(access.shape, access.dtype))
+    open_function(text, f"pack_{access.tensor}", [operand, ("packed", buffer_type((layout.size,), access.dtype))])
+    write_copy(text, kernels, layout, "packed", parallel=parallel)
     return str(text)
 
 
 def write_copy(
     text: Script,
-    nest: LoopNest,
-    workload: Workload,
-    access: Access,
-    layout: Layout,
+    kernels: Kernels,
+    layout: Strided | Slivers,
     target: str,
     *,
     parallel: bool,
-    moving: RunTimeExtent | None = None,
+    extents: Extents = FIXED,
 ) -> None:
-    """Write the loops that fill `target` with `access` in `layout`; `moving`: an axis whose extent is a variable."""
-    copy = _Copy(text, nest, workload, access, target, parallel, moving)
-    if isinstance(layout, Slivers):
-        if layout.size > layout.sums_at:
-            text.line(f'{target}_sum = T.sblock_alloc_buffer((1,), "int32")')
-        copy.slivers(layout)
-        if layout.size > layout.sums_at:
-            copy.sums(SumsOfSlivers(layout))
-    elif isinstance(layout, Strided):
+    """Write the loops that fill `target` with an operand in its layout."""
+    copy = _Copy(text, kernels.nest, kernels.workload, layout.access, target, parallel, extents)
+    if isinstance(layout, Strided):
         copy.strided(layout)
+        return
+    has_sums = layout.size > layout.sums_at
+    if has_sums:
+        text.line(f'{target}_sum = T.sblock_alloc_buffer((1,), "int32")')
+    copy.slivers(layout)
+    if has_sums:
+        copy.sums(SumsOfSlivers(layout))
 
 
 @dataclass(frozen=True)
@@ -71,12 +65,12 @@ class _Copy:
     access: Access
     target: str
     parallel: bool
-    moving: RunTimeExtent | None = None
+    extents: Extents
 
     @property
     def shape(self) -> tuple[int | str, ...]:
         """The tensor's."""
-        return self.access.shape if self.moving is None else self.moving.shape(self.access)
+        return self.extents.shape(self.access)
 
     def _block(self, size: int | str) -> None:
         self.text.open(f'with T.sblock("{self.target}_fill"):')
@@ -142,14 +136,10 @@ class _Copy:
 
     def slivers(self, layout: Slivers) -> None:
         """Walk the packed form in its own order, so that writes are contiguous."""
-        nest, moving = self.nest, self.moving
-        self._block(layout.size if moving is None else moving.count(layout, self.workload.extents[moving.axis]))
-        for definition in moving.definitions if moving is not None else ():
+        nest, extents = self.nest, self.extents
+        self._block(extents.count(layout))
+        for definition in extents.definitions:
             self.text.line(definition)
-        parts_of = {
-            axis: parts[:1] if moving is not None and axis == moving.axis else parts
-            for axis, parts in nest.parts.items()
-        }
         axes = [axis for axis in nest.parts if self.access.uses(axis)]
         depth = self.text.depth
         parallel = self.parallel and self.target != "packed"
@@ -159,47 +149,38 @@ class _Copy:
             self.text.open(f"for o{number} in {kind}({loop.extent}):")
             variables[loop] = f"o{number}"
         inside = self.text.depth
-        for parts in itertools.product(*(parts_of[axis] for axis in axes)):
+        for parts in itertools.product(*(extents.parts(axis, nest.parts[axis]) for axis in axes)):
             self._sliver(layout, dict(zip(axes, parts, strict=True)), variables)
             self.text.close(self.text.depth - inside)
         self.text.close(self.text.depth - depth)
         self.text.close()
 
     def _sliver(self, layout: Slivers, parts: dict[str, Part], variables: dict[Loop, str]) -> None:
-        nest, moving = self.nest, self.moving
-        axes = list(parts)
+        nest, extents = self.nest, self.extents
         sizes = {axis: options[0].size for axis, options in nest.parts.items()}
         sizes.update({axis: part.size for axis, part in parts.items()})
         terms = [(name, layout.loop_stride(loop, sizes)) for loop, name in variables.items()]
         constant = sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
         position: dict[str, list[tuple[str, int]]] = {axis: [] for axis in self.workload.extents}
         start = dict.fromkeys(self.workload.extents, 0)
+        calls: dict[str, str] = {}
         for loop, name in variables.items():
             position[loop.axis].append((name, loop.step))
         for axis, part in parts.items():
             start[axis] = part.start
-            if moving is not None and axis == moving.axis:
-                self.text.open(f"for c_{axis} in range({moving.num_calls()}):")
-                terms.append((moving.start(f"c_{axis}"), layout.call_stride(axis, 1, sizes)))
-                position[axis].append((moving.start(f"c_{axis}"), 1))
-            elif part.count > 1:
-                self.text.open(f"for c_{axis} in range({part.count}):")
-                terms.append((f"c_{axis}", layout.call_stride(axis, part.size, sizes)))
-                position[axis].append((f"c_{axis}", part.size))
+            if count := extents.calls(axis, part):
+                calls[axis] = f"c_{axis}"
+                self.text.open(f"for c_{axis} in range({count}):")
+                first, elements = extents.start(axis, f"c_{axis}", part.size)
+                terms.append((first, layout.call_stride(axis, elements, sizes)))
+                position[axis].append((first, elements))
         for number, loop in enumerate(layout.walk):
             self.text.open(f"for k{number} in range({loop.extent}):")
-            if moving is not None and moving.axis in axes:
-                terms.append(moving.moved(f"k{number}", f"c_{moving.axis}", layout, loop, sizes))
-            else:
-                terms.append((f"k{number}", layout.loop_stride(loop, sizes)))
+            terms.append(extents.moved(f"k{number}", calls, layout, loop, sizes))
             position[loop.axis].append((f"k{number}", loop.step))
         for axis in layout.rows:
-            if moving is not None and axis == moving.axis:
-                self.text.open(f"for r_{axis} in range({moving.size(f'c_{axis}')}):")
-                terms.append((f"r_{axis}", layout.register_stride(axis, sizes)))
-                position[axis].append((f"r_{axis}", 1))
-            elif sizes[axis] > 1:
-                self.text.open(f"for r_{axis} in range({sizes[axis]}):")
+            if count := extents.rows(axis, f"c_{axis}", sizes[axis]):
+                self.text.open(f"for r_{axis} in range({count}):")
                 terms.append((f"r_{axis}", layout.register_stride(axis, sizes)))
                 position[axis].append((f"r_{axis}", 1))
         conditions = []

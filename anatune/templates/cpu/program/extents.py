@@ -1,7 +1,8 @@
-"""An extent that is known at run time, as expressions of TVMScript."""
+"""Extents as expressions of TVMScript: numbers, but for one that is known at run time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,81 @@ from anatune.core.workload.nest import Access
 from anatune.templates.cpu.program.layout import Layout, Slivers
 from anatune.templates.cpu.program.nest import Loop, Part
 
-__all__ = ["RunTimeExtent", "product_of_trips", "repeats", "trips"]
+__all__ = ["EXTENT", "FIXED", "Extents", "RunTimeExtent"]
 
-_EXTENT, _CALLS, _SIZE, _SMALL = "extent", "num_calls", "least_size", "num_small"
+EXTENT = "extent"
+"""The variable that holds an extent that is known at run time."""
+_CALLS, _SIZE, _SMALL = "num_calls", "least_size", "num_small"
+
+
+class Extents:
+    """What loops, calls and shapes of a program are where every extent is a number."""
+
+    definitions: tuple[str, ...] = ()
+    """Statements that the program's variables need first."""
+
+    def shape(self, access: Access) -> tuple[int | str, ...]:
+        """Return a tensor's shape."""
+        return access.shape
+
+    def count(self, layout: Layout) -> int | str:
+        """Return the elements of a copy."""
+        return layout.size
+
+    def parts(self, axis: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """Return what loops of calls are written for: one part where calls share the extent out at run time."""
+        return parts
+
+    def trips(self, loop: Loop) -> str:
+        """Return the iterations of a loop."""
+        return str(loop.extent)
+
+    def product(self, loops: Sequence[Loop]) -> str:
+        """Return the iterations of loops that are fused into one."""
+        trips = [self.trips(loop) for loop in loops]
+        number, words = math.prod(int(word) for word in trips if word != EXTENT), [EXTENT] * trips.count(EXTENT)
+        return " * ".join([*words, *[str(number)] * (number > 1 or not words)])
+
+    def calls(self, axis: str, part: Part) -> str:
+        """Return the calls of a part; "" where there is one."""
+        return str(part.count) if part.count > 1 else ""
+
+    def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
+        """Return where a call of so many elements begins: an expression, and the elements that it counts."""
+        return call, size
+
+    def rows(self, axis: str, call: str, size: int) -> str:
+        """Return the elements of a call; "" where there is one."""
+        return str(size) if size > 1 else ""
+
+    def moved(
+        self, variable: str, calls: Mapping[str, str], layout: Layout, loop: Loop, sizes: Mapping[str, int]
+    ) -> tuple[str, int]:
+        """Return how a loop moves an address: its variable, times what is not constant, and its stride.
+
+        Parameters
+        ----------
+        calls : mapping of str to str
+            Axis -> variable of its loop of calls.
+        sizes : mapping of str to int
+            Axis -> elements of a call.
+        """
+        return variable, layout.loop_stride(loop, sizes)
+
+    def share(self, axis: str, call: str) -> str:
+        """Return which share of what lies ahead a call asks for."""
+        return call
+
+    def arguments(self, calls: Mapping[str, str]) -> list[str]:
+        """Return what microkernels take besides."""
+        return []
+
+
+FIXED = Extents()
 
 
 @dataclass(frozen=True)
-class RunTimeExtent:
+class RunTimeExtent(Extents):
     """One axis whose extent is an argument, and how calls of microkernels share it out (see `cpu.range_space`).
 
     ``num_calls`` calls, of which the first ``num_small`` compute ``least_size`` elements each, the others one more.
@@ -28,24 +97,22 @@ class RunTimeExtent:
     repeats : int
         Calls that microkernels are made for, where what they ask for ahead depends on the number; 0: the axis has no
         loop of calls, but one of single iterations outside.
+    largest : int
+        Extent that layouts are made for.
     """
 
     axis: str
     most: int
     repeats: int
+    largest: int
 
     @property
-    def name(self) -> str:
-        """The variable that holds the extent."""
-        return _EXTENT
-
-    @property
-    def definitions(self) -> tuple[str, ...]:
+    def definitions(self) -> tuple[str, ...]:  # type: ignore[override]
         """Statements that share out the extent."""
         values = {
-            _CALLS: f"T.truncdiv({_EXTENT} + {self.most - 1}, {self.most})",
-            _SIZE: f"T.truncdiv({_EXTENT}, {_CALLS})",
-            _SMALL: f"{_CALLS} + {_CALLS} * {_SIZE} - {_EXTENT}",
+            _CALLS: f"T.truncdiv({EXTENT} + {self.most - 1}, {self.most})",
+            _SIZE: f"T.truncdiv({EXTENT}, {_CALLS})",
+            _SMALL: f"{_CALLS} + {_CALLS} * {_SIZE} - {EXTENT}",
         }
         if self.most == 1:
             return ()
@@ -53,59 +120,57 @@ class RunTimeExtent:
 
     def shape(self, access: Access) -> tuple[int | str, ...]:
         """Return a tensor's shape, the extent in it by name."""
-        return (_EXTENT, *access.shape[1:]) if access.uses(self.axis) else access.shape
+        return (EXTENT, *access.shape[1:]) if access.uses(self.axis) else access.shape
 
-    def count(self, layout: Layout, largest: int) -> int | str:
-        """Return the elements of a copy, that of the `largest` extent given; packed forms grow with the extent."""
+    def count(self, layout: Layout) -> int | str:
+        """Return the elements of a copy; packed forms grow with the extent."""
         if isinstance(layout, Slivers) and layout.access.uses(self.axis):
-            return f"{_EXTENT} * {layout.size // largest}"
+            return f"{EXTENT} * {layout.size // self.largest}"
         return layout.size
 
-    def num_calls(self) -> str:
-        """Return the number of calls along the axis."""
-        return _EXTENT if self.most == 1 else _CALLS
+    def parts(self, axis: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """Return what loops of calls are written for: one part of the axis."""
+        return parts[:1] if axis == self.axis else parts
 
-    def start(self, call: str) -> str:
-        """Return the first element of a call."""
-        return call if self.most == 1 else f"({call} * {_SIZE} + T.max(0, {call} - {_SMALL}))"
+    def trips(self, loop: Loop) -> str:
+        """Return the iterations of a loop."""
+        return EXTENT if loop.axis == self.axis else super().trips(loop)
 
-    def size(self, call: str) -> str:
+    def calls(self, axis: str, part: Part) -> str:
+        """Return the calls of a part; "" where there is one."""
+        if axis != self.axis:
+            return super().calls(axis, part)
+        return "" if not self.repeats else EXTENT if self.most == 1 else _CALLS
+
+    def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
+        """Return where a call begins: single elements of the axis are counted."""
+        if axis != self.axis:
+            return call, size
+        return call if self.most == 1 else f"({call} * {_SIZE} + T.max(0, {call} - {_SMALL}))", 1
+
+    def rows(self, axis: str, call: str, size: int) -> str:
         """Return the elements of a call."""
-        if self.most == 1:
-            return "1"
-        return f"{_SIZE} + T.Select({call} >= {_SMALL}, 1, 0)"
+        return self._size(call) if axis == self.axis else super().rows(axis, call, size)
 
-    def moved(self, variable: str, call: str, layout: Layout, loop: Loop, sizes: Mapping[str, int]) -> tuple[str, int]:
-        """Return how a loop moves a call's address: its variable, times what is not constant, and its stride.
+    def _size(self, call: str) -> str:
+        return "1" if self.most == 1 else f"{_SIZE} + T.Select({call} >= {_SMALL}, 1, 0)"
+
+    def moved(
+        self, variable: str, calls: Mapping[str, str], layout: Layout, loop: Loop, sizes: Mapping[str, int]
+    ) -> tuple[str, int]:
+        """Return how a loop moves an address.
 
         Packed forms lie tile by tile, so that their strides are proportional to the elements of the call.
         """
+        if self.axis not in calls:
+            return super().moved(variable, calls, layout, loop, sizes)
         one, two = (layout.loop_stride(loop, {**sizes, self.axis: size}) for size in (1, 2))
-        return (variable, one) if one == two else (f"{variable} * ({self.size(call)})", one)
+        return (variable if one == two else f"{variable} * ({self._size(calls[self.axis])})"), one
 
-    def share(self, call: str) -> str:
+    def share(self, axis: str, call: str) -> str:
         """Return which of `repeats` shares of what lies ahead a call asks for; calls beyond them repeat the last."""
-        return f"T.min({call}, {self.repeats - 1})"
+        return f"T.min({call}, {self.repeats - 1})" if axis == self.axis else call
 
-
-def trips(loop: Loop, moving: RunTimeExtent | None) -> str:
-    """Return the iterations of a loop."""
-    return moving.name if moving is not None and loop.axis == moving.axis else str(loop.extent)
-
-
-def product_of_trips(loops: Sequence[Loop], moving: RunTimeExtent | None) -> str:
-    """Return the iterations of loops that are fused into one."""
-    number, words = 1, []
-    for loop in loops:
-        if moving is not None and loop.axis == moving.axis:
-            words.append(moving.name)
-        else:
-            number *= loop.extent
-    return " * ".join([*words, *[str(number)] * (number > 1 or not words)])
-
-
-def repeats(axis: str, part: Part, moving: RunTimeExtent | None) -> str:
-    """Return the calls of a part; "" where there is one."""
-    if moving is not None and axis == moving.axis:
-        return moving.num_calls() if moving.repeats else ""
-    return str(part.count) if part.count > 1 else ""
+    def arguments(self, calls: Mapping[str, str]) -> list[str]:
+        """Return the elements of the call, where that may be one of several numbers."""
+        return [self._size(calls[self.axis])] if self.axis in calls and self.most > 1 else []

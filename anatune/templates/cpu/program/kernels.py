@@ -9,7 +9,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from anatune.core.frozen import EMPTY
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware.cpu_groups import CpuCompute
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
@@ -19,8 +18,9 @@ from anatune.templates.cpu.program.nest import LoopNest, Part, nest_of
 from anatune.templates.cpu.program.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
 from anatune.templates.cpu.program.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result, Stream
+from anatune.templates.cpu.rules import cpu_of, words_of
 
-__all__ = ["FEWEST_REPEATS", "Kernels", "num_registers", "register_letter"]
+__all__ = ["FEWEST_REPEATS", "Kernels", "register_letter"]
 
 FEWEST_REPEATS = 2
 """Calls that read one block of packed elements from which on the next block is asked for in advance."""
@@ -64,10 +64,10 @@ class Kernels:
     def __init__(
         self, schedule: Schedule, rows: Mapping[str, int] = EMPTY, steps: Sequence[tuple[str, Access]] = ()
     ) -> None:
-        self._schedule = schedule
+        self._hardware = cpu_of(schedule)
         self.workload: Workload = schedule.workload
         self.nest: LoopNest = nest_of(schedule)
-        packed: frozenset[str] = frozenset(schedule.options.get("packed", ()))  # type: ignore[arg-type]
+        packed = words_of(schedule, "packed")
         group = self.nest.group
         skips = [
             () if group is not None and group.shift else skips_of(read, self.nest, self.workload)
@@ -170,7 +170,7 @@ class Kernels:
             )
             for step, layout in self.steps
         )
-        bits = nest.lanes * 32
+        bits, compute = nest.lanes * 32, self._hardware.compute
         return Microkernel(
             name=name,
             lanes=nest.lanes,
@@ -198,8 +198,8 @@ class Kernels:
             epilogue=epilogue,
             start=addresses(self.start) if self.start is not None else None,
             dot=nest.group.instruction if nest.group is not None else "",
-            registers=register_letter(self._schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
-            num_registers=num_registers(self._schedule),
+            registers=register_letter(compute, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
+            num_registers=compute.num_vector_registers,
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
 
@@ -285,7 +285,10 @@ class Kernels:
         again = [place for place, (_, _, stride) in enumerate(loops) if not stride and place < moving[-1]]
         between = loops[again[-1] + 1 if again else 0 :]
         element = DTYPE_BYTES[layout.access.dtype]
-        if block * math.prod(extent for _, extent, stride in between if stride) * element < self._l2_bytes / 2:
+        if (
+            block * math.prod(extent for _, extent, stride in between if stride) * element
+            < self._hardware.l2.size_bytes / 2
+        ):
             return None
         repeating = loops[moving[-1] + 1 :]
         count = math.prod(extent for _, extent, _ in repeating)
@@ -301,11 +304,6 @@ class Kernels:
                 distance += share * sum(part.count for part in own[: own.index(parts[name])])
             share *= extent
         return Stream(lines, distance, shares)
-
-    @property
-    def _l2_bytes(self) -> float:
-        hardware = self._schedule.hardware
-        return hardware.l2.size_bytes if isinstance(hardware, CpuSpec) else math.inf
 
     def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
         """Row axes, the result's contiguous one last, before it those whose rows read the same broadcast elements."""
@@ -336,15 +334,8 @@ class Kernels:
         return tuple(groups)
 
 
-def register_letter(schedule: Schedule, accumulators: int) -> str:
+def register_letter(compute: CpuCompute, accumulators: int) -> str:
     """Return LLVM's constraint letter for the processor's vector registers, if all accumulators fit into them."""
-    compute = schedule.hardware.compute
-    if not isinstance(compute, CpuCompute) or accumulators > compute.num_vector_registers - 2:
+    if accumulators > compute.num_vector_registers - 2:
         return ""
     return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")
-
-
-def num_registers(schedule: Schedule) -> int:
-    """Return the vector registers of a schedule's processor."""
-    compute = schedule.hardware.compute
-    return compute.num_vector_registers if isinstance(compute, CpuCompute) else 0

@@ -91,7 +91,7 @@ class Strided:
         self.dimensions = dimensions
         self.is_copy = is_copy
         self.whole_groups = whole_groups
-        """Whether zeros fill up the last group of neighbours (see `Group`)."""
+        """Whether zeros fill up the last group of neighbours (see `DotGroup`)."""
         outermost = max(dimensions, key=lambda d: d.pitch * d.size, default=None)
         self.size = (outermost.pitch * outermost.size if outermost else 1) + slack
         self._per_axis: dict[str, int] = {}
@@ -119,7 +119,7 @@ class Slivers:
     """Contiguous blocks: spatial tiles outside, then the reduction in execution order, then the register tile.
 
     Blocks of rows are stored without gaps, the SIMD axis in whole vectors; rows inside a block come before lanes.
-    Grouped elements (see `Group`) come last, zeros behind those that exist.
+    Grouped elements (see `DotGroup`) come last, zeros behind those that exist.
     """
 
     is_copy = True

@@ -14,12 +14,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
 from anatune.errors import SpaceError
-from anatune.templates.cpu.dot import dot_group
-from anatune.templates.cpu.rules import ORDER_LEVELS, levels_of
+from anatune.templates.cpu.dot import DotGroup, dot_group
+from anatune.templates.cpu.rules import ORDER_LEVELS, cpu_of, levels_of, pair_of, words_of
 
 __all__ = ["Loop", "LoopNest", "Part", "nest_of", "program_key"]
 
@@ -40,32 +39,6 @@ class Part:
     start: int
     count: int
     size: int
-
-
-class Group(NamedTuple):
-    """How the microkernel groups products (see `cpu.dot`).
-
-    Attributes
-    ----------
-    instruction, axis, size, vectors, broadcast, flips, shift
-        As in `DotGroup`.
-    unroll : int
-        Elements along the axis that a pass of the unrolled steps covers; the last group may be partly used.
-    """
-
-    instruction: str
-    axis: str
-    size: int
-    vectors: str
-    broadcast: str
-    flips: bool
-    shift: int
-    unroll: int
-
-    @property
-    def last(self) -> int:
-        """Elements of the last group of a pass."""
-        return (self.unroll - 1) % self.size + 1
 
 
 class LoopNest(NamedTuple):
@@ -92,7 +65,7 @@ class LoopNest(NamedTuple):
     tail : int
         Reductions along the SIMD axis that vectors do not divide: its extent in the microkernel, else 0. Lanes past
         it are masked.
-    group : Group, optional
+    group : DotGroup, optional
         How products are grouped; the unrolled loop of the group's axis then steps from group to group.
     """
 
@@ -106,7 +79,7 @@ class LoopNest(NamedTuple):
     lanes: int
     simd_reduction: bool
     tail: int
-    group: Group | None = None
+    group: DotGroup | None = None
 
     @property
     def is_partial(self) -> bool:
@@ -124,23 +97,17 @@ class LoopNest(NamedTuple):
         return parts[0].size if len(parts) == 1 else sum(part.count * part.size for part in parts)
 
 
-def _words(schedule: Schedule, name: str) -> tuple[str, ...]:
-    words: tuple[str, ...] = schedule.options.get(name, ())  # type: ignore[assignment]
-    return words
-
-
 def _complete(order: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return `order` and, in front, the axes that it leaves out (their loops have one iteration)."""
     return (*(axis for axis in axes if axis not in order), *(axis for axis in order if axis in axes))
 
 
 def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int, size: int) -> tuple[Part, ...]:
-    pair = schedule.options.get(f"pair.{axis}")
+    pair = pair_of(schedule, axis)
     if pair is None:
         return (Part(0, calls, size),)
-    assert isinstance(pair, tuple)
     unit = lanes if is_simd else 1
-    first, small, second, large = (int(number) for number in pair)
+    first, small, second, large = pair
     parts = [Part(0, first, small * unit)] if first else []
     if second:
         parts.append(Part(first * small * unit, second, large * unit))
@@ -173,7 +140,7 @@ def nest_of(schedule: Schedule) -> LoopNest:
     num_outer = 0
     for level in ORDER_LEVELS[:3]:
         axes = tuple(axis for axis in factors if level in factors[axis])
-        for axis in _complete(_words(schedule, f"order.{level}"), axes):
+        for axis in _complete(words_of(schedule, f"order.{level}"), axes):
             if factors[axis][level] > 1:
                 cache.append(Loop(axis, level, factors[axis][level], step(axis, level)))
         if level == "outer":
@@ -182,15 +149,11 @@ def nest_of(schedule: Schedule) -> LoopNest:
         axis: _parts(schedule, axis, lanes, axis == simd, factors[axis]["l1"], factors[axis]["register"])
         for axis in spatial
     }
-    order = _complete(_words(schedule, "order.reduction"), reductions)
+    order = _complete(words_of(schedule, "order.reduction"), reductions)
     inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
-    dot = None
-    if isinstance(schedule.hardware, CpuSpec):
-        dot = dot_group(workload, schedule.hardware, simd, extension=str(schedule.options.get("extension", "")))
-    group = None
-    if dot is not None:
-        own = (dot.instruction, dot.axis, dot.size, dot.vectors, dot.broadcast, dot.flips, dot.shift)
-        group = Group(*own, factors[dot.axis]["unroll"])
+    group = dot_group(workload, cpu_of(schedule), simd, extension=str(schedule.options.get("extension", "")))
+    if group is not None:
+        group = group._replace(unroll=factors[group.axis]["unroll"])
     unroll = [
         Loop(a, "unroll", -(-factors[a]["unroll"] // group.size), group.size)
         if group is not None and a == group.axis
@@ -211,7 +174,7 @@ def nest_of(schedule: Schedule) -> LoopNest:
     return LoopNest(
         cache=tuple(cache),
         num_outer=num_outer,
-        calls=_complete(_words(schedule, "order.l1"), spatial),
+        calls=_complete(words_of(schedule, "order.l1"), spatial),
         parts=parts,
         inner=tuple(loop for loop in inner if loop.extent > 1),
         unroll=tuple(loop for loop in unroll if loop.extent > 1),

@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES
 from anatune.emit.script import Script, affine, buffer_type, open_function, shape_tuple, whole_region
 from anatune.templates.cpu.program.copies import copy_function, write_copy
-from anatune.templates.cpu.program.extents import RunTimeExtent, product_of_trips, repeats, trips
+from anatune.templates.cpu.program.extents import EXTENT, FIXED, Extents
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.layout import Layout, Slivers, Strided
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.nest import Loop, Part
 from anatune.templates.cpu.program.padding import Skip
 from anatune.templates.cpu.program.register_tile import Microkernel
+from anatune.templates.cpu.rules import words_of
 
 __all__ = ["CpuProgram", "ProgramWriter", "Tile", "packings_of", "program_of", "wide", "write_calls"]
 
@@ -75,49 +75,37 @@ class ProgramWriter:
         Operands that are taken in packed form.
     parallel : bool
         Spread the outermost loops over threads.
-    moving : RunTimeExtent, optional
-        The axis whose extent the shapes of the arguments say.
+    extents : Extents
+        Says so where the shapes of the arguments tell an axis's extent.
     """
 
-    def __init__(
-        self, kernels: Kernels, ahead: frozenset[str], *, parallel: bool, moving: RunTimeExtent | None = None
-    ) -> None:
-        self.workload, self.nest, self.layouts = kernels.workload, kernels.nest, kernels.layouts
+    def __init__(self, kernels: Kernels, ahead: frozenset[str], *, parallel: bool, extents: Extents = FIXED) -> None:
+        self.workload, self.layouts = kernels.workload, kernels.layouts
         self.kernels = kernels
         self.ahead = ahead
         self.parallel = parallel
-        self.moving = moving
+        self.extents = extents
 
     def _shapes(self) -> dict[str, tuple[int | str, ...]]:
         """Return the shape of every argument of the kernel."""
         found: dict[str, tuple[int | str, ...]] = {}
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
-            found[access.tensor] = (layout.size,) if access.tensor in self.ahead else self._shape(access)
+            found[access.tensor] = (layout.size,) if access.tensor in self.ahead else self.extents.shape(access)
         for access in (*self.workload.epilogue_reads, self.workload.write):
-            found[access.tensor] = self._shape(access)
+            found[access.tensor] = self.extents.shape(access)
         return found
-
-    def _shape(self, access: Access) -> tuple[int | str, ...]:
-        return access.shape if self.moving is None else self.moving.shape(access)
-
-    def _count(self, layout: Strided | Slivers) -> int | str:
-        """Return the elements of a copy."""
-        return (
-            layout.size if self.moving is None else self.moving.count(layout, self.workload.extents[self.moving.axis])
-        )
 
     def _open(self, text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
         """Write the head of the function; arguments of unknown shape are handles that a buffer is matched to."""
         dtypes = {access.tensor: access.dtype for access in self.workload.tensors}
-        moving = self.moving
-        unknown = [tensor for tensor, shape in shapes.items() if moving is not None and moving.name in shape]
+        unknown = [tensor for tensor, shape in shapes.items() if EXTENT in shape]
         parameters = [
             (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, dtypes[tensor]))
             for tensor, shape in shapes.items()
         ]
         open_function(text, name, parameters)
-        if moving is not None:
-            text.line(f"{moving.name} = T.int32()")
+        if unknown:
+            text.line(f"{EXTENT} = T.int32()")
         for tensor in unknown:
             text.line(
                 f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "{dtypes[tensor]}")'
@@ -129,46 +117,39 @@ class ProgramWriter:
         shapes = self._shapes()
         self._open(text, name, shapes)
         pointers: list[str] = []
+        copies: list[tuple[str, Strided | Slivers]] = []
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
+            pointers.append(access.tensor)
             if layout.is_copy and access.tensor not in self.ahead:
-                pointers.append(f"{access.tensor}_copy")
-                size = shape_tuple((self._count(layout),))
-                text.line(f'{access.tensor}_copy = T.sblock_alloc_buffer({size}, "{access.dtype}")')
-            else:
-                pointers.append(access.tensor)
-        for access, layout, pointer in zip(self.workload.reads, self.layouts, pointers, strict=True):
-            if pointer != access.tensor:
-                write_copy(
-                    text, self.nest, self.workload, access, layout, pointer, parallel=self.parallel, moving=self.moving
-                )
-                shapes[pointer] = (self._count(layout),)
+                pointers[-1] = copy = f"{access.tensor}_copy"
+                copies.append((copy, layout))
+                shapes[copy] = (self.extents.count(layout),)
+                text.line(f'{copy} = T.sblock_alloc_buffer({shape_tuple(shapes[copy])}, "{access.dtype}")')
+        for copy, layout in copies:
+            write_copy(text, self.kernels, layout, copy, parallel=self.parallel, extents=self.extents)
+        write = self.workload.write
         keeps_sums = any(kernel.keeps_sums for _, kernel in tiles)
         if keeps_sums:
-            write = self.workload.write
             dtype = ACCUMULATOR_DTYPE[self.workload.dtype]
             text.line(f'{write.tensor}_sums = T.sblock_alloc_buffer(({write.num_elements},), "{dtype}")')
         text.open('with T.sblock("nest"):')
         names = [*pointers, *(access.tensor for access in self.workload.epilogue_reads)]
         regions = [f"{name}[{whole_region(shapes[name])}]" for name in names]
         text.line(f"T.reads({', '.join(regions)})")
-        written = self.workload.write
-        regions = [f"{written.tensor}[{whole_region(shapes[written.tensor])}]"]
+        regions = [f"{write.tensor}[{whole_region(shapes[write.tensor])}]"]
         starts = [pointers[self.layouts.index(self.kernels.start.slivers)]] if self.kernels.start is not None else []
-        pointers = [*pointers, written.tensor, *names[len(pointers) :], *starts]
+        pointers = [*pointers, write.tensor, *names[len(pointers) :], *starts]
         if keeps_sums:
-            regions.append(f"{written.tensor}_sums[0:{written.num_elements}]")
-            pointers.append(f"{written.tensor}_sums")
+            regions.append(f"{write.tensor}_sums[0:{write.num_elements}]")
+            pointers.append(f"{write.tensor}_sums")
         text.line(f"T.writes({', '.join(regions)})")
-        for definition in self.moving.definitions if self.moving is not None else ():
+        for definition in self.extents.definitions:
             text.line(definition)
-        self._loops(text, tiles, pointers)
-        text.close()
-        return str(text)
-
-    def _loops(self, text: Script, tiles: Sequence[Tile], pointers: list[str]) -> None:
         # TVM loses a pragma of a parallel loop with 64-bit bounds
         with text.scope('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'):
-            write_calls(text, self.kernels, tiles, pointers, parallel=self.parallel, moving=self.moving)
+            write_calls(text, self.kernels, tiles, pointers, parallel=self.parallel, extents=self.extents)
+        text.close()
+        return str(text)
 
 
 def write_calls(
@@ -179,7 +160,7 @@ def write_calls(
     origins: Sequence[str] = (),
     *,
     parallel: bool = False,
-    moving: RunTimeExtent | None = None,
+    extents: Extents = FIXED,
 ) -> None:
     """Write the loops of a schedule and its calls of microkernels.
 
@@ -191,113 +172,117 @@ def write_calls(
         For each buffer an index that its tensor begins at; none: 0.
     parallel : bool
         Spread the outermost loops over threads.
-    moving : RunTimeExtent, optional
-        An axis whose extent is a variable: its tiles have one part each, and microkernels of several sizes take the
-        elements of a call as their last argument.
+    extents : Extents
+        Says so where an axis's extent is a variable: its tiles have one part each, and microkernels of several sizes
+        take the elements of a call as their last argument.
     """
     nest = kernels.nest
     outer, cache = nest.cache[: nest.num_outer], nest.cache[nest.num_outer :]
     depth = text.depth
+    variables: dict[Loop, str] = {}
     if parallel and math.prod(loop.extent for loop in outer) > 1:
-        text.open(f"for chunk in T.parallel({product_of_trips(outer, moving)}):")
-        variables = _digits("chunk", outer, moving)
-    else:
-        variables = {}
-        for number, loop in enumerate(outer):
-            text.open(f"for o{number} in range({trips(loop, moving)}):")
-            variables[loop] = f"o{number}"
-    for number, loop in enumerate(cache):
-        text.open(f"for t{number} in range({trips(loop, moving)}):")
-        variables[loop] = f"t{number}"
-    sums = [(variables[loop], loop) for loop in nest.cache if loop.axis not in nest.parts]
-    flags = "0"
-    if nest.is_partial:
-        position = " + ".join(name for name, _ in sums)
-        end = sum(loop.extent - 1 for _, loop in sums)
-        flags = f'T.Cast("int32", T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0))'
+        text.open(f"for chunk in T.parallel({extents.product(outer)}):")
+        variables.update(_digits("chunk", outer, extents))
+        outer = ()
+    for letter, loops in (("o", outer), ("t", cache)):
+        for number, loop in enumerate(loops):
+            text.open(f"for {letter}{number} in range({extents.trips(loop)}):")
+            variables[loop] = f"{letter}{number}"
     layouts: list[Layout] = [*kernels.layouts, kernels.result]
     layouts += [layout for _, layout in kernels.steps if layout is not None]
     if kernels.start is not None:
         layouts.append(kernels.start)
     if len(pointers) > len(layouts):
         layouts.append(kernels.result)  # partial sums lie as the result does
-    begins = origins or [""] * len(pointers)
+    buffers = tuple(zip(layouts, pointers, origins or [""] * len(pointers), strict=True))
+    _Calls(text, kernels, buffers, variables, extents).write(tiles, nest.calls)
+    text.close(text.depth - depth)
 
-    def call(parts: Mapping[str, Part], kernel: Microkernel) -> None:
-        sizes = {axis: part.size for axis, part in parts.items()}
-        calls = {axis: f"c_{axis}" for axis in nest.calls if repeats(axis, parts[axis], moving)}
-        arguments: list[str] = []
-        addresses: list[tuple[list[tuple[str, int]], int]] = []
-        for layout, pointer, origin in zip(layouts, pointers, begins, strict=True):
-            constant = layout.base
-            terms = [(origin, 1)] if origin else []
-            for loop in nest.cache:
-                if moving is not None and moving.axis in calls:
-                    terms.append(moving.moved(variables[loop], calls[moving.axis], layout, loop, sizes))
-                else:
-                    terms.append((variables[loop], layout.loop_stride(loop, sizes)))
-            for axis, part in parts.items():
-                constant += layout.call_stride(axis, part.start, sizes)
-            for axis, variable in calls.items():
-                if moving is not None and axis == moving.axis:
-                    terms.append((moving.start(variable), layout.call_stride(axis, 1, sizes)))
-                else:
-                    terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
-            arguments.append(f"{pointer}.data, {wide(affine(terms, constant))}")
-            addresses.append((terms, constant))
-        arguments.append(flags)
-        for _, skip in kernels.moving:
-            arguments += _taps(kernels, skip, variables, parts[skip.axis], calls)
-        names: dict[Hashable, str] = dict([*variables.items(), *calls.items()])
-        if moving is not None and moving.axis in calls:
-            names[moving.axis] = moving.share(calls[moving.axis])
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls of microkernels inside the cache loops of a schedule, while they are written down.
+
+    Attributes
+    ----------
+    buffers : tuple of (Layout, str, str)
+        Layout, pointer and origin of each tensor that microkernels take.
+    variables : dict of Loop to str
+        Of the cache loops.
+    """
+
+    text: Script
+    kernels: Kernels
+    buffers: tuple[tuple[Layout, str, str], ...]
+    variables: dict[Loop, str]
+    extents: Extents
+
+    def write(self, tiles: Iterable[Tile], axes: Sequence[str]) -> None:
+        """Write the loops of calls: all parts of an inner axis before an outer one's next, to reuse operands.
+
+        `tiles` are in the order of their calls, along `axes`.
+        """
+        if not axes:
+            for parts, kernel in tiles:
+                self._call(parts, kernel)
+            return
+        for part, own in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
+            count = self.extents.calls(axes[0], part)
+            with self.text.scope(f"for c_{axes[0]} in range({count}):" if count else ""):
+                self.write(list(own), axes[1:])
+
+    def _call(self, parts: Mapping[str, Part], kernel: Microkernel) -> None:
+        """Write the call of one microkernel."""
+        extents, variables = self.extents, self.variables
+        calls = {axis: f"c_{axis}" for axis in self.kernels.nest.calls if extents.calls(axis, parts[axis])}
+        addresses = [self._address(layout, origin, parts, calls) for layout, _, origin in self.buffers]
+        arguments = [
+            f"{pointer}.data, {wide(affine(*address))}"
+            for (_, pointer, _), address in zip(self.buffers, addresses, strict=True)
+        ]
+        arguments.append(self._flags())
+        for _, skip in self.kernels.moving:
+            arguments += self._taps(skip, parts[skip.axis], calls)
+        own = [(axis, extents.share(axis, call)) for axis, call in calls.items()]
+        names: dict[Hashable, str] = dict([*variables.items(), *own])
         for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
             if operand.stream is not None:
                 shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
                 arguments.append(wide(affine([*terms, *shares], constant + operand.stream.distance)))
-        if moving is not None and moving.axis in calls and moving.most > 1:
-            arguments.append(wide(moving.size(calls[moving.axis])))
-        text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
+        arguments += [wide(argument) for argument in extents.arguments(calls)]
+        self.text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
 
-    _calls(text, tiles, nest.calls, call, moving)
-    text.close(text.depth - depth)
+    def _address(
+        self, layout: Layout, origin: str, parts: Mapping[str, Part], calls: Mapping[str, str]
+    ) -> tuple[list[tuple[str, int]], int]:
+        """Return what moves a tensor's address, and its constant part."""
+        sizes = {axis: part.size for axis, part in parts.items()}
+        terms = [(origin, 1)] if origin else []
+        terms += [self.extents.moved(name, calls, layout, loop, sizes) for loop, name in self.variables.items()]
+        for axis, variable in calls.items():
+            first, elements = self.extents.start(axis, variable, sizes[axis])
+            terms.append((first, layout.call_stride(axis, elements, sizes)))
+        return terms, layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
 
+    def _flags(self) -> str:
+        """Return which call of a sum it is: bit 0, not the first; bit 1, not the last."""
+        nest = self.kernels.nest
+        sums = [(name, loop) for loop, name in self.variables.items() if loop.axis not in nest.parts]
+        if not sums:
+            return "0"
+        position, end = " + ".join(name for name, _ in sums), sum(loop.extent - 1 for _, loop in sums)
+        return f'T.Cast("int32", T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0))'
 
-def _calls(
-    text: Script,
-    tiles: Iterable[Tile],
-    axes: Sequence[str],
-    call: Callable[[Mapping[str, Part], Microkernel], None],
-    moving: RunTimeExtent | None,
-) -> None:
-    """Write the loops of calls: all parts of an inner axis before an outer one's next, so that operands are reused.
-
-    `tiles` are in the order of their calls.
-    """
-    if not axes:
-        for parts, kernel in tiles:
-            call(parts, kernel)
-        return
-    for part, own in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
-        count = repeats(axes[0], part, moving)
-        if count:
-            text.open(f"for c_{axes[0]} in range({count}):")
-        _calls(text, list(own), axes[1:], call, moving)
-        text.close(int(bool(count)))
-
-
-def _taps(
-    kernels: Kernels, skip: Skip, variables: Mapping[Loop, str], part: Part, calls: Mapping[str, str]
-) -> tuple[str, str]:
-    """Return the first tap inside the tensor and one past the last, as expressions."""
-    terms = [(variables[loop], loop.step * skip.stride) for loop in kernels.nest.cache if loop.axis == skip.axis]
-    if skip.axis in calls:
-        terms.append((calls[skip.axis], part.size * skip.stride))
-    low = affine(terms, part.start * skip.stride + skip.offset)
-    step = skip.dilation
-    first = f"T.max(0, ({step - 1} - ({low})) // {step})"
-    end = f"T.min({kernels.workload.extents[skip.window]}, ({skip.size + step - 1} - ({low})) // {step})"
-    return wide(first), wide(end)
+    def _taps(self, skip: Skip, part: Part, calls: Mapping[str, str]) -> tuple[str, str]:
+        """Return the first tap inside the tensor and one past the last, as expressions."""
+        terms = [(name, loop.step * skip.stride) for loop, name in self.variables.items() if loop.axis == skip.axis]
+        if skip.axis in calls:
+            terms.append((calls[skip.axis], part.size * skip.stride))
+        low = affine(terms, part.start * skip.stride + skip.offset)
+        step = skip.dilation
+        first = f"T.max(0, ({step - 1} - ({low})) // {step})"
+        taps = self.kernels.workload.extents[skip.window]
+        return wide(first), wide(f"T.min({taps}, ({skip.size + step - 1} - ({low})) // {step})")
 
 
 def wide(index: str) -> str:
@@ -305,39 +290,23 @@ def wide(index: str) -> str:
     return f'T.Cast("int64", T.Cast("int32", {index}))'
 
 
-def _digits(variable: str, loops: Sequence[Loop], moving: RunTimeExtent | None) -> dict[Loop, str]:
+def _digits(variable: str, loops: Sequence[Loop], extents: Extents) -> dict[Loop, str]:
     """Return the mixed-radix digits of one fused variable, outer loop first."""
     digits: dict[Loop, str] = {}
     for place, loop in enumerate(loops):
-        below = product_of_trips(loops[place + 1 :], moving)
+        below = extents.product(loops[place + 1 :])
         quotient = (
             variable if below == "1" else f"{variable} // ({below})" if "*" in below else f"{variable} // {below}"
         )
-        digits[loop] = f"(({quotient}) % {trips(loop, moving)})"
+        digits[loop] = f"(({quotient}) % {extents.trips(loop)})"
     return digits
 
 
-class Packings(NamedTuple):
-    """Functions that pack operands ahead of the run, and the elements of what they make, by tensor."""
-
-    packing: dict[str, str]
-    packed_sizes: dict[str, int]
-
-
-def packings_of(kernels: Kernels, ahead: frozenset[str], *, parallel: bool) -> Packings:
-    """Return what packs the operands `ahead`."""
-    packed = [
-        (access, layout)
-        for access, layout in zip(kernels.workload.reads, kernels.layouts, strict=True)
-        if access.tensor in ahead
-    ]
-    return Packings(
-        {
-            access.tensor: copy_function(kernels.nest, kernels.workload, access, layout, parallel=parallel)
-            for access, layout in packed
-        },
-        {access.tensor: layout.size for access, layout in packed},
-    )
+def packings_of(kernels: Kernels, ahead: frozenset[str], *, parallel: bool) -> tuple[dict[str, str], dict[str, int]]:
+    """Return the functions that pack the operands `ahead` of the run, and the elements of what they make, by tensor."""
+    packed = [layout for layout in kernels.layouts if layout.access.tensor in ahead]
+    functions = {layout.access.tensor: copy_function(kernels, layout, parallel=parallel) for layout in packed}
+    return functions, {layout.access.tensor: layout.size for layout in packed}
 
 
 def program_of(
@@ -362,13 +331,14 @@ def program_of(
         A tensor is too large for 32-bit indices.
     """
     kernels = Kernels(schedule)
-    names: tuple[str, ...] = schedule.options.get("packed_ahead", ())  # type: ignore[assignment]
-    ahead = frozenset(names if prepacked else ())
+    ahead = frozenset(words_of(schedule, "packed_ahead") if prepacked else ())
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1
     tiles = [(parts, kernels.microkernel(f"{prefix}_{number}", parts)) for number, parts in enumerate(kernels.tiles())]
+    packing, packed_sizes = packings_of(kernels, ahead, parallel=parallel)
     return CpuProgram(
         main=ProgramWriter(kernels, ahead, parallel=parallel).main(tiles),
-        **packings_of(kernels, ahead, parallel=parallel)._asdict(),
+        packing=packing,
+        packed_sizes=packed_sizes,
         llvm=module_ir([microkernel_ir(kernel) for _, kernel in tiles]),
         kernels=tuple(kernel for _, kernel in tiles),
     )

@@ -19,6 +19,7 @@ from anatune.templates.cpu.program.nest import Part
 from anatune.templates.cpu.program.program import CpuProgram, ProgramWriter, Tile, packings_of
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.range_space import most_elements, sizes_of_calls
+from anatune.templates.cpu.rules import words_of
 
 __all__ = ["ranged_program"]
 
@@ -54,7 +55,7 @@ def ranged_program(
     kernels = Kernels(schedule)
     in_calls = all(loop.axis != axis for loop in kernels.nest.cache)
     repeats = max(2, -(-middle // most)) if in_calls else 0
-    moving = RunTimeExtent(axis, most, repeats)
+    extents = RunTimeExtent(axis, most, repeats, largest)
     sizes = sorted({size for extent in range(least, largest + 1) for size in sizes_of_calls(extent, most)})
 
     tiles: list[Tile] = []
@@ -76,13 +77,13 @@ def ranged_program(
             chosen = replace(chosen, name=f"{prefix}_{number}")
             functions.append((choice_ir(chosen.name, own), set()))
         tiles.append(({axis: Part(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
-    ahead = frozenset(str(tensor) for tensor in _words(schedule, "packed_ahead"))
+    ahead = frozenset(words_of(schedule, "packed_ahead"))
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1
-    packings = packings_of(kernels, ahead, parallel=parallel)
+    packing, packed_sizes = packings_of(kernels, ahead, parallel=parallel)
     return CpuProgram(
-        main=ProgramWriter(kernels, ahead, parallel=parallel, moving=moving).main(tiles, name),
-        packing=packings.packing,
-        packed_sizes=packings.packed_sizes,
+        main=ProgramWriter(kernels, ahead, parallel=parallel, extents=extents).main(tiles, name),
+        packing=packing,
+        packed_sizes=packed_sizes,
         llvm=module_ir(functions),
         kernels=tuple(made),
         largest=largest,
@@ -94,8 +95,3 @@ def _as_asked(kernel: Microkernel, largest: Microkernel) -> Microkernel:
     streams = [operand.stream for operand in largest.operands]
     operands = [replace(operand, stream=own) for operand, own in zip(kernel.operands, streams, strict=True)]
     return replace(kernel, operands=tuple(operands))
-
-
-def _words(schedule: Schedule, name: str) -> tuple[str, ...]:
-    words: tuple[str, ...] = schedule.options.get(name, ())  # type: ignore[assignment]
-    return words

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.errors import BuildError
-from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, num_registers, register_letter
+from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.templates.cpu.program.program import CpuProgram
 from anatune.templates.cpu.program.register_tile import Ahead, Microkernel, Operand, Result, Stream
+from anatune.templates.cpu.rules import cpu_of
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout, layout_of
 from anatune.templates.winograd.program.outputs import Outputs, output_ir
@@ -42,10 +42,9 @@ class _Writer:
     """Shared state while one schedule is written down."""
 
     def __init__(self, schedule: Schedule, threads: int, prepacked: bool, prefix: str) -> None:
-        self.schedule = schedule
         self.workload: Workload = schedule.workload
-        assert isinstance(schedule.hardware, CpuSpec)
-        self.l2_bytes = schedule.hardware.l2.size_bytes
+        hardware = cpu_of(schedule)
+        self.compute, self.l2_bytes = hardware.compute, hardware.l2.size_bytes
         self.layout: WinogradLayout = layout_of(schedule)
         self.prepacked, self.prefix = prepacked, prefix
         self.split = schedule.options.get("split") if threads > 1 else None
@@ -98,8 +97,8 @@ class _Writer:
             result=Result(FLOAT, 1, tuple(row * layout.product_row for row in range(layout.rows))),
             trips=(layout.depth // layout.unroll,),
             num_steps=layout.unroll,
-            registers=register_letter(self.schedule, layout.rows * layout.vectors),
-            num_registers=num_registers(self.schedule),
+            registers=register_letter(self.compute, layout.rows * layout.vectors),
+            num_registers=self.compute.num_vector_registers,
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
 
