@@ -170,7 +170,7 @@ class Kernels:
             )
             for step, layout in self.steps
         )
-        bits, compute = nest.lanes * 32, self._hardware.compute
+        compute = self._hardware.compute
         return Microkernel(
             name=name,
             lanes=nest.lanes,
@@ -200,7 +200,6 @@ class Kernels:
             dot=nest.group.instruction if nest.group is not None else "",
             registers=register_letter(compute, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             num_registers=compute.num_vector_registers,
-            attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
 
     def _used(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

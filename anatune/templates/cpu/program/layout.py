@@ -18,9 +18,9 @@ from typing import Protocol
 from anatune.core.workload.nest import Access, Workload
 from anatune.templates.cpu.program.nest import Loop, LoopNest
 
-__all__ = ["Dimension", "Layout", "Slivers", "Strided", "SumsOfSlivers", "layout_of"]
+__all__ = ["PITCH_ELEMENTS", "Dimension", "Layout", "Slivers", "Strided", "SumsOfSlivers", "layout_of"]
 
-_PITCH_ELEMENTS = 256
+PITCH_ELEMENTS = 256
 """Rows whose distance is a multiple of this (1 KiB in float32) share few sets of the L1 cache: they get a gap."""
 
 
@@ -266,7 +266,7 @@ def _copied(access: Access, nest: LoopNest, workload: Workload, skipped: Collect
             count, whole = -(-count // group.size) * group.size, True
         dimensions.append(Dimension(index, count, low, pitch))
         pitch *= count
-        if reorder and pitch > 1 and pitch % _PITCH_ELEMENTS == 0:
+        if reorder and pitch > 1 and pitch % PITCH_ELEMENTS == 0:
             pitch += nest.lanes
     return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=whole)
 

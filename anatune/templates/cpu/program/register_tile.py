@@ -13,10 +13,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Ahead", "EpilogueOperand", "Microkernel", "Operand", "Result", "Stream", "Tile"]
+__all__ = ["Ahead", "EpilogueOperand", "Microkernel", "Operand", "Result", "Stream", "Tile", "vector_attributes"]
 
 Tile = dict[tuple[int, int], str]
 """(row, vector) -> name of its accumulator."""
+
+
+def vector_attributes(lanes: int) -> str:
+    """Return the attributes of a function whose vectors have so many lanes of 32 bits: LLVM is not to split them."""
+    return f'"prefer-vector-width"="{32 * lanes}" "min-legal-vector-width"="{32 * lanes}"'
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,11 @@ class Microkernel:
     unrolled steps. Empty: they may not fit."""
     num_registers: int = 0
     """Vector registers of the processor."""
-    attributes: str = field(default="", compare=False)
+
+    @property
+    def attributes(self) -> str:
+        """Attributes of its function."""
+        return vector_attributes(self.lanes)
 
     @property
     def keeps_sums(self) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from anatune.emit.llvm import LlvmCode
-from anatune.templates.winograd.program.transforms import FLOAT, FLOAT_BYTES, function_head
+from anatune.templates.winograd.program.transforms import FLOAT, Function, begun, ended
 
 __all__ = ["band_ir"]
 
 
 def band_ir(
     name: str, lanes: int, *, rows: int, pitches: tuple[int, int], height: int, width: int, band: int, used: int
-) -> tuple[str, set[str]]:
+) -> Function:
     """Return ``void name(ptr data, i64 offset, ptr band, i64 offset, i64 y, i64 x, i64 columns)``.
 
     It fills ``band[rows][columns][lanes]`` with rows from y on and columns from x on of an image, zeros outside of it;
@@ -27,12 +27,7 @@ def band_ir(
     used : int
         Channels of the vector that exist.
     """
-    code = LlvmCode(lanes, FLOAT, "multiply_add")
-    arguments = ["ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1, i64 %y, i64 %x, i64 %columns"]
-    code.line(function_head(name, arguments, lanes))
-    code.line("entry:")
-    code.align_frame(FLOAT_BYTES * lanes)
-    source, target = (code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2))
+    code, (source, target) = begun(name, lanes, 2, ["%y", "%x", "%columns"])
     channel, row = pitches
     code.line("  br label %rows")
     code.line("rows:")
@@ -77,9 +72,7 @@ def band_ir(
     code.line(f"  %r_more = icmp slt i64 %r_next, {rows}")
     code.line("  br i1 %r_more, label %rows, label %done, !llvm.loop !1")
     code.line("done:")
-    code.line("  ret void")
-    code.line("}")
-    return "\n".join(code.lines), code.declared
+    return ended(code)
 
 
 def _turned(code: LlvmCode, at: str, channel: int, used: int, mask: str | None) -> list[str]:

@@ -14,7 +14,7 @@ from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.llvm import LlvmCode
 from anatune.templates.winograd.minimal_filtering import Filtering
-from anatune.templates.winograd.program.transforms import FLOAT, FLOAT_BYTES, function_head, result_rows
+from anatune.templates.winograd.program.transforms import FLOAT, Function, begun, ended, loop, result_rows
 
 __all__ = ["Outputs", "output_ir"]
 
@@ -48,62 +48,48 @@ class Outputs:
         return tuple(step for step in self.epilogue if STEP_OPERANDS[step] is not None)
 
 
-def output_ir(name: str, outputs: Outputs) -> tuple[str, set[str]]:
-    """Return the function and the declarations it needs.
+def output_ir(name: str, outputs: Outputs) -> Function:
+    """Return the function.
 
     It is ``void name(ptr m, i64 offset, ptr result, i64 offset, ptr and i64 of each epilogue operand, i64 count, i64
     rows, i64 columns)``: `count` vectors of output channels, of each so many rows and columns of the tile.
     """
     transform, lanes = outputs.transform, outputs.lanes
-    code = LlvmCode(lanes, FLOAT, "multiply_add")
-    tensors = 2 + len(outputs.operands)
-    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(tensors)]
-    code.line(function_head(name, [*arguments, "i64 %count, i64 %rows, i64 %columns"], lanes))
-    code.line("entry:")
-    code.align_frame(FLOAT_BYTES * lanes)
-    bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(tensors)]
+    code, bases = begun(name, lanes, 2 + len(outputs.operands), ["%count", "%rows", "%columns"])
     strides = [lanes, lanes * outputs.pitches[0]]
     strides += [lanes if step == "bias" else lanes * outputs.pitches[0] for step in outputs.operands]
     size = transform.outputs
+
+    def body(pointers: list[str]) -> None:
+        products = [
+            [
+                code.load_vector(
+                    code.address(pointers[0], FLOAT, (y * transform.inputs + x) * outputs.pitch), FLOAT, 1, lanes
+                )
+                for x in range(transform.inputs)
+            ]
+            for y in range(transform.inputs)
+        ]
+        values = result_rows(code, transform, products)
+        # what is added lies as the result does: it is added where the result is stored
+        first_add = outputs.epilogue.index("add") if "add" in outputs.epilogue else len(outputs.epilogue)
+        place = dict(zip(outputs.operands, pointers[2:], strict=True))
+        for step in outputs.epilogue[:first_add]:
+            values = _finished(code, outputs, step, place.get(step, ""), values)
+        writer = _Writer(code, outputs, outputs.epilogue[first_add:], place)
+        code.line("  br i1 %is_whole, label %whole, label %part")
+        code.line("whole:")
+        writer.tile(values)
+        code.line("  br label %latch")
+        code.line("part:")
+        writer.part(values)
+
     code.line(f"  %all_rows = icmp eq i64 %rows, {size}")
     code.line(f"  %all_columns = icmp eq i64 %columns, {size}")
     code.line("  %is_whole = and i1 %all_rows, %all_columns")
     code.line("  br label %head")
-    code.line("head:")
-    code.line("  %i = phi i64 [0, %entry], [%next, %latch]")
-    for number, base in enumerate(bases):
-        code.line(f"  %w{number} = phi ptr [{base}, %entry], [%x{number}, %latch]")
-    products = [
-        [
-            code.load_vector(code.address("%w0", FLOAT, (y * transform.inputs + x) * outputs.pitch), FLOAT, 1, lanes)
-            for x in range(transform.inputs)
-        ]
-        for y in range(transform.inputs)
-    ]
-    values = result_rows(code, transform, products)
-    # what is added lies as the result does: it is added where the result is stored
-    first_add = outputs.epilogue.index("add") if "add" in outputs.epilogue else len(outputs.epilogue)
-    place = {step: f"%w{2 + i}" for i, step in enumerate(outputs.operands)}
-    for step in outputs.epilogue[:first_add]:
-        values = _finished(code, outputs, step, place.get(step, ""), values)
-    writer = _Writer(code, outputs, outputs.epilogue[first_add:], place)
-    code.line("  br i1 %is_whole, label %whole, label %part")
-    code.line("whole:")
-    writer.tile(values)
-    code.line("  br label %latch")
-    code.line("part:")
-    writer.part(values)
-    code.line("  br label %latch")
-    code.line("latch:")
-    for number, stride in enumerate(strides):
-        code.line(f"  %x{number} = getelementptr float, ptr %w{number}, i64 {stride}")
-    code.line("  %next = add nuw nsw i64 %i, 1")
-    code.line("  %last = icmp eq i64 %next, %count")
-    code.line("  br i1 %last, label %done, label %head, !llvm.loop !0")
-    code.line("done:")
-    code.line("  ret void")
-    code.line("}")
-    return "\n".join(code.lines), code.declared
+    loop(code, bases, strides, body)
+    return ended(code)
 
 
 def _finished(code: LlvmCode, outputs: Outputs, step: str, pointer: str, values: list[list[str]]) -> list[list[str]]:

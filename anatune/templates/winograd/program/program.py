@@ -12,29 +12,24 @@ from contextlib import contextmanager
 
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.errors import BuildError
-from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
-from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
-from anatune.templates.cpu.program.program import CpuProgram
-from anatune.templates.cpu.program.register_tile import Ahead, Microkernel, Operand, Result, Stream
+from anatune.templates.cpu.program.program import CpuProgram, wide
 from anatune.templates.cpu.rules import cpu_of
-from anatune.templates.winograd.program.bands import band_ir
-from anatune.templates.winograd.program.layout import WinogradLayout, layout_of
-from anatune.templates.winograd.program.outputs import Outputs, output_ir
-from anatune.templates.winograd.program.transforms import FLOAT, input_ir, weight_ir
+from anatune.templates.winograd.program.functions import (
+    input_functions,
+    output_functions,
+    product_kernel,
+    weight_functions,
+)
+from anatune.templates.winograd.program.layout import WinogradLayout
+from anatune.templates.winograd.program.transforms import FLOAT
 
 __all__ = ["program_of"]
 
-_PAGE_ELEMENTS = 4096 // DTYPE_BYTES[FLOAT]
-"""How far ahead streamed weights are asked for: the hardware follows a stream to the end of a page, and waits for
-memory at the start of the next. Source: Zen 4, 512 to 512 channels on 7x7, 16 tiles x 1 vector: 2.0 ms without, 1.35
-with; 256 to 256 on 14x14, which come from L3: 1.07 and 1.05."""
-
-Function = tuple[str, set[str]]
 _PRAGMA = 'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'
 
 
@@ -43,9 +38,8 @@ class _Writer:
 
     def __init__(self, schedule: Schedule, threads: int, prepacked: bool, prefix: str) -> None:
         self.workload: Workload = schedule.workload
-        hardware = cpu_of(schedule)
-        self.compute, self.l2_bytes = hardware.compute, hardware.l2.size_bytes
-        self.layout: WinogradLayout = layout_of(schedule)
+        self.layout = WinogradLayout(schedule)
+        self.kernel = product_kernel(f"{prefix}_product", self.layout, cpu_of(schedule))
         self.prepacked, self.prefix = prepacked, prefix
         self.split = schedule.options.get("split") if threads > 1 else None
         layout = self.layout
@@ -53,143 +47,12 @@ class _Writer:
         self.workers = min(threads, parallel)
         self.data, self.weight = self.workload.reads
         self.output = self.workload.write
-        self.steps = self.workload.epilogue
         self.sizes = {"v": layout.data_size, "m": layout.product_size, "gathered": layout.gathered_size}
         many = self.workers if self.split else 1
         self.copies = {"v": many if self.split == "tiles" else 1, "m": many, "gathered": many}
         for name, size in (*self.sizes.items(), (self.weight.tensor, layout.weight_size)):
             if size * self.copies.get(name, 1) > MOST_ELEMENTS:
                 raise BuildError(too_large_text(name, size * self.copies.get(name, 1)))
-
-    # -- functions in LLVM IR ----------------------------------------------------------------------------------
-
-    def kernel(self) -> Microkernel:
-        """Return the product of `rows` tiles and a sliver of output channels, at one frequency."""
-        layout = self.layout
-        bits = 32 * layout.lanes
-        steps = range(layout.unroll)
-        tiles = Operand(
-            dtype=FLOAT,
-            lane_stride=0,
-            rows=tuple(row * layout.data_row for row in range(layout.rows)),
-            loops=(layout.unroll,),
-            steps=tuple(steps),
-            masked=False,
-            ahead=self._ahead(),
-        )
-        weights = Operand(
-            dtype=FLOAT,
-            lane_stride=1,
-            rows=(0,) * layout.rows,
-            loops=(layout.unroll * layout.width,),
-            steps=tuple(step * layout.width for step in steps),
-            masked=False,
-            ahead=Ahead(_PAGE_ELEMENTS) if self.streams_weights and self.stream is None else None,
-            stream=self.stream,
-        )
-        return Microkernel(
-            name=f"{self.prefix}_product",
-            lanes=layout.lanes,
-            size=layout.width,
-            body="multiply_add",
-            accumulator=FLOAT,
-            operands=(tiles, weights),
-            result=Result(FLOAT, 1, tuple(row * layout.product_row for row in range(layout.rows))),
-            trips=(layout.depth // layout.unroll,),
-            num_steps=layout.unroll,
-            registers=register_letter(self.compute, layout.rows * layout.vectors),
-            num_registers=self.compute.num_vector_registers,
-            attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
-        )
-
-    @property
-    def streams_weights(self) -> bool:
-        """Whether the transformed weights come from behind the L2 cache each time that they are read."""
-        return self.layout.weight_size * DTYPE_BYTES[FLOAT] > self.l2_bytes
-
-    @property
-    def stream(self) -> Stream | None:
-        """What each call asks for of the next sliver of weights, where several calls in a row read one; else None."""
-        layout = self.layout
-        if not self.streams_weights or layout.calls < FEWEST_REPEATS:
-            return None
-        lines = -(-layout.weight_sliver * DTYPE_BYTES[FLOAT] // (LINE_BYTES * layout.calls))
-        return Stream(lines, layout.weight_sliver, {"call": lines * LINE_BYTES // DTYPE_BYTES[FLOAT]})
-
-    def _ahead(self) -> Ahead | None:
-        """Return how rows of V that do not stay in L1 from one sliver to the next are asked for, None: they stay."""
-        layout = self.layout
-        per_line = LINE_BYTES // DTYPE_BYTES[FLOAT]
-        if layout.rows * layout.depth <= MOST_LINES * per_line:
-            return None
-        return Ahead(LINES_FURTHER * per_line, layout.data_row, layout.rows)
-
-    def input_functions(self) -> list[Function]:
-        """Return the input transforms, and what gathers their inputs."""
-        layout, found = self.layout, []
-        convolution, lanes, pitch = layout.convolution, layout.lanes, layout.data_pitch
-        rest = convolution.channels % lanes
-        if not convolution.channels_last:
-            size = layout.transform.outputs
-            found.append(
-                input_ir(
-                    f"{self.prefix}_gathered", layout.transform, lanes, row=layout.band_width * lanes, column=lanes,
-                    pitch=pitch, strides=(size * lanes, layout.data_row), used=lanes,
-                )
-            )  # fmt: skip
-            for name, used in (("band", lanes), ("band_rest", rest)):
-                if used and (name == "band_rest" or convolution.channels >= lanes):
-                    found.append(
-                        band_ir(
-                            f"{self.prefix}_{name}", lanes, rows=layout.transform.inputs,
-                            pitches=(convolution.data["c"], convolution.data["y"]), height=convolution.height,
-                            width=convolution.width, band=layout.band_width, used=used,
-                        )
-                    )  # fmt: skip
-            return found
-        whole = layout.channel_vectors * lanes
-        shapes = {
-            "gathered": (layout.transform.inputs * whole, whole, lanes),
-            "input": (convolution.data["y"], convolution.data["x"], lanes),
-            "input_rest": (convolution.data["y"], convolution.data["x"], rest),
-        }
-        for name, (row, column, used) in shapes.items():
-            if used:
-                found.append(
-                    input_ir(
-                        f"{self.prefix}_{name}", layout.transform, lanes, row=row, column=column, pitch=pitch,
-                        strides=(lanes, lanes), used=used,
-                    )
-                )  # fmt: skip
-        return found
-
-    def output_functions(self) -> list[Function]:
-        """Return the output transforms of whole vectors of channels and of the last one."""
-        layout = self.layout
-        to, found = layout.convolution.output, []
-        for name, used in (("output", layout.lanes), ("output_rest", layout.convolution.filters % layout.lanes)):
-            if used:
-                outputs = Outputs(
-                    layout.transform, layout.lanes, (to["f"], to["y"], to["x"]), layout.product_pitch, self.steps, used
-                )
-                found.append(output_ir(f"{self.prefix}_{name}", outputs))
-        return found
-
-    def weight_functions(self) -> list[Function]:
-        """Return the weight transforms of whole vectors of channels and of the last one."""
-        layout = self.layout
-        source, found = layout.convolution.weight, []
-        for name, used in (("weights", layout.lanes), ("weights_rest", layout.convolution.filters % layout.lanes)):
-            if used:
-                found.append(
-                    weight_ir(
-                        f"{self.prefix}_{name}", layout.transform, layout.lanes,
-                        pitches=(source["f"], source["ry"], source["rx"]), pitch=layout.weight_pitch, used=used,
-                    )
-                )  # fmt: skip
-        return found
-
-    # -- the program -------------------------------------------------------------------------------------------
 
     def parameters(self) -> list[tuple[str, str]]:
         """Return (tensor, TVMScript buffer) of every argument of the kernel."""
@@ -252,8 +115,8 @@ class _Writer:
 
     def _call(self, text: Script, function: str, places: list[tuple[str, str]], *numbers: str) -> None:
         """Write a call with buffers and offsets, then plain numbers."""
-        arguments = [f"{name}.data, {_wide(offset)}" for name, offset in places]
-        arguments += [_wide(number) for number in numbers]
+        arguments = [f"{name}.data, {wide(offset)}" for name, offset in places]
+        arguments += [wide(number) for number in numbers]
         text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_{function}", {", ".join(arguments)}))')
 
     def _own(self, name: str, worker: str, *terms: tuple[str, int]) -> tuple[str, str]:
@@ -359,9 +222,9 @@ class _Writer:
             at = (chunk, layout.weight_chunk), ("t", layout.weight_pitch), ("sliver", layout.weight_sliver)
             to = ("t", layout.product_pitch), ("call", layout.rows * layout.product_row), ("sliver", layout.width)
             places = [self._own("v", workers[0], *data), (weights, affine(at)), self._own("m", workers[1], *to)]
-            arguments = [*(f"{name}.data, {_wide(offset)}" for name, offset in places), "0"]
-            if (stream := self.stream) is not None:
-                arguments.append(_wide(affine([*at, ("call", stream.shares["call"])], stream.distance)))
+            arguments = [*(f"{name}.data, {wide(offset)}" for name, offset in places), "0"]
+            if (stream := self.kernel.operands[1].stream) is not None:
+                arguments.append(wide(affine([*at, ("call", stream.shares["call"])], stream.distance)))
             text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_product", {", ".join(arguments)}))')
 
     def _outputs(self, text: Script, chunk: str, first: str, count: str, worker: str) -> None:
@@ -375,9 +238,8 @@ class _Writer:
         vectors = f"T.min({width // lanes}, {whole} - {chunk} * {width // lanes})"
         num_rows = f"T.min({size}, {convolution.rows} - {row} * {size})"
         num_columns = f"T.min({size}, {convolution.columns} - {column} * {size})"
-        extra = [
-            (step, access.tensor) for step, access in zip(self._reading, self.workload.epilogue_reads, strict=True)
-        ]
+        reading = [step for step in self.workload.epilogue if STEP_OPERANDS[step] is not None]
+        extra = list(zip(reading, (access.tensor for access in self.workload.epilogue_reads), strict=True))
 
         def places(done: int) -> list[tuple[str, str]]:
             """Return what a call takes, for vectors `done` channels behind the chunk's first."""
@@ -394,10 +256,6 @@ class _Writer:
             if rest:
                 with text.scope(f"if {chunk} == {layout.chunks - 1}:" if layout.chunks > 1 else ""):
                     self._call(text, "output_rest", places(-1), "1", num_rows, num_columns)
-
-    @property
-    def _reading(self) -> list[str]:
-        return [step for step in self.steps if STEP_OPERANDS[step] is not None]
 
     def _place(self, tile: str) -> tuple[str, str, str]:
         """Return the image of a tile, its row and its column among the image's tiles."""
@@ -443,11 +301,6 @@ class _Writer:
         text.close()
 
 
-def _wide(index: str) -> str:
-    """Return an index as the 64 bits that a function takes; TVM narrows what was never cast to 32."""
-    return f'T.Cast("int64", T.Cast("int32", {index}))'
-
-
 def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "winograd") -> CpuProgram:
     """Write a schedule of the template "winograd" as TVMScript and LLVM IR.
 
@@ -466,14 +319,14 @@ def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, 
         A buffer is too large for 32-bit indices.
     """
     writer = _Writer(schedule, threads, prepacked, prefix)
-    kernel = writer.kernel()
-    functions = [*writer.input_functions(), microkernel_ir(kernel), *writer.output_functions()]
-    weights = writer.weight_functions()
-    name = writer.weight.tensor
+    layout, kernel, name = writer.layout, writer.kernel, writer.weight.tensor
+    functions = [*input_functions(prefix, layout), microkernel_ir(kernel)]
+    functions += output_functions(prefix, layout, schedule.workload.epilogue)
+    weights = weight_functions(prefix, layout)
     return CpuProgram(
         main=writer.main(),
         packing={name: writer.packing()} if prepacked else {},
-        packed_sizes={name: writer.layout.weight_size} if prepacked else {},
+        packed_sizes={name: layout.weight_size} if prepacked else {},
         llvm=module_ir(functions if prepacked else [*functions, *weights]),
         kernels=(kernel,),
         packing_llvm=module_ir(weights) if prepacked else "",

@@ -8,21 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LlvmCode
+from anatune.templates.cpu.program.register_tile import vector_attributes
 from anatune.templates.winograd.minimal_filtering import Filtering
 
-__all__ = ["FLOAT", "FLOAT_BYTES", "function_head", "input_ir", "result_rows", "weight_ir"]
+__all__ = ["FLOAT", "Function", "begun", "ended", "input_ir", "loop", "result_rows", "weight_ir"]
 
-FLOAT, FLOAT_BYTES = "float32", 4
+FLOAT = "float32"
+Function = tuple[str, set[str]]
+"""A function, and the declarations it needs."""
 Vectors = list[str]
 Transform = Callable[[Sequence[str]], Vectors]
 
 
-def function_head(name: str, arguments: Sequence[str], lanes: int) -> str:
-    """Return the first line of a function that main calls."""
-    bits = 32 * lanes
-    attributes = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
-    return f"define internal void @{name}({', '.join(arguments)}) noinline nounwind {attributes} {{"
+def begun(name: str, lanes: int, tensors: int, numbers: Sequence[str] = ()) -> tuple[LlvmCode, list[str]]:
+    """Return the code of a function that main calls, entered, and where its tensors begin.
+
+    It takes a pointer and an offset of each tensor, then `numbers`.
+    """
+    code = LlvmCode(lanes, FLOAT, "multiply_add")
+    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(tensors)]
+    arguments += [f"i64 {number}" for number in numbers]
+    code.line(f"define internal void @{name}({', '.join(arguments)}) noinline nounwind {vector_attributes(lanes)} {{")
+    code.line("entry:")
+    code.align_frame(DTYPE_BYTES[FLOAT] * lanes)
+    return code, [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(tensors)]
+
+
+def ended(code: LlvmCode) -> Function:
+    """Return a function whose body is written."""
+    code.line("  ret void")
+    code.line("}")
+    return "\n".join(code.lines), code.declared
 
 
 def _scaled(code: LlvmCode, factor: float, value: str, added: str) -> str:
@@ -111,27 +129,28 @@ def result_rows(code: LlvmCode, transform: Filtering, values: list[Vectors]) -> 
     return _both(values, _result(code, transform))
 
 
-def _loop(
-    code: LlvmCode, count: str, pointers: Sequence[str], strides: Sequence[int], body: Callable[..., None]
-) -> None:
-    """Emit a loop of `count` iterations (0 or more) whose pointers to floats advance by `strides`."""
-    code.line(f"  %none = icmp eq i64 {count}, 0")
-    code.line("  br i1 %none, label %done, label %head")
+def loop(code: LlvmCode, pointers: Sequence[str], strides: Sequence[int], body: Callable[[list[str]], None]) -> None:
+    """Emit a loop of ``%count`` iterations, 1 or more, whose pointers to floats advance by `strides`."""
     code.line("head:")
     code.line("  %i = phi i64 [0, %entry], [%next, %latch]")
-    inside = []
+    inside = [f"%w{number}" for number in range(len(pointers))]
     for number, pointer in enumerate(pointers):
-        code.line(f"  %w{number} = phi ptr [{pointer}, %entry], [%x{number}, %latch]")
-        inside.append(f"%w{number}")
-    body(*inside)
+        code.line(f"  {inside[number]} = phi ptr [{pointer}, %entry], [%x{number}, %latch]")
+    body(inside)
     code.line("  br label %latch")
     code.line("latch:")
     for number, stride in enumerate(strides):
-        code.line(f"  %x{number} = getelementptr float, ptr %w{number}, i64 {stride}")
+        code.line(f"  %x{number} = getelementptr float, ptr {inside[number]}, i64 {stride}")
     code.line("  %next = add nuw nsw i64 %i, 1")
-    code.line(f"  %last = icmp eq i64 %next, {count}")
+    code.line("  %last = icmp eq i64 %next, %count")
     code.line("  br i1 %last, label %done, label %head, !llvm.loop !0")
     code.line("done:")
+
+
+def _store_row(code: LlvmCode, target: str, y: int, values: Vectors, pitch: int) -> None:
+    """Store row `y` of the frequencies of a tile, which are `pitch` elements apart."""
+    for x, value in enumerate(values):
+        code.store_vector(value, code.address(target, FLOAT, (y * len(values) + x) * pitch), FLOAT, code.lanes)
 
 
 def input_ir(
@@ -139,17 +158,16 @@ def input_ir(
     transform: Filtering,
     lanes: int,
     *,
-    row: int,
-    column: int,
+    pitches: tuple[int, int],
     pitch: int,
     strides: tuple[int, int],
     used: int,
-) -> tuple[str, set[str]]:
-    """Return ``void name(ptr data, i64 offset, ptr v, i64 offset, i64 count)`` and the declarations it needs.
+) -> Function:
+    """Return ``void name(ptr data, i64 offset, ptr v, i64 offset, i64 count)``; `count` may be 0.
 
     Parameters
     ----------
-    row, column : int
+    pitches : (int, int)
         From one row and one column of a tile's inputs to the next.
     pitch : int
         From one frequency of V to the next.
@@ -158,14 +176,12 @@ def input_ir(
     used : int
         Channels of a vector that exist; the others become zeros.
     """
-    code = LlvmCode(lanes, FLOAT, "multiply_add")
-    code.line(function_head(name, ["ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1, i64 %count"], lanes))
-    code.line("entry:")
-    code.align_frame(FLOAT_BYTES * lanes)
-    bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2)]
+    code, bases = begun(name, lanes, 2, ["%count"])
     apply = _data(code, transform)
+    row, column = pitches
 
-    def body(source: str, target: str) -> None:
+    def body(pointers: list[str]) -> None:
+        source, target = pointers
         columns = []
         for x in range(transform.inputs):
             loaded = [
@@ -173,20 +189,18 @@ def input_ir(
                 for y in range(transform.inputs)
             ]
             columns.append(apply(loaded))
-        for y in range(transform.inputs):
-            for x, value in enumerate(apply([column_of[y] for column_of in columns])):
-                place = (y * transform.inputs + x) * pitch
-                code.store_vector(value, code.address(target, FLOAT, place), FLOAT, lanes)
+        for y in range(transform.inputs):  # a row is stored before the next one is transformed
+            _store_row(code, target, y, apply([column_of[y] for column_of in columns]), pitch)
 
-    _loop(code, "%count", bases, strides, body)
-    code.line("  ret void")
-    code.line("}")
-    return "\n".join(code.lines), code.declared
+    code.line("  %none = icmp eq i64 %count, 0")
+    code.line("  br i1 %none, label %done, label %head")
+    loop(code, bases, strides, body)
+    return ended(code)
 
 
 def weight_ir(
     name: str, transform: Filtering, lanes: int, *, pitches: tuple[int, int, int], pitch: int, used: int
-) -> tuple[str, set[str]]:
+) -> Function:
     """Return ``void name(ptr weight, i64 offset, ptr u, i64 offset)``: a vector of output channels, one input channel.
 
     Parameters
@@ -198,20 +212,12 @@ def weight_ir(
     used : int
         Output channels of the vector that exist; the others become zeros.
     """
-    code = LlvmCode(lanes, FLOAT, "multiply_add")
-    code.line(function_head(name, ["ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1"], lanes))
-    code.line("entry:")
-    code.align_frame(FLOAT_BYTES * lanes)
-    source, target = (code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2))
+    code, (source, target) = begun(name, lanes, 2)
     lane, row, column = pitches
     taps = [
         [code.load_vector(code.address(source, FLOAT, y * row + x * column), FLOAT, lane, used) for x in range(3)]
         for y in range(3)
     ]
     for y, values in enumerate(_both(taps, _kernel(code, transform))):
-        for x, value in enumerate(values):
-            place = (y * transform.inputs + x) * pitch
-            code.store_vector(value, code.address(target, FLOAT, place), FLOAT, lanes)
-    code.line("  ret void")
-    code.line("}")
-    return "\n".join(code.lines), code.declared
+        _store_row(code, target, y, values, pitch)
+    return ended(code)

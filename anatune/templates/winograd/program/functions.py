@@ -1,0 +1,135 @@
+"""The functions in LLVM IR that a Winograd program calls: transforms, and the product of tiles and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
+from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
+from anatune.templates.cpu.program.register_tile import Ahead, Microkernel, Operand, Result, Stream
+from anatune.templates.winograd.program.bands import band_ir
+from anatune.templates.winograd.program.layout import WinogradLayout
+from anatune.templates.winograd.program.outputs import Outputs, output_ir
+from anatune.templates.winograd.program.transforms import FLOAT, Function, input_ir, weight_ir
+
+__all__ = ["input_functions", "output_functions", "product_kernel", "weight_functions"]
+
+_PAGE_ELEMENTS = 4096 // DTYPE_BYTES[FLOAT]
+"""How far ahead streamed weights are asked for: the hardware follows a stream to the end of a page, and waits for
+memory at the start of the next. Source: Zen 4, 512 to 512 channels on 7x7, 16 tiles x 1 vector: 2.0 ms without, 1.35
+with; 256 to 256 on 14x14, which come from L3: 1.07 and 1.05."""
+_LINE = LINE_BYTES // DTYPE_BYTES[FLOAT]
+"""Elements of a line."""
+
+
+def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Microkernel:
+    """Return the product of `rows` tiles and a sliver of output channels, at one frequency."""
+    steps = range(layout.unroll)
+    # rows of V that do not stay in L1 from one sliver to the next are asked for ahead
+    rows_stay = layout.rows * layout.depth <= MOST_LINES * _LINE
+    tiles = Operand(
+        dtype=FLOAT,
+        lane_stride=0,
+        rows=tuple(row * layout.data_row for row in range(layout.rows)),
+        loops=(layout.unroll,),
+        steps=tuple(steps),
+        masked=False,
+        ahead=None if rows_stay else Ahead(LINES_FURTHER * _LINE, layout.data_row, layout.rows),
+    )
+    # transformed weights that do not stay in L2 come from behind it each time that they are read
+    are_streamed = layout.weight_size * DTYPE_BYTES[FLOAT] > hardware.l2.size_bytes
+    stream = _stream(layout) if are_streamed else None
+    weights = Operand(
+        dtype=FLOAT,
+        lane_stride=1,
+        rows=(0,) * layout.rows,
+        loops=(layout.unroll * layout.width,),
+        steps=tuple(step * layout.width for step in steps),
+        masked=False,
+        ahead=Ahead(_PAGE_ELEMENTS) if are_streamed and stream is None else None,
+        stream=stream,
+    )
+    return Microkernel(
+        name=name,
+        lanes=layout.lanes,
+        size=layout.width,
+        body="multiply_add",
+        accumulator=FLOAT,
+        operands=(tiles, weights),
+        result=Result(FLOAT, 1, tuple(row * layout.product_row for row in range(layout.rows))),
+        trips=(layout.depth // layout.unroll,),
+        num_steps=layout.unroll,
+        registers=register_letter(hardware.compute, layout.rows * layout.vectors),
+        num_registers=hardware.compute.num_vector_registers,
+    )
+
+
+def _stream(layout: WinogradLayout) -> Stream | None:
+    """Return what each call asks for of the next sliver of weights; None unless several calls in a row read one."""
+    if layout.calls < FEWEST_REPEATS:
+        return None
+    lines = -(-layout.weight_sliver // (_LINE * layout.calls))
+    return Stream(lines, layout.weight_sliver, {"call": lines * _LINE})
+
+
+def _vectors(name: str, channels: int, lanes: int) -> Iterator[tuple[str, int]]:
+    """Yield the function of whole vectors of channels and that of the last one, and the lanes that each uses."""
+    yield name, lanes
+    if channels % lanes:
+        yield f"{name}_rest", channels % lanes
+
+
+def input_functions(prefix: str, layout: WinogradLayout) -> list[Function]:
+    """Return the input transforms, and what gathers their inputs."""
+    convolution, transform, lanes, pitch = layout.convolution, layout.transform, layout.lanes, layout.data_pitch
+    if convolution.channels_last:
+        whole, data = layout.channel_vectors * lanes, convolution.data
+        pitches = {"gathered": (transform.inputs * whole, whole), "input": (data["y"], data["x"])}
+        names = [("gathered", lanes), *_vectors("input", convolution.channels, lanes)]
+        return [
+            input_ir(
+                f"{prefix}_{name}", transform, lanes, pitches=pitches[name.removesuffix("_rest")], pitch=pitch,
+                strides=(lanes, lanes), used=used,
+            )
+            for name, used in names
+        ]  # fmt: skip
+    gathered = input_ir(
+        f"{prefix}_gathered", transform, lanes, pitches=(layout.band_width * lanes, lanes), pitch=pitch,
+        strides=(transform.outputs * lanes, layout.data_row), used=lanes,
+    )  # fmt: skip
+    bands = [
+        band_ir(
+            f"{prefix}_{name}", lanes, rows=transform.inputs, pitches=(convolution.data["c"], convolution.data["y"]),
+            height=convolution.height, width=convolution.width, band=layout.band_width, used=used,
+        )
+        for name, used in _vectors("band", convolution.channels, lanes)
+        if used <= convolution.channels
+    ]  # fmt: skip
+    return [gathered, *bands]
+
+
+def output_functions(prefix: str, layout: WinogradLayout, epilogue: tuple[str, ...]) -> list[Function]:
+    """Return the output transforms."""
+    to = layout.convolution.output
+    pitches = (to["f"], to["y"], to["x"])
+    return [
+        output_ir(
+            f"{prefix}_{name}",
+            Outputs(layout.transform, layout.lanes, pitches, layout.product_pitch, epilogue, used),
+        )
+        for name, used in _vectors("output", layout.convolution.filters, layout.lanes)
+    ]
+
+
+def weight_functions(prefix: str, layout: WinogradLayout) -> list[Function]:
+    """Return the weight transforms."""
+    source = layout.convolution.weight
+    pitches = (source["f"], source["ry"], source["rx"])
+    return [
+        weight_ir(
+            f"{prefix}_{name}", layout.transform, layout.lanes, pitches=pitches, pitch=layout.weight_pitch, used=used
+        )
+        for name, used in _vectors("weights", layout.convolution.filters, layout.lanes)
+    ]
