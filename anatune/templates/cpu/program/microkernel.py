@@ -58,13 +58,12 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     for i, operand in enumerate(kernel.operands):
         if operand.stream is not None:
             code.line(f"  %later{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %p{i}, i64 %stream{i}")
-    tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
     spreads = spreads_of(kernel, bases)
     if kernel.reduces and not kernel.simd_reduction and not any(spread.to_write for spread in spreads):
         base, result = kernel.sums(bases)
         for offset in result_lines(kernel, result):
             code.prefetch(code.address(base, result.dtype, offset), to_write=True)
-    first: Tile = dict.fromkeys(tiles, code.neutral()) if kernel.reduces else {}
+    first: Tile = dict.fromkeys(kernel.tiles, code.neutral()) if kernel.reduces else {}
     if kernel.start is not None:
         first = _started(code, kernel, bases[count + 1 + len(extra)], first)
     if any(operand.flips for operand in kernel.operands):
@@ -145,12 +144,9 @@ def _started(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> T
 
 def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, spreads: Sequence[Spread]) -> Tile:
     """Emit the reduction loops and return the accumulators behind them."""
-    depth = len(kernel.trips)
-    tiles = list(first) or [
-        (row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)
-    ]
+    depth, tiles = len(kernel.trips), list(first) or kernel.tiles
     if depth == 0:
-        return _steps(code, kernel, bases, first, tiles, "0")
+        return _steps(code, kernel, bases, first, "0")
     if 0 in kernel.moving:
         bases = _advance(code, kernel, bases, 0)
     code.line("  br label %head0")
@@ -181,7 +177,7 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, s
     place = "%i0"
     for level in range(1, depth):
         place = code.emit(f"add i64 {code.emit(f'mul i64 {place}, {kernel.trips[level]}')}, %i{level}")
-    done = _steps(code, kernel, pointers, before, tiles, f"%i{depth - 1}", spreads, place)
+    done = _steps(code, kernel, pointers, before, f"%i{depth - 1}", spreads, place)
     code.line(f"  br label %latch{depth - 1}")
     for level in range(depth - 1, -1, -1):
         came_from = f"head{level}" if level == depth - 1 else f"latch{level + 1}"
@@ -217,7 +213,6 @@ def _steps(
     kernel: Microkernel,
     pointers: list[str],
     accumulators: Tile,
-    tiles: list[tuple[int, int]],
     iteration: str,
     spreads: Sequence[Spread] = (),
     place: str = "0",
@@ -225,109 +220,110 @@ def _steps(
     """Emit the straight-line body: every unrolled step for every row and vector."""
     if kernel.dot in TILES:
         return tile_steps(code, kernel, pointers, accumulators)
-    current: dict[tuple[int, int], str | None] = {tile: accumulators.get(tile) for tile in tiles}
-    mask = _tail_mask(code, kernel, iteration) if kernel.tail else None
-    fenced_rows = _fenced_rows(kernel)
-    recent: list[tuple[int, int]] = []
-    start = pointers
+    body = _Body(code, kernel, pointers, accumulators, iteration)
     for step in range(kernel.num_steps):
-        prefetch_ahead(code, kernel, start, iteration, step)
+        prefetch_ahead(code, kernel, pointers, iteration, step)
         for spread in spreads:
             prefetch_some(code, spread, place, step, kernel.num_steps)
         for i, operand in enumerate(kernel.operands):
             if operand.stream is not None:
                 prefetch_stream(code, kernel, i, f"%later{i}", place, step)
-        if step:
-            pointers = _fenced(code, kernel, pointers, current, recent)
-        loaded: dict[tuple[int, int, int], str] = {}
+        body.step(step)
+    return body.sums
 
-        for row, vector in tiles:
+
+class _Body:
+    """The products of the unrolled steps while they are written down.
+
+    Attributes
+    ----------
+    pointers : list of str
+        Addresses of the operands.
+    sums : dict
+        (row, vector) -> what has been summed so far; nothing yet where there is no reduction.
+    """
+
+    def __init__(
+        self, code: LlvmCode, kernel: Microkernel, pointers: list[str], accumulators: Tile, iteration: str
+    ) -> None:
+        self.code, self.kernel, self.pointers, self.sums = code, kernel, pointers, dict(accumulators)
+        self._mask = _tail_mask(code, kernel, iteration) if kernel.tail else None
+        self._fenced_rows = self._rows_between_fences()
+        self._recent: list[tuple[int, int]] = []
+        """Products since the last fence."""
+
+    def _rows_between_fences(self) -> int:
+        """Return the rows of a step after which a fence stands, 0: none."""
+        kernel = self.kernel
+        if not kernel.registers or not kernel.reduces:
+            return 0
+        rows = len(kernel.result.rows)
+        vectors = [operand for operand in kernel.operands if operand.lane_stride]
+        held = sum(kernel.num_vectors for operand in vectors if len(set(operand.rows)) == 1)
+        free = kernel.num_registers - rows * kernel.num_vectors - held
+        return max(1, free) if free < min(rows, _HOISTED_ROWS) else 0
+
+    def step(self, step: int) -> None:
+        """Emit one step for every row and vector."""
+        code, kernel = self.code, self.kernel
+        if step:
+            self._fence()
+        loaded: dict[tuple[int, int, int], str] = {}
+        for row, vector in kernel.tiles:
             if (row, step) in kernel.skipped:
                 continue
-            if fenced_rows and row and vector == 0 and row % fenced_rows == 0:
-                pointers = _fenced(code, kernel, pointers, current, recent)
-            recent.append((row, vector))
-            values = [
-                _loaded(code, kernel, i, pointers[i], row, vector, step, mask, loaded)
-                for i in range(len(kernel.operands))
-            ]
-            if mask and kernel.body == "max":
-                kept = code.emit(
-                    f"select <{kernel.lanes} x i1> {mask}, {code.vector} {values[0]}, {code.vector} {code.neutral()}"
-                )
-                values[0] = kept
-            sums = current[row, vector]
+            if self._fenced_rows and row and vector == 0 and row % self._fenced_rows == 0:
+                self._fence()
+            self._recent.append((row, vector))
+            values = [self._load(i, row, vector, step, loaded) for i in range(len(kernel.operands))]
+            if self._mask and kernel.body == "max":
+                kind = f"<{kernel.lanes} x i1> {self._mask}"
+                values[0] = code.emit(f"select {kind}, {code.vector} {values[0]}, {code.vector} {code.neutral()}")
+            sums = self.sums.get((row, vector))
             if kernel.dot and sums is not None:
                 # the broadcast operand comes first, of whatever dtype: instructions take it as the unsigned one
                 places = sorted(range(len(values)), key=lambda i: kernel.operands[i].lane_stride)
-                current[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
+                self.sums[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
             else:
-                current[row, vector] = code.combine(sums, values)
-    return {tile: name for tile, name in current.items() if name is not None}
+                self.sums[row, vector] = code.combine(sums, values)
 
+    def _fence(self) -> None:
+        """Keep LLVM from loading anything that follows before what came so far.
 
-def _fenced_rows(kernel: Microkernel) -> int:
-    """Return the rows of a step after which a fence stands, 0: none."""
-    if not kernel.registers or not kernel.reduces:
-        return 0
-    rows = len(kernel.result.rows)
-    held = sum(kernel.num_vectors for operand in kernel.operands if operand.lane_stride and len(set(operand.rows)) == 1)
-    free = kernel.num_registers - rows * kernel.num_vectors - held
-    return max(1, free) if free < min(rows, _HOISTED_ROWS) else 0
+        In long bodies and full registers that includes the products since the last fence: left alone, LLVM orders all
+        loads before the products they feed.
+        """
+        kernel, tiles = self.kernel, []
+        if kernel.registers and (kernel.num_steps > _SHORT_STEPS or self._fenced_rows > 0):
+            tiles = [tile for tile in self._recent if tile in self.sums]
+        self._recent.clear()
+        sums = [self.sums[tile] for tile in tiles]
+        self.pointers, values = self.code.fence(self.pointers, sums, kernel.registers)
+        self.sums.update(zip(tiles, values, strict=True))
 
-
-def _fenced(
-    code: LlvmCode,
-    kernel: Microkernel,
-    pointers: list[str],
-    current: dict[tuple[int, int], str | None],
-    recent: list[tuple[int, int]],
-) -> list[str]:
-    """Return the operands' addresses, such that nothing is loaded through them before what came so far.
-
-    In long bodies and full registers that includes the products `recent`, which it forgets: left alone, LLVM orders
-    all loads before the products they feed.
-    """
-    is_held = bool(kernel.registers) and (kernel.num_steps > _SHORT_STEPS or _fenced_rows(kernel) > 0)
-    tiles = [tile for tile in recent if is_held and current[tile] is not None]
-    recent.clear()
-    pointers, values = code.fence(pointers, [str(current[tile]) for tile in tiles], kernel.registers)
-    current.update(zip(tiles, values, strict=True))
-    return pointers
-
-
-def _loaded(
-    code: LlvmCode,
-    kernel: Microkernel,
-    i: int,
-    pointer: str,
-    row: int,
-    vector: int,
-    step: int,
-    mask: str | None,
-    loaded: dict[tuple[int, int, int], str],
-) -> str:
-    """Return operand `i` for one row and vector of a step; what the step has loaded already is in `loaded`."""
-    operand = kernel.operands[i]
-    offset = operand.rows[row] + operand.steps[step]
-    place = vector if operand.lane_stride else 0
-    key = (i, offset, place)
-    if key not in loaded:
+    def _load(self, i: int, row: int, vector: int, step: int, loaded: dict[tuple[int, int, int], str]) -> str:
+        """Return operand `i` for one row and vector of a step; what the step has loaded already is in `loaded`."""
+        code, kernel, operand = self.code, self.kernel, self.kernel.operands[i]
+        offset = operand.rows[row] + operand.steps[step]
+        place = vector if operand.lane_stride else 0
+        key = (i, offset, place)
+        if key in loaded:
+            return loaded[key]
+        start = offset + place * kernel.lanes * operand.lane_stride
+        address = code.address(self.pointers[i], operand.dtype, start)
         if operand.group > 1:
-            address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
             used = operand.used[step] if operand.used else operand.group
             value = code.load_groups(address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0)
-            loaded[key] = code.flip(value, code.highest) if operand.flips else value
-            return loaded[key]
-        partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by `mask` alone
-        used = kernel.used_lanes(vector) if partly else kernel.lanes
-        address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
-        masked = mask if operand.lane_stride else None
-        value = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
-        if operand.zero_point:
-            value = code.binary("add", value, code.constant(-operand.zero_point))
+            value = code.flip(value, code.highest) if operand.flips else value
+        else:
+            partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by the mask alone
+            used = kernel.used_lanes(vector) if partly else kernel.lanes
+            masked = self._mask if operand.lane_stride else None
+            value = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
+            if operand.zero_point:
+                value = code.binary("add", value, code.constant(-operand.zero_point))
         loaded[key] = value
-    return loaded[key]
+        return value
 
 
 def _tail_mask(code: LlvmCode, kernel: Microkernel, iteration: str) -> str:

@@ -183,6 +183,11 @@ class Microkernel:
         """Vectors of the tile along the SIMD axis."""
         return 1 if self.simd_reduction else -(-self.size // self.lanes)
 
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """Every row and vector."""
+        return [(row, vector) for row in range(len(self.result.rows)) for vector in range(self.num_vectors)]
+
     def used_lanes(self, vector: int) -> int:
         """Return how many lanes of a vector hold elements of the tile."""
         return min(self.lanes, self.size - vector * self.lanes)
