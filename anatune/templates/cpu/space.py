@@ -55,7 +55,7 @@ from anatune.arguments import checked_flag, shown
 from anatune.core.frozen import EMPTY
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.workload.nest import Workload
+from anatune.core.workload.nest import Access, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import factorisations
 from anatune.templates.base.space import LegalityCheck, Part, Space, listed, tilings
@@ -162,12 +162,8 @@ class CpuSpace(Space):
             for a in self.axes
             if (a in spatial or level in ("l3", "l2")) and level in self.levels[a] and self.extents[a] > 1
         ]
-        found: list[tuple[str, ...]] = []
-        for access in (*self.workload.reads, self.workload.write):
-            order = (*(a for a in axes if access.uses(a)), *(a for a in axes if not access.uses(a)))
-            if order not in found:
-                found.append(order)
-        return tuple(found)
+        accesses = (*self.workload.reads, self.workload.write)
+        return tuple(dict.fromkeys(_keeping(access, axes) for access in accesses))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -309,7 +305,8 @@ class CpuSpace(Space):
         """
         if vector is not None and not (isinstance(vector, Mapping) and not vector):
             raise SpaceError(f"vector is {shown(vector)}, expected none: the CPU template fetches whole vectors")
-        for name, given in (("tiles", tiles), ("calls", calls or {}), ("keep", keep or {})):
+        calls, keep = calls or {}, keep or {}
+        for name, given in (("tiles", tiles), ("calls", calls), ("keep", keep)):
             if not isinstance(given, Mapping):
                 raise SpaceError(f"schedule: {name} is {shown(given)}, expected a mapping from axes or levels")
         if packed is not None and (isinstance(packed, str) or not isinstance(packed, Sequence)):
@@ -317,40 +314,45 @@ class CpuSpace(Space):
         parallel = checked_flag("schedule: parallel", parallel)
         unroll = checked_count("schedule: unroll", unroll, 0)
         check_names("tiles", tiles, self.axes)
-        check_names("calls", calls or {}, self.pairable)
-        check_names("keep", keep or {}, ORDER_LEVELS)
+        check_names("calls", calls, self.pairable)
+        check_names("keep", keep, ORDER_LEVELS)
         default = tuple(tensor for tensor in self.packable if tensor in (*self.packed_ahead, *self.must_pack))
         chosen = default if packed is None else tuple(packed)
         check_names("packed", chosen, self.packable)
         values: list[int] = []
-        for axis in self.axes:
-            levels = self.levels[axis]
+        for axis, levels in self.levels.items():
             factors = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
             check_factors(axis, factors, levels, self.extents[axis])
             values += [int(f) for f in factors]
-        for axis in self.pairable:
-            wanted = checked_count(f"calls[{axis!r}]", (calls or {}).get(axis, 0), 0)
-            segment = int(tiles[axis][-1]) if axis in tiles else 1
-            possible = pair_calls(segment, self._unit(axis), self.max_kernel)
-            if wanted and (int(tiles[axis][-2]) != 1 or wanted not in possible):
-                raise SpaceError(
-                    f"calls[{axis!r}] is {wanted} for a segment of {segment}, expected one of "
-                    f"{possible or 'none: one microkernel fits'} and an l1 factor of 1"
-                )
-            values.append(int(wanted))
-        accesses = {access.tensor: access for access in (*self.workload.reads, self.workload.write)}
-        for level in ORDER_LEVELS:
-            tensor = (keep or {}).get(level, self.workload.reads[0].tensor)
-            check_names(f"keep[{level!r}]", [tensor], tuple(accesses))
-            axes = self.orders[level][0]
-            order = (
-                *(a for a in self.axes if a in axes and accesses[tensor].uses(a)),
-                *(a for a in self.axes if a in axes and not accesses[tensor].uses(a)),
-            )
-            values.append(self.orders[level].index(order))
+        values += [self._checked_calls(axis, tiles, calls.get(axis, 0)) for axis in self.pairable]
+        values += [self._order_keeping(level, keep.get(level, self.workload.reads[0].tensor)) for level in ORDER_LEVELS]
         values += [int(tensor in chosen) for tensor in self.packable]
         values.append(int(parallel))
         schedule = self.schedule_of(values)
         if unroll and unroll != schedule.unroll:
             raise SpaceError(f"unroll is {unroll}, but the unroll factors of tiles multiply to {schedule.unroll}")
         return schedule
+
+    def _checked_calls(self, axis: str, tiles: Mapping[str, Sequence[int]], calls: object) -> int:
+        """Return the calls that cover an axis's register factor; raise SpaceError where no pair makes so many."""
+        wanted = checked_count(f"calls[{axis!r}]", calls, 0)
+        segment = int(tiles[axis][-1]) if axis in tiles else 1
+        possible = pair_calls(segment, self._unit(axis), self.max_kernel)
+        if wanted and (int(tiles[axis][-2]) != 1 or wanted not in possible):
+            raise SpaceError(
+                f"calls[{axis!r}] is {wanted} for a segment of {segment}, expected one of "
+                f"{possible or 'none: one microkernel fits'} and an l1 factor of 1"
+            )
+        return wanted
+
+    def _order_keeping(self, level: str, tensor: str) -> int:
+        """Return the number of the order whose innermost loops keep a tensor in the cache."""
+        accesses = {access.tensor: access for access in (*self.workload.reads, self.workload.write)}
+        check_names(f"keep[{level!r}]", [tensor], tuple(accesses))
+        axes = [axis for axis in self.axes if axis in self.orders[level][0]]
+        return self.orders[level].index(_keeping(accesses[tensor], axes))
+
+
+def _keeping(access: Access, axes: Sequence[str]) -> tuple[str, ...]:
+    """Return the order of loops that keeps a tensor in the cache: those that do not index it run innermost."""
+    return (*(axis for axis in axes if access.uses(axis)), *(axis for axis in axes if not access.uses(axis)))
