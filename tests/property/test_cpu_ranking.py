@@ -17,8 +17,7 @@ from anatune.templates.base.watch import Watch
 from anatune.templates.cpu import dot as cpu_dot
 from anatune.templates.cpu.model import points as cpu_points
 from anatune.templates.cpu.model import ranking as cpu_ranking
-from anatune.templates.cpu.model.fp16_accumulation import HalfSumsModel
-from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel, HalfSumsModel
 from anatune.templates.cpu.model.order import STEP
 from tests.naive_cpu import ranked
 

@@ -71,7 +71,7 @@ class Fp16AccumulationTemplate(NestTemplate):
 
     def model_class(self) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
-        from anatune.templates.cpu.model.fp16_accumulation import HalfSumsModel
+        from anatune.templates.cpu.model.model import HalfSumsModel
 
         return HalfSumsModel
 

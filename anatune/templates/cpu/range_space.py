@@ -9,7 +9,7 @@ Notation
 most : the largest number of elements along the axis that one call of a microkernel computes.
     The option "most.<axis>" of a schedule says it; without, it is the largest size of the schedule's own calls.
 calls : ``ceil(extent / most)``; they share the extent out evenly, so that sizes differ by one at most
-    (`cpu_microkernels.segment_shape`).
+    (`cpu.microkernels.segment_shape`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Sequence
+from typing import cast
 
 from anatune.core.accuracy import RELAXED, rounding_error
 from anatune.core.hardware.spec import CpuSpec
@@ -61,7 +61,7 @@ def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
 def check_cpu(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "cpu"."""
     workload, options = schedule.workload, schedule.options
-    tiles: Mapping[str, Any] = schedule.tiles
+    tiles = schedule.tiles
     if "extension" not in options:
         _check(schedule)
         return
@@ -106,8 +106,7 @@ def pair_of(schedule: Schedule, axis: str) -> tuple[int, int, int, int] | None:
 def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     """Raise SpaceError unless a schedule is one of such loops; return how it groups products."""
     workload, hardware, unroll, vector = schedule.workload, cpu_of(schedule), schedule.unroll, schedule.vector
-    tiles: Mapping[str, Any] = schedule.tiles
-    options: Mapping[str, Any] = schedule.options
+    tiles, options = schedule.tiles, schedule.options
     if options.get("extension", "") != extension:
         raise SpaceError(f"option extension is {options.get('extension')!r:.40}, expected {extension!r}")
     levels = levels_of(workload)
@@ -138,12 +137,12 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
             _check_pair(name, options[name], tiles[axis], unit, hardware.compute.num_vector_registers)
     for name, axis in mosts.items():
         if name in options:
-            pair: Any = options.get(f"pair.{axis}")
+            pair = pair_of(schedule, axis)
             own = tiles[axis][-1] if pair is None else max(pair[1], pair[3])
             check_count(f"option {name}", options[name], own, max(own, hardware.compute.num_vector_registers))
     for level, axes in orders.items():
         _check_words(f"order.{level}", options.get(f"order.{level}", ()), axes)
-    packed = options.get("packed", ())
+    packed = words_of(schedule, "packed")
     _check_words("packed", packed, packable_in_groups(workload, simd, dot))
     if dot is not None and not set(dot.packed) <= set(packed):
         raise SpaceError(
@@ -159,15 +158,20 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     return dot
 
 
-def _check_words(name: str, words: Any, known: Collection[str]) -> None:
-    is_list = isinstance(words, tuple) and all(isinstance(word, str) for word in words)
-    if not is_list or len(set(words)) < len(words) or not set(words) <= set(known):
+def _check_words(name: str, words: object, known: Collection[str]) -> None:
+    """Raise SpaceError unless an option is a tuple of some of the names that are known, each at most once."""
+    if (
+        not isinstance(words, tuple)
+        or not all(isinstance(word, str) for word in words)
+        or len(set(words)) < len(words)
+        or not set(words) <= set(known)
+    ):
         raise SpaceError(
             f"option {name} is {words!r:.60}, expected each of {', '.join(known) or 'none'} at most once, in a tuple"
         )
 
 
-def _check_pair(name: str, pair: Any, factors: tuple[int, ...], unit: int, largest: int) -> None:
+def _check_pair(name: str, pair: object, factors: tuple[int, ...], unit: int, largest: int) -> None:
     """Raise SpaceError unless two microkernels cover the segment, which is then the innermost factor."""
     segment = factors[-1]
     calls = 0

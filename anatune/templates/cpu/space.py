@@ -16,15 +16,15 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
 ``Schedule.options``:
 
 ========================= ============================================================================================
-"simd_axis"               Axis that vectors run along (a rule of `cpu_microkernels`). Its register (or unroll) factor
+"simd_axis"               Axis that vectors run along (a rule of `cpu.microkernels`). Its register (or unroll) factor
                           is in elements: 32 with 16 lanes are 2 vectors, 9 one vector with 7 idle (masked) lanes; the
                           last vector of a segment is masked likewise.
 "simd_lanes"              Elements of a vector.
 "pair.<axis>"             Only where two microkernels share an axis: (calls, units, calls, units), the smaller kernel
                           first. The register factor is then the whole segment they cover and l1 is 1; units are
                           rows, or vectors on the SIMD axis: (1, 8, 1, 9) covers 17.
-"most.<axis>"             Only of programs for a range of extents (`cpu_ranges`): the most elements that one call covers
-                          at any extent. Nothing of the nest depends on it.
+"most.<axis>"             Only of programs for a range of extents (`cpu.range_space`): the most elements that one call
+                          covers at any extent. Nothing of the nest depends on it.
 "order.<level>"           Axes from the outermost to the innermost loop (loops of one iteration need no code).
 "packed"                  Operands copied into tile order, as contiguous slivers along the microkernel's loops. A
                           result that is strided along the SIMD axis is transposed in registers, never packed.
@@ -60,7 +60,14 @@ from anatune.errors import SpaceError
 from anatune.templates.base.factor import factorisations
 from anatune.templates.base.space import LegalityCheck, Part, Space, listed, tilings
 from anatune.templates.base.values import check_factors, check_names, checked_count
-from anatune.templates.cpu.dot import DotGroup, dot_group, packable_in_groups, pairable_axes
+from anatune.templates.cpu.dot import (
+    DotGroup,
+    dot_group,
+    half_sums_apply,
+    most_half_terms,
+    packable_in_groups,
+    pairable_axes,
+)
 from anatune.templates.cpu.loops import LoopTables, loop_tables
 from anatune.templates.cpu.microkernels import (
     constant_tensors,
@@ -73,7 +80,7 @@ from anatune.templates.cpu.microkernels import (
 )
 from anatune.templates.cpu.rules import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS, levels_of
 
-__all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace"]
+__all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace", "HalfSumsSpace"]
 
 
 class CpuSpace(Space):
@@ -104,7 +111,7 @@ class CpuSpace(Space):
     packable, packed_ahead, must_pack : tuple of str
         Tensors with a "pack" column; those of them whose packing costs nothing; those that every schedule packs.
     dot : DotGroup, optional
-        How products are grouped where one instruction sums several (a rule of `cpu_dot`).
+        How products are grouped where one instruction sums several (a rule of `cpu.dot`).
     orders : dict of str to tuple of tuple of str
         Level -> its distinct loop orders, each outer to inner.
     """
@@ -356,3 +363,36 @@ class CpuSpace(Space):
 def _keeping(access: Access, axes: Sequence[str]) -> tuple[str, ...]:
     """Return the order of loops that keeps a tensor in the cache: those that do not index it run innermost."""
     return (*(axis for axis in axes if access.uses(axis)), *(axis for axis in axes if not access.uses(axis)))
+
+
+class HalfSumsSpace(CpuSpace):
+    """All schedules of one workload on one CPU whose calls sum in float16, short enough for that.
+
+    Beside the options of the template "cpu" a schedule has "extension": "fp16".
+
+    Guarantees: deterministic; safe to share between threads (immutable).
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    is_legal : callable
+        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+
+    Raises
+    ------
+    SpaceError
+        The CPU has no instruction for it, or none that fits the workload.
+    """
+
+    template = "fp16_accumulation"
+    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
+
+    def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
+        super().__init__(workload, hardware, is_legal)
+        if self.dot is None or not half_sums_apply(workload, hardware):
+            raise SpaceError(
+                f"template {self.template} does not apply to {workload.describe()} on {hardware.name}: it takes "
+                f"products of float16 on CPUs with AVX512_FP16 (vfmaddph)"
+            )
+        self.most_inner = {self.dot.axis: most_half_terms(workload, self.dot)}

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anatune.templates.base.template import Template
-from anatune.templates.cpu.streaming import streaming_s
 
 if TYPE_CHECKING:
+    from anatune.core.hardware.spec import CpuSpec
     from anatune.core.schedule import Schedule
     from anatune.templates.cpu.program.program import CpuProgram
 
@@ -19,8 +19,34 @@ class CpuTemplate(Template):
     """A template for CPUs, whose programs are loops with microkernels."""
 
     kind: ClassVar[str] = "cpu"
-    streaming_s = staticmethod(streaming_s)
 
     @abstractmethod
     def program(self, schedule: Schedule, **how: Any) -> CpuProgram:
         """Return the program of a schedule; ``threads``, ``prepacked``, ``prefix`` as `cpu.program.program_of`."""
+
+    def streaming_s(self, hardware: CpuSpec, num_bytes: int, flop: int = 0) -> float:
+        """Return the time of a call that has no schedule to choose, s: it reads and writes its tensors once.
+
+        Its bytes or its arithmetic, whichever takes longer, and the call itself.
+
+        Tensors lie in the smallest cache that holds all of them: what came before has left them there.
+
+        Parameters
+        ----------
+        hardware : CpuSpec
+            With the cores that share the work.
+        num_bytes : int
+            Read and written.
+        flop : int
+            float32 operations that vectors do.
+        """
+        compute = hardware.compute
+        cores = compute.num_cores
+        levels = [level for level in (hardware.l2, hardware.l3) if level is not None]
+        rate = min(hardware.dram.bandwidth_bytes_per_s, cores * hardware.dram.core_bandwidth_bytes_per_s)
+        for level in reversed(levels):
+            if num_bytes <= level.size_bytes * max(1, cores // level.shared_by_cores):
+                rate = cores * level.bandwidth_bytes_per_cycle * compute.clock_hz
+        arithmetic_s = flop / (hardware.peak_flop_per_s("float32") * compute.reachable_fraction)
+        call_s = hardware.launch.function_call_s if hardware.launch is not None else 0.0
+        return max(num_bytes / rate, arithmetic_s) + call_s

@@ -7,7 +7,7 @@ from anatune.codegen.relax.kernels import ModelKernel
 from anatune.compiling.parts import operators_of, rows_of
 from anatune.graph.nodes import Node, TensorType
 from anatune.graph.reductions import with_reductions
-from anatune.templates.cpu.streaming import streaming_s
+from anatune.templates.cpu import CPU
 from tests.unit.graph import graphs as g
 
 HARDWARE = api.hardware("epyc_7763").with_threads(1)
@@ -23,7 +23,7 @@ def test_operators_take_the_time_of_their_bytes():
     found = {one.name: one for one in operators_of(graph, (), HARDWARE)}
     assert {name: one.count for name, one in found.items()} == {"abs": 2, "take": 1}
     assert next(iter(found)) == "abs"
-    each = [streaming_s(HARDWARE, 2 * rows * 100 * 4) for rows in (8, 4)]
+    each = [CPU.streaming_s(HARDWARE, 2 * rows * 100 * 4) for rows in (8, 4)]
     assert found["abs"].predicted_s == pytest.approx(sum(each))
     assert found["take"].predicted_s == pytest.approx(each[1])  # rows that are read, not the table
 
@@ -35,4 +35,4 @@ def test_kernels_without_a_plan_are_summed_by_name():
     kernels = {id(node): ModelKernel("anatune_reduction_0_mean", None, {}) for node in own}
     (found,) = rows_of(graph, kernels, HARDWARE)
     assert found.count == 2
-    assert found.predicted_s == pytest.approx(2 * streaming_s(HARDWARE, 4 * (2400 + 80), 2400))
+    assert found.predicted_s == pytest.approx(2 * CPU.streaming_s(HARDWARE, 4 * (2400 + 80), 2400))

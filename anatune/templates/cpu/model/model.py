@@ -6,6 +6,10 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from anatune.core.accuracy import RELAXED, admits
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Points, Ranking
 from anatune.templates.base.watch import Watch
@@ -13,8 +17,9 @@ from anatune.templates.cpu.model.features import cpu_features
 from anatune.templates.cpu.model.order import loop_nest
 from anatune.templates.cpu.model.ranking import rank
 from anatune.templates.cpu.model.scoring import CpuScoring
+from anatune.templates.cpu.space import HalfSumsSpace
 
-__all__ = ["CpuModel"]
+__all__ = ["CpuModel", "HalfSumsModel"]
 
 
 class CpuModel(CpuScoring):
@@ -34,3 +39,27 @@ class CpuModel(CpuScoring):
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
         return rank(self, top_k, watch, distinct=distinct)
+
+
+class HalfSumsModel(CpuModel):
+    """Predicts and ranks schedules whose calls sum in float16.
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    accuracy : {"standard", "relaxed"}
+        What is asked for.
+
+    Raises
+    ------
+    SpaceError
+        As `HalfSumsSpace`; the accuracy does not admit it.
+    """
+
+    def __init__(self, workload: Workload, hardware: CpuSpec, accuracy: str = RELAXED) -> None:
+        if not admits(accuracy, RELAXED):
+            raise SpaceError(
+                f"template {HalfSumsSpace.template} needs accuracy {RELAXED} (--accuracy {RELAXED}), got {accuracy}"
+            )
+        super().__init__(workload, hardware, HalfSumsSpace(workload, hardware, self._is_legal))

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from anatune import api
-from anatune.templates.cpu.streaming import streaming_s
+from anatune.templates.cpu import CPU
 
 HARDWARE = api.hardware("epyc_7763").with_threads(1)
 CLOCK = HARDWARE.compute.clock_hz
 
 
 def seconds(*given):
-    return streaming_s(msgspec.structs.replace(HARDWARE, launch=None), *given)
+    return CPU.streaming_s(msgspec.structs.replace(HARDWARE, launch=None), *given)
 
 
 def test_bytes_come_from_the_smallest_cache_that_holds_them():
@@ -29,4 +29,4 @@ def test_arithmetic_binds_where_there_is_much_of_it():
 
 def test_threads_share_the_work():
     both = msgspec.structs.replace(api.hardware("epyc_7763").with_threads(2), launch=None)
-    assert streaming_s(both, 1 << 18) == pytest.approx(seconds(1 << 18) / 2)
+    assert CPU.streaming_s(both, 1 << 18) == pytest.approx(seconds(1 << 18) / 2)
