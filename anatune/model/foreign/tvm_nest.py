@@ -21,7 +21,7 @@ from anatune.templates.cpu.microkernels import simd_lanes
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.times.columns import new_chunk
 from anatune.templates.cpu.times.nest import CpuNest
-from anatune.templates.cpu.times.tile_traffic import tile_traffic
+from anatune.templates.cpu.times.traffic import tile_traffic
 
 __all__ = ["INLINED", "NO_PRODUCER", "CompiledNestModel", "TiledNests"]
 

@@ -79,7 +79,7 @@ class Groups:
         fill_s[-1] = 1.0 / (dram_bytes_s * slower)
         copies = 0.0
         for x, is_packed in enumerate(packed.tolist()):
-            moved = nest.copy_bytes[x, int(is_packed)]
+            moved = nest.copy_bytes[x] if is_packed else 0.0
             level = 0
             while level < len(size) - 1 and moved > size[level + 1] * threads:
                 level += 1

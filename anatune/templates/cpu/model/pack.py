@@ -127,25 +127,10 @@ def _is_ragged(access: Access, line: int) -> bool:
     return len(access.shape) > 1 and access.shape[-1] * DTYPE_BYTES[access.dtype] % line > 0
 
 
-def _copy_bytes(access: Access, space: CpuSpace) -> tuple[float, float]:
-    """Return bytes copied when unpacked (none: padded copies count as core cycles) and when packed."""
-    return 0.0, 0.0 if access.tensor in space.packed_ahead else _copy(access, space.extents)
-
-
-def _copy_rate(access: Access, simd: str) -> float:
-    """Return the most bytes that packing moves in a cycle: rows of lanes are copied whole, others by element."""
-    return COPY_BYTES_PER_CYCLE if vector_stride(access, simd) == 1 else PACK_BYTES_PER_CYCLE
-
-
 def _copy(access: Access, extents: dict[str, int]) -> float:
     """Return the bytes that a copy of all that is touched moves: read, allocate, write."""
     touched = access.footprint(extents)
     return float(DTYPE_BYTES[access.dtype] * (min(access.num_elements, touched) + 2 * touched))
-
-
-def _pad_cycles(access: Access, space: CpuSpace) -> float:
-    """Return the core cycles of a padded copy."""
-    return moving_cycles(_copy(access, space.extents), COPY_BYTES_PER_CYCLE, space.hardware)
 
 
 def moving_cycles(moved: float, rate: float, hardware: CpuSpec) -> float:
@@ -253,12 +238,20 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),
         tensors=np.array(tensors, dtype=np.float64),
         vector_loads=np.array(loads),
-        copy_bytes=np.array([_copy_bytes(x, space) for x in accesses]),
-        copy_rate=np.array([_copy_rate(x, space.simd_axis) for x in accesses]),
+        copy_bytes=np.array([0.0 if x.tensor in space.packed_ahead else _copy(x, space.extents) for x in accesses]),
+        # rows of lanes are copied whole, others by element
+        copy_rate=np.array(
+            [COPY_BYTES_PER_CYCLE if vector_stride(x, space.simd_axis) == 1 else PACK_BYTES_PER_CYCLE for x in accesses]
+        ),
         simd=np.array([number[space.simd_axis], space.lanes, column["parallel"], has_reduction], dtype=np.int64),
         padding=padding,
         inside_share=inside_share,
-        pad_cycles=np.array([_pad_cycles(x, space) if i in padded else 0.0 for i, x in enumerate(accesses)]),
+        pad_cycles=np.array(
+            [
+                moving_cycles(_copy(x, space.extents), COPY_BYTES_PER_CYCLE, space.hardware) if i in padded else 0.0
+                for i, x in enumerate(accesses)
+            ]
+        ),
         group=np.array((number[space.dot.axis], space.dot.size) if space.dot else (-1, 1), dtype=np.int64),
         result_row=_result_row(workload, space.simd_axis, number),
     )

@@ -23,12 +23,7 @@ __all__ = ["complete"]
 
 
 @jit_helper
-def repeats(
-    orders: Ints,
-    choice: int,
-    small: Ints,
-    large: Ints,
-) -> bool:
+def repeats(orders: Ints, choice: int, small: Ints, large: Ints) -> bool:
     """Whether an earlier order has the same loops between two tiles: those of one iteration are none."""
     most = orders.shape[1]
     for other in range(choice):
@@ -99,12 +94,7 @@ def _write(
 
 @jit
 def complete(
-    nest: CpuNest,
-    machine: CpuMachine,
-    own: SearchClass,
-    node: Floats,
-    tie_step: float,
-    found: Ints,
+    nest: CpuNest, machine: CpuMachine, own: SearchClass, node: Floats, tie_step: float, found: Ints
 ) -> tuple[int, float]:
     """Enumerate the completions of a node of a class whose time falls into a tie step, in the order of ties.
 

@@ -134,13 +134,7 @@ def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> 
 
 @jit
 def cover(
-    nest: CpuNest,
-    level: int,
-    tiles: Tiles,
-    small: Ints,
-    large: Ints,
-    large_worth: Floats,
-    fits: Bools,
+    nest: CpuNest, level: int, tiles: Tiles, small: Ints, large: Ints, large_worth: Floats, fits: Bools
 ) -> Floats:
     """Return the worth of the tiles `small`: cheapest way out through one of the tiles `large`.
 

@@ -9,14 +9,7 @@ __all__ = ["list_loops"]
 
 
 @jit
-def list_loops(
-    points: Ints,
-    columns: Ints,
-    order_columns: Ints,
-    orders: Ints,
-    flags: Ints,
-    rows: Ints,
-) -> None:
+def list_loops(points: Ints, columns: Ints, order_columns: Ints, orders: Ints, flags: Ints, rows: Ints) -> None:
     """Write a row for each point; rows are equal where the loop nests are.
 
     Parameters

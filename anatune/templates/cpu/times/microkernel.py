@@ -69,13 +69,7 @@ def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float)
 
 @jit_scalar
 def step_one(
-    cpu: CpuCore,
-    accumulators: float,
-    loads: float,
-    held: float,
-    broadcast: float,
-    unroll: float,
-    reduces: float,
+    cpu: CpuCore, accumulators: float, loads: float, held: float, broadcast: float, unroll: float, reduces: float
 ) -> tuple[float, float, float, float, float, float]:
     """Return the cycles of one reduction step and its parts.
 
@@ -116,13 +110,7 @@ def step_one(
 
 
 @jit_scalar
-def call_one(
-    cpu: CpuCore,
-    stores: float,
-    reloads: float,
-    reduces: float,
-    partial: float,
-) -> float:
+def call_one(cpu: CpuCore, stores: float, reloads: float, reduces: float, partial: float) -> float:
     """Return the cycles a call adds to its steps: entry, pipeline drain, stores, and reloads of partial sums."""
     entry = cpu.call_cycles + cpu.fma_latency if reduces > 0.0 else cpu.loop_instructions / cpu.issue_width
     return stores * (1.0 / cpu.stores) + entry + partial * reloads * (1.0 / cpu.loads)
@@ -130,12 +118,7 @@ def call_one(
 
 @jit_inline
 def rule_one(
-    cpu: CpuCore,
-    registers: float,
-    pairs: float,
-    multiply_adds: float,
-    parallel: float,
-    chunks: float,
+    cpu: CpuCore, registers: float, pairs: float, multiply_adds: float, parallel: float, chunks: float
 ) -> float:
     """Return 0, or the number of the first broken rule of `CpuModel.rules`."""
     rule = 4.0 if parallel > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0.0
@@ -178,12 +161,7 @@ def _held(own: float, rows: float, vectors: float) -> float:
 
 
 @jit_inline
-def _operands(
-    nest: CpuNest,
-    rows: Ints,
-    packed: Bools,
-    vectors: float,
-) -> tuple[float, float, float, float]:
+def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple[float, float, float, float]:
     """Return accumulators, loads, held and broadcast vectors of a microkernel."""
     axis = nest.simd[0]
     all_rows = 1.0

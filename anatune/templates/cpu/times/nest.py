@@ -63,7 +63,7 @@ class CpuNest(NamedTuple):
     vector_loads: Floats
     """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
     copy_bytes: Floats
-    """(X, 2) bytes moved before or after the nest when not packed (padding) and when packed."""
+    """(X,) bytes moved before the nest when packed."""
     copy_rate: Floats
     """(X,) most of them that a cycle moves."""
     simd: Ints
@@ -128,10 +128,7 @@ class CpuMachine(NamedTuple):
 
 
 @jit_inline
-def ceil_div(
-    count: int,
-    unit: int,
-) -> int:
+def ceil_div(count: int, unit: int) -> int:
     """Return ceil(count / unit) of integers below 2^50: a 64-bit integer division takes seven times as long."""
     return int(np.ceil(count / unit))
 
@@ -143,13 +140,7 @@ def steps_of(inner: float, kernel: float, group: float) -> float:
 
 
 @jit_inline
-def first_tile(
-    inner: int,
-    calls: int,
-    kernel: int,
-    lanes: int,
-    is_simd: bool,
-) -> int:
+def first_tile(inner: int, calls: int, kernel: int, lanes: int, is_simd: bool) -> int:
     """Return the elements of the larger microkernel along an axis: `kernel`, or what a pair's calls need."""
     if kernel > 0:
         return kernel
@@ -179,12 +170,7 @@ def leaves_out_padding(
 
 @jit_helper
 def footprint(
-    boxes: Ints,
-    tensors: Floats,
-    tile: Ints,
-    packed: Bools,
-    line: float,
-    capacity: Floats,
+    boxes: Ints, tensors: Floats, tile: Ints, packed: Bools, line: float, capacity: Floats
 ) -> tuple[float, float]:
     """Return the bytes a tile brings in and those it writes back; write its capacity bytes of each cache to `capacity`.
 
@@ -276,19 +262,12 @@ def footprint(
 
 
 @jit_inline
-def slowdown(
-    cpu: CpuCore,
-    threads: float,
-) -> float:
+def slowdown(cpu: CpuCore, threads: float) -> float:
     """Return how much longer a thread's work takes beside the others: 1 while every one has a core's worth of units."""
     return max(1.0, threads / cpu.usable_cores)
 
 
 @jit_inline
-def combine(
-    core_s: float,
-    memory_s: float,
-    exposed: float,
-) -> float:
+def combine(core_s: float, memory_s: float, exposed: float) -> float:
     """Return the time of core work and transfers that overlap, but for a share of the shorter one."""
     return max(core_s, memory_s) + exposed * min(core_s, memory_s)

@@ -51,19 +51,19 @@ def _threads(machine: CpuMachine, c: CpuChunk) -> None:
 
 @jit_helper
 def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
-    """Fill PACKING_S: packing and padding copies, made once around the nest by all threads."""
+    """Fill PACKING_S: copies of packed tensors, made once before the nest by all threads."""
     v = c.values
     last = c.size.shape[0] - 1
     for i in range(_N):
         v[CpuCol.PACKING_S + i] = 0.0
     for x in range(nest.copy_bytes.shape[0]):
-        plain, repacked = nest.copy_bytes[x, 0], nest.copy_bytes[x, 1]
-        if max(plain, repacked) == 0.0:
+        copied = nest.copy_bytes[x]
+        if copied == 0.0:
             continue
         least_s = 1.0 / (nest.copy_rate[x] * machine.core.clock_hz)
         for i in range(_N):
             v[CpuCol.COPY_S + i] = c.fill_s[0, i]
-            v[CpuCol.COPY_BYTES + i] = repacked if c.packed[x, i] > 0.0 else plain
+            v[CpuCol.COPY_BYTES + i] = copied if c.packed[x, i] > 0.0 else 0.0
             v[CpuCol.IS_BEYOND + i] = 1.0
         for level in range(1, last + 1):  # from the first cache that holds it
             for i in range(_N):

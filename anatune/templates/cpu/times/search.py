@@ -48,10 +48,7 @@ __all__ = ["best_kernels"]
 
 
 @jit_inline
-def is_before(
-    left: Floats,
-    right: Floats,
-) -> bool:
+def is_before(left: Floats, right: Floats) -> bool:
     """Lexicographic order of two rows."""
     for i in range(left.shape[0]):
         if left[i] < right[i]:
@@ -62,11 +59,7 @@ def is_before(
 
 
 @jit_inline
-def keep_best(
-    heap: Floats,
-    count: int,
-    key: Floats,
-) -> int:
+def keep_best(heap: Floats, count: int, key: Floats) -> int:
     """Insert `key` into a max-heap of rows (lexicographic), dropping the largest when full; return the new count."""
     capacity = heap.shape[0]
     width = key.shape[0]
@@ -166,14 +159,7 @@ def _begin(walk: _Walk, options: Options, divisors: Ints, first: int) -> None:
 
 @jit_helper
 def _advance(
-    nest: CpuNest,
-    core: CpuCore,
-    options: Options,
-    divisors: Ints,
-    on: Microkernel,
-    walk: _Walk,
-    first: int,
-    last: int,
+    nest: CpuNest, core: CpuCore, options: Options, divisors: Ints, on: Microkernel, walk: _Walk, first: int, last: int
 ) -> bool:
     """Go on to the next choice for the axes number `first` to `last` of the sequence; return whether there is one.
 
