@@ -34,6 +34,7 @@ __all__ = [
     "cpu_of",
     "half_sums_accuracy",
     "half_sums_error",
+    "lanes_of",
     "levels_of",
     "pair_of",
     "words_of",
@@ -96,6 +97,11 @@ def cpu_of(schedule: Schedule) -> CpuSpec:
 def words_of(schedule: Schedule, name: str) -> tuple[str, ...]:
     """Return an option of a checked schedule that lists axes or tensors, empty where it is not given."""
     return cast("tuple[str, ...]", schedule.options.get(name, ()))
+
+
+def lanes_of(schedule: Schedule) -> int:
+    """Return the elements of a vector of a checked schedule."""
+    return cast(int, schedule.options["simd_lanes"])
 
 
 def pair_of(schedule: Schedule, axis: str) -> tuple[int, int, int, int] | None:

@@ -14,7 +14,8 @@ from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
-from anatune.templates.cpu.model.pack import MULTIPLY_ADD_LIMIT, pack_machine
+from anatune.templates.cpu.model.pack import pack_machine
+from anatune.templates.cpu.model.scoring import microkernel_rules, parallel_rule
 from anatune.templates.winograd.pack import pack_tiling
 from anatune.templates.winograd.rules import OUTPUT_TILES
 from anatune.templates.winograd.space import WinogradSpace
@@ -57,20 +58,10 @@ class WinogradModel(AnalyticalModel):
         self.space = WinogradSpace(workload, hardware, self._is_legal, accuracy)
         self.machine = pack_machine(hardware)
         self._tiling = pack_tiling(workload, self.space.convolution, self.space.lanes)
-        compute = hardware.compute
         self.rules = (
-            Rule(
-                "microkernel_registers",
-                "vector registers of the microkernel: accumulators, held operands, one broadcast",
-                compute.num_vector_registers,
-            ),
-            Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", MULTIPLY_ADD_LIMIT),
+            *microkernel_rules(hardware.compute.num_vector_registers),
             Rule("block_size", "tiles and channels of a block beyond those there are", 0),
-            Rule(
-                "parallel_cores",
-                "a parallel loop needs two iterations and two cores; cores of the device",
-                compute.num_cores,
-            ),
+            parallel_rule(hardware),
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ from anatune.templates.cpu.model.order import STEP
 from anatune.templates.cpu.model.ranking import EXHAUSTIVE_LIMIT
 from anatune.templates.cpu.model.search import Search
 from anatune.templates.cpu.range_space import calls_of, check_axis, most_elements, schedule_at
-from anatune.templates.cpu.rules import ORDER_LEVELS
+from anatune.templates.cpu.rules import ORDER_LEVELS, lanes_of, pair_of, words_of
 from anatune.templates.cpu.times.classes import KEY_TIE
 
 __all__ = ["CpuFamily"]
@@ -109,6 +109,7 @@ class CpuFamily(ProgramFamily):
     """
 
     template = "cpu"
+    hardware: CpuSpec
 
     def __init__(self, workload: RangedWorkload, hardware: GpuSpec | CpuSpec) -> None:
         super().__init__(workload, hardware)
@@ -123,12 +124,11 @@ class CpuFamily(ProgramFamily):
         self._proven_s: dict[int, float] = {}
 
     def _model(self, extent: int, simd: str | None) -> CpuModel:
-        hardware = cast(CpuSpec, self.hardware)
-        return CpuModel(self.workload.at(extent), hardware, simd=simd, constants=self.constants)
+        return CpuModel(self.workload.at(extent), self.hardware, simd=simd, constants=self.constants)
 
     def _at(self, extent: int) -> _At:
         if extent not in self._known:
-            single = model = CpuModel(self.workload.at(extent), cast(CpuSpec, self.hardware))
+            single = model = CpuModel(self.workload.at(extent), self.hardware)
             least_s = least_seconds(single)
             if single.space.simd_axis != self._simd or constant_tensors(single.workload) != self.constants:
                 model = self._model(extent, self._simd)
@@ -171,7 +171,7 @@ class CpuFamily(ProgramFamily):
         for place in ("before", "behind"):
             options = dict(schedule.options)
             for level in ORDER_LEVELS:
-                order = cast(tuple[str, ...], options[f"order.{level}"])
+                order = words_of(schedule, f"order.{level}")
                 options[f"order.{level}"] = (axis, *order) if place == "before" else (*order, axis)
             if all(options[f"order.{level}"] in space.orders[level] for level in ORDER_LEVELS):
                 yield _replaced(schedule, options)
@@ -186,15 +186,13 @@ class CpuFamily(ProgramFamily):
         if any(factor > 1 for factor in schedule.tiles[axis][:-2]):
             yield schedule_at(schedule, axis, last)
             return
-        registers = cast(CpuSpec, self.hardware).compute.num_vector_registers
+        registers = self.hardware.compute.num_vector_registers
         vectors = 1
-        for spatial_axis in schedule.workload.spatial_axes:
-            if spatial_axis.name == self._simd:
-                lanes = int(schedule.options["simd_lanes"])  # type: ignore[arg-type]
-                own = calls_of(schedule, spatial_axis.name)[1]
-                vectors *= own if f"pair.{spatial_axis.name}" in schedule.options else -(-own // lanes)
-            elif spatial_axis.name != axis:
-                vectors *= calls_of(schedule, spatial_axis.name)[1]
+        for other in schedule.workload.spatial_axes:
+            if other.name != axis:
+                size = calls_of(schedule, other.name)[1]
+                in_elements = other.name == self._simd and pair_of(schedule, other.name) is None
+                vectors *= -(-size // lanes_of(schedule)) if in_elements else size
         for number in sorted({most, *range(1, registers // vectors + 1)}):
             yield schedule_at(_replaced(schedule, {**schedule.options, f"most.{axis}": number}), axis, last)
 
@@ -202,17 +200,16 @@ class CpuFamily(ProgramFamily):
         """See `ProgramFamily`."""
         schedules = cast(Sequence[Schedule], programs)
         axis, last = self.workload.axis, self.workload.extents[-1]
-        most = [most_elements(one, axis) if _in_calls(one, axis) else 0 for one in schedules]
+        most = [most_elements(schedule, axis) if _in_calls(schedule, axis) else 0 for schedule in schedules]
         there = self._at(last).model
         nests = _Nests(there, axis, _points(there, schedules), np.array(most, dtype=np.int64))
         found = np.full((len(schedules), len(self.workload.extents)), np.inf)
         for at, extent in enumerate(self.workload.extents):
             model = self._at(extent).model
-            points = (
-                nests.points(extent)
-                if nests.fits(model)
-                else _points(model, [self.schedule(one, extent) for one in schedules])
-            )
+            if nests.fits(model):
+                points = nests.points(extent)
+            else:
+                points = _points(model, [self.schedule(schedule, extent) for schedule in schedules])
             times, rules = model.times(points)
             found[:, at] = np.where((rules == 0) | (rules == _PARALLEL_RULE), times, np.inf)
         return found
@@ -265,7 +262,7 @@ def _replaced(schedule: Schedule, options: Mapping[str, OptionValue]) -> Schedul
 def _points(model: CpuModel, schedules: Sequence[Schedule]) -> Ints:
     """Return the points of schedules of a model's workload, (num_schedules, num_columns) int64."""
     width = len(model.space.columns)
-    return np.array([model.space.point_of(one) for one in schedules], dtype=np.int64).reshape(-1, width)
+    return np.array([model.space.point_of(schedule) for schedule in schedules], dtype=np.int64).reshape(-1, width)
 
 
 def _in_calls(schedule: Schedule, axis: str) -> bool:

@@ -21,7 +21,7 @@ from anatune.templates.cpu.space import CpuSpace
 from anatune.templates.cpu.times.columns import NUM_RESULTS, CpuCol, new_chunk
 from anatune.templates.cpu.times.point import run_points
 
-__all__ = ["COLUMNS", "PARTS", "CpuScoring"]
+__all__ = ["COLUMNS", "PARTS", "CpuScoring", "microkernel_rules", "parallel_rule"]
 
 PARTS = (
     "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "l2_s", "l3_s", "dram_s", "packing_s", "start_s",
@@ -35,6 +35,24 @@ COLUMNS = tuple(column.name.lower() for column in CpuCol if CpuCol.TIME_S < colu
 _RESOURCES = (
     "registers", "accumulators", "unrolled_fma", "threads", "l1_tile_bytes", "l2_tile_bytes", "l3_tile_bytes",
 )  # fmt: skip
+
+
+def microkernel_rules(most_registers: float) -> tuple[Rule, Rule]:
+    """Return what limits a microkernel."""
+    return (
+        Rule(
+            "microkernel_registers",
+            "vector registers of the microkernel: accumulators, held operands, one broadcast",
+            most_registers,
+        ),
+        Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", MULTIPLY_ADD_LIMIT),
+    )
+
+
+def parallel_rule(hardware: CpuSpec) -> Rule:
+    """Return when a loop may be distributed over the cores."""
+    text = "a parallel loop needs two iterations and two cores; cores of the device"
+    return Rule("parallel_cores", text, hardware.compute.num_cores)
 
 
 class CpuScoring(AnalyticalModel):
@@ -76,20 +94,10 @@ class CpuScoring(AnalyticalModel):
         self.space = space or CpuSpace(workload, hardware, self._is_legal, simd, constants)
         self.nest = pack_nest(self.space)
         self.machine = pack_machine(hardware, self.space.dot)
-        registers = hardware.compute.num_vector_registers
         self.rules = (
             Rule("microkernel_pairs", "axes that a pair of microkernels covers, beside the SIMD axis", 1),
-            Rule(
-                "microkernel_registers",
-                "vector registers of the microkernel: accumulators, held operands, one broadcast",
-                REGISTER_LIMIT * registers,
-            ),
-            Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", MULTIPLY_ADD_LIMIT),
-            Rule(
-                "parallel_cores",
-                "a parallel loop needs two iterations and two cores; cores of the device",
-                hardware.compute.num_cores,
-            ),
+            *microkernel_rules(REGISTER_LIMIT * hardware.compute.num_vector_registers),
+            parallel_rule(hardware),
         )
 
     @property

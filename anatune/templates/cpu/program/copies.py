@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
@@ -15,6 +15,8 @@ from anatune.templates.cpu.program.nest import Loop, LoopNest, Part
 
 __all__ = ["copy_function", "write_copy"]
 
+Terms = list[tuple[str, int]]
+"""Variables and factors of an affine expression."""
 _LOWEST = {
     "float32": 'T.reinterpret("float32", T.uint32(0xFF800000))',
     "float16": 'T.reinterpret("float16", T.uint16(0xFC00))',
@@ -111,7 +113,7 @@ class _Copy:
 
     def _box(self, layout: Strided, box: Sequence[tuple[int, int]], is_border: bool) -> None:
         depth = self.text.depth
-        terms: list[tuple[str, int]] = []
+        terms: Terms = []
         constant = 0
         indices = ["0"] * len(self.access.shape)
         parallel = self.parallel
@@ -161,13 +163,12 @@ class _Copy:
         sizes.update({axis: part.size for axis, part in parts.items()})
         terms = [(name, layout.loop_stride(loop, sizes)) for loop, name in variables.items()]
         constant = sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
-        position: dict[str, list[tuple[str, int]]] = {axis: [] for axis in self.workload.extents}
-        start = dict.fromkeys(self.workload.extents, 0)
+        position: dict[str, Terms] = {axis: [] for axis in self.workload.extents}
+        start = {axis: part.start for axis, part in parts.items()}
         calls: dict[str, str] = {}
         for loop, name in variables.items():
             position[loop.axis].append((name, loop.step))
         for axis, part in parts.items():
-            start[axis] = part.start
             if count := extents.calls(axis, part):
                 calls[axis] = f"c_{axis}"
                 self.text.open(f"for c_{axis} in range({count}):")
@@ -201,24 +202,36 @@ class _Copy:
                     (f"k{n}", loop.step) for n, loop in enumerate(layout.walk) if loop[:2] == (group.axis, "unroll")
                 ]
                 conditions.append(f"{affine([*unrolled, ('g', 1)])} < {group.unroll}")
-        indices = []
-        for index, factors in enumerate(self.access.indices):
-            words = [(name, factor * term.coefficient) for term in factors for name, factor in position[term.axis]]
-            constant_index = self.access.offsets[index] + sum(start[t.axis] * t.coefficient for t in factors)
-            expression = affine(words, constant_index)
-            reach = self.access.offsets[index] + sum(
-                t.coefficient * (self.workload.extents[t.axis] - 1) for t in factors
-            )
-            if self.access.offsets[index] < 0:
+        indices = self._indices(position, start)
+        for index, (expression, offset, size) in enumerate(
+            zip(indices, self.access.offsets, self.access.shape, strict=True)
+        ):
+            moved = sum(t.coefficient * (self.workload.extents[t.axis] - 1) for t in self.access.indices[index])
+            if offset < 0:
                 conditions.append(f"0 <= {expression}")
-            if reach >= self.access.shape[index]:
-                conditions.append(f"{expression} < {self.access.shape[index]}")
-            indices.append(expression)
+            if offset + moved >= size:
+                conditions.append(f"{expression} < {size}")
         value = self._element(indices)
         if conditions:
             joined = " and ".join(f"({condition})" for condition in conditions)
             value = f"T.if_then_else({joined}, {value}, {self._fill()})"
         self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
+
+    def _indices(self, position: Mapping[str, Terms], start: Mapping[str, int]) -> list[str]:
+        """Return the tensor's index along each dimension.
+
+        Parameters
+        ----------
+        position : mapping of str to list of (str, int)
+            Axis -> variables, and how many of its elements each counts.
+        start : mapping of str to int
+            Axis -> element that they begin at; 0 where it is left out.
+        """
+        indices = []
+        for terms, offset in zip(self.access.indices, self.access.offsets, strict=True):
+            words = [(name, step * term.coefficient) for term in terms for name, step in position[term.axis]]
+            indices.append(affine(words, offset + sum(start.get(t.axis, 0) * t.coefficient for t in terms)))
+        return indices
 
     def sums(self, layout: SumsOfSlivers) -> None:
         """Write the sums along the reduction, times minus the shift, behind the slivers, byte by byte."""
@@ -256,11 +269,8 @@ class _Copy:
             if self.access.uses(reduced.name):
                 self.text.open(f"for e_{reduced.name} in range({reduced.extent}):")
                 position[reduced.name] = [(f"e_{reduced.name}", 1)]
-        indices = []
-        for terms, offset in zip(self.access.indices, self.access.offsets, strict=True):
-            words = [(name, step * term.coefficient) for term in terms for name, step in position[term.axis]]
-            start = sum(term.coefficient * parts[term.axis].start for term in terms if term.axis in parts)
-            indices.append(affine(words, offset + start))
+        start = {axis: part.start for axis, part in parts.items()}
+        indices = self._indices(position, start)
         element = f'T.Cast("int32", {self.access.tensor}[{", ".join(indices)}])'
         self.text.line(f"{self.target}_sum[0] = {self.target}_sum[0] + {element}")
         self.text.close(self.text.depth - inside)

@@ -164,8 +164,8 @@ class RunTimeExtent(Extents):
         """
         if self.axis not in calls:
             return super().moved(variable, calls, layout, loop, sizes)
-        one, two = (layout.loop_stride(loop, {**sizes, self.axis: size}) for size in (1, 2))
-        return (variable if one == two else f"{variable} * ({self._size(calls[self.axis])})"), one
+        single, double = (layout.loop_stride(loop, {**sizes, self.axis: size}) for size in (1, 2))
+        return (variable if single == double else f"{variable} * ({self._size(calls[self.axis])})"), single
 
     def share(self, axis: str, call: str) -> str:
         """Return which of `repeats` shares of what lies ahead a call asks for; calls beyond them repeat the last."""

@@ -18,7 +18,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
 from anatune.errors import SpaceError
 from anatune.templates.cpu.dot import DotGroup, dot_group
-from anatune.templates.cpu.rules import ORDER_LEVELS, cpu_of, levels_of, pair_of, words_of
+from anatune.templates.cpu.rules import ORDER_LEVELS, cpu_of, lanes_of, levels_of, pair_of, words_of
 
 __all__ = ["Loop", "LoopNest", "Part", "nest_of", "program_key"]
 
@@ -124,7 +124,7 @@ def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int,
 def nest_of(schedule: Schedule) -> LoopNest:
     """Return the loops of a checked schedule of the CPU template."""
     workload = schedule.workload
-    lanes = int(schedule.options["simd_lanes"])  # type: ignore[arg-type]
+    lanes = lanes_of(schedule)
     simd = str(schedule.options["simd_axis"])
     spatial = tuple(axis.name for axis in workload.spatial_axes)
     reductions = tuple(axis.name for axis in workload.reduction_axes)

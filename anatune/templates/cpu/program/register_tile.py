@@ -81,6 +81,21 @@ class Operand:
         Address of each unrolled step.
     masked : bool
         Lanes that are not used may lie outside the buffer.
+    group : int
+        Elements of a step that are read together: a vector has so many for each lane (then `lane_stride` is `group`), a
+        broadcast so many for all lanes.
+    flips : bool
+        The highest bit of each 8-bit element is flipped.
+    used : tuple of int
+        How many of each step's group exist, where that differs; zeros take the place of the others.
+    zero_point : int
+        Stored number that means zero.
+    ahead : Ahead, optional
+        Rows of the next call to ask for while this one computes.
+    fresh : tuple of int
+        Lines of the next call that this one does not read, from this call's address (see `prefetch.new_lines`).
+    stream : Stream, optional
+        Packed elements that come from beyond the L2 cache.
     """
 
     dtype: str
@@ -90,33 +105,36 @@ class Operand:
     steps: tuple[int, ...]
     masked: bool
     group: int = 1
-    """Elements of a step that are read together: a vector has so many for each lane (then `lane_stride` is `group`), a
-    broadcast so many for all lanes."""
     flips: bool = False
-    """The highest bit of each 8-bit element is flipped."""
     used: tuple[int, ...] = ()
-    """How many of each step's group exist, where that differs; zeros take the place of the others."""
     zero_point: int = 0
-    """Stored number that means zero."""
     ahead: Ahead | None = None
-    """Rows of the next call to ask for while this one computes."""
     fresh: tuple[int, ...] = ()
-    """Lines of the next call that this one does not read, from this call's address (see `prefetch.new_lines`)."""
     stream: Stream | None = None
-    """Packed elements that come from beyond the L2 cache."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How the result is written (see `epilogue`)."""
+    """How the result is written (see `epilogue`).
+
+    Attributes
+    ----------
+    dtype : str
+    lane_stride : int
+        Elements between lanes.
+    rows : tuple of int
+        Address of each row.
+    groups : tuple of tuple of int
+        Rows that are neighbours in memory, for a transposed store; empty: element by element.
+    zero_point : int
+        Stored number that means zero.
+    """
 
     dtype: str
     lane_stride: int
     rows: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()
-    """Rows that are neighbours in memory, for a transposed store; empty: element by element."""
     zero_point: int = 0
-    """Stored number that means zero."""
 
 
 @dataclass(frozen=True)
@@ -130,43 +148,76 @@ class EpilogueOperand:
 
 @dataclass(frozen=True)
 class Microkernel:
-    """Everything that the code of one microkernel depends on."""
+    """Everything that the code of one microkernel depends on.
+
+    Attributes
+    ----------
+    name : str
+    lanes : int
+        Elements of a vector.
+    size : int
+        Elements along the SIMD axis, of which the last vector may be partly used (1 or more).
+    body : str
+        The workload's statement, see `Workload.body`.
+    accumulator : str
+        Dtype of the sums.
+    operands : tuple of Operand
+    result : Result
+    trips : tuple of int
+        Iterations of each inner loop, outer to inner.
+    moving : tuple of int
+        Inner loops whose first and last iteration are arguments (padding is left out).
+    skipped : frozenset of (int, int)
+        (row, step) pairs that are left out: they meet nothing but padding.
+    num_steps : int
+        Unrolled steps.
+    is_partial : bool
+        Sums go on from what the result holds, unless the call is the first one (flag bit 0).
+    reduces : bool
+        Whether there is a reduction.
+    simd_reduction : bool
+        Whether the SIMD axis is summed over.
+    tail : int
+        SIMD reductions: lanes at and past this position of the SIMD loop are left out; 0: none.
+    tail_loops : bool
+        Whether the innermost loop runs along the SIMD axis (else that loop has one iteration).
+    count : int
+        Divisor of the sums ("average").
+    epilogue : tuple of (str, EpilogueOperand or None)
+        Fused steps.
+    start : tuple of int, optional
+        Address of each row's int32 numbers that accumulators start from, bytes; None: they start from zero.
+    dot : str
+        Instruction that sums the products of a group; empty: groups have one element.
+    registers : str
+        Letter of the vector registers in inline assembly ("v", "x", "w"): keeps accumulators in registers between
+        unrolled steps. Empty: they may not fit.
+    num_registers : int
+        Vector registers of the processor.
+    """
 
     name: str
     lanes: int
     size: int
-    """Elements along the SIMD axis, of which the last vector may be partly used (1 or more)."""
     body: str
     accumulator: str
     operands: tuple[Operand, ...]
     result: Result
     trips: tuple[int, ...]
-    """Iterations of each inner loop, outer to inner."""
     moving: tuple[int, ...] = ()
-    """Inner loops whose first and last iteration are arguments (padding is left out)."""
     skipped: frozenset[tuple[int, int]] = frozenset()
-    """(row, step) pairs that are left out: they meet nothing but padding."""
     num_steps: int = 1
     is_partial: bool = False
-    """Sums go on from what the result holds, unless the call is the first one (flag bit 0)."""
     reduces: bool = True
     simd_reduction: bool = False
     tail: int = 0
-    """SIMD reductions: lanes at and past this position of the SIMD loop are left out; 0: none."""
     tail_loops: bool = False
-    """Whether the innermost loop runs along the SIMD axis (else that loop has one iteration)."""
     count: int = 1
-    """Divisor of the sums ("average")."""
     epilogue: tuple[tuple[str, EpilogueOperand | None], ...] = ()
     start: tuple[int, ...] | None = None
-    """Address of each row's int32 numbers that accumulators start from, bytes; None: they start from zero."""
     dot: str = ""
-    """Instruction that sums the products of a group; empty: groups have one element."""
     registers: str = ""
-    """Letter of the vector registers in inline assembly ("v", "x", "w"): keeps accumulators in registers between
-    unrolled steps. Empty: they may not fit."""
     num_registers: int = 0
-    """Vector registers of the processor."""
 
     @property
     def attributes(self) -> str:

@@ -144,7 +144,7 @@ class _Writer:
         target = self._own("v", workers[0], (tile, layout.data_row))
         inside = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
         inside += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
-        text.open(f"if {' and '.join(f'({one})' for one in inside)}:")
+        text.open(f"if {' and '.join(f'({condition})' for condition in inside)}:")
         at = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
         vectors, rest = divmod(convolution.channels, layout.lanes)
         self._call(text, "input", [(self.data.tensor, affine(at)), target], str(vectors))
