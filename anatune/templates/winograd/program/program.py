@@ -54,20 +54,15 @@ class _Writer:
             if size * self.copies.get(name, 1) > MOST_ELEMENTS:
                 raise BuildError(too_large_text(name, size * self.copies.get(name, 1)))
 
-    def parameters(self) -> list[tuple[str, str]]:
-        """Return (tensor, TVMScript buffer) of every argument of the kernel."""
-        shape = (self.layout.weight_size,) if self.prepacked else self.weight.shape
-        found = [
-            (self.data.tensor, buffer_type(self.data.shape, FLOAT)),
-            (self.weight.tensor, buffer_type(shape, FLOAT)),
-        ]
-        others = (*self.workload.epilogue_reads, self.output)
-        return [*found, *((access.tensor, buffer_type(access.shape, access.dtype)) for access in others)]
-
     def main(self) -> str:
         """Return the kernel."""
         text = Script()
-        open_function(text, "main", self.parameters())
+        shape = (self.layout.weight_size,) if self.prepacked else self.weight.shape
+        others = [
+            (access.tensor, access.shape, access.dtype) for access in (*self.workload.epilogue_reads, self.output)
+        ]
+        arguments = [(self.data.tensor, self.data.shape, FLOAT), (self.weight.tensor, shape, FLOAT), *others]
+        open_function(text, "main", [(tensor, buffer_type(shape, dtype)) for tensor, shape, dtype in arguments])
         weights = self.weight.tensor
         if not self.prepacked:
             weights = f"{self.weight.tensor}_copy"
@@ -84,27 +79,27 @@ class _Writer:
         text.line(f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(self.output.shape)}]', *regions])})")
         with text.scope(_PRAGMA):
             layout = self.layout
-            with self._spread(text, "block", str(layout.blocks), self.split == "tiles") as (block, worker):
+            with self._spread(text, "block", str(layout.blocks), "tiles", "0") as (block, worker):
                 first = f"{block} * {layout.block}"
-                rest = layout.num_tiles - (layout.blocks - 1) * layout.block
-                count = (
-                    f"T.min({layout.block}, {layout.num_tiles} - {first})" if rest < layout.block else str(layout.block)
-                )
+                count = str(layout.block)
+                if layout.num_tiles < layout.blocks * layout.block:
+                    count = f"T.min({count}, {layout.num_tiles} - {first})"
                 self._inputs(text, first, count, worker)
-                over_channels = self.split == "channels"
-                with self._spread(text, "chunk", str(layout.chunks), over_channels) as (chunk, chunk_worker):
-                    own = chunk_worker if over_channels else worker
+                with self._spread(text, "chunk", str(layout.chunks), "channels", worker) as (chunk, own):
                     self._products(text, chunk, count, weights, (worker, own))
                     self._outputs(text, chunk, first, count, own)
         text.close()
         return str(text)
 
     @contextmanager
-    def _spread(self, text: Script, name: str, count: str, parallel: bool) -> Iterator[tuple[str, str]]:
-        """Open a loop, distributed over the workers if `parallel`; yield its index and the worker's."""
-        if not parallel or self.workers < 2:
+    def _spread(self, text: Script, name: str, count: str, split: str, worker: str) -> Iterator[tuple[str, str]]:
+        """Open a loop, distributed over the workers if that is the split; yield its index and the worker's.
+
+        `worker` is that of the loops around.
+        """
+        if self.split != split or self.workers < 2:
             with text.scope(f"for {name} in range({count}):"):
-                yield name, "0"
+                yield name, worker
             return
         number = self.workers
         with text.scope(
@@ -126,13 +121,12 @@ class _Writer:
 
     def _inputs(self, text: Script, first: str, count: str, worker: str) -> None:
         """Write the input transforms of a block."""
-        over_channels = self.split == "channels"
         if self.layout.convolution.channels_last:
-            with self._spread(text, "tile", count, over_channels) as (tile, own):
-                self._tile(text, tile, first, (worker, own if over_channels else worker))
+            with self._spread(text, "tile", count, "channels", worker) as (tile, own):
+                self._tile(text, tile, first, (worker, own))
             return
-        with self._spread(text, "vector", str(self.layout.channel_vectors), over_channels) as (vector, own):
-            self._bands(text, vector, first, count, (worker, own if over_channels else worker))
+        with self._spread(text, "vector", str(self.layout.channel_vectors), "channels", worker) as (vector, own):
+            self._bands(text, vector, first, count, (worker, own))
 
     def _tile(self, text: Script, tile: str, first: str, workers: tuple[str, str]) -> None:
         """Write the transform of a tile whose channels are neighbours."""
