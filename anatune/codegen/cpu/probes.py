@@ -31,7 +31,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 from anatune.emit.buffer import Buffer
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
-from anatune.templates.cpu.program.register_tile import Microkernel, Operand, Result, vector_attributes
+from anatune.templates.cpu.program.register_tile import Microkernel, Operand, Result
 
 __all__ = [
     "Probe",
@@ -210,6 +210,7 @@ def fma_probe(
         num_steps=steps,
         is_partial=True,
         dot=instruction,
+        attributes=_attributes(lanes),
     )
     flop = 2 * lanes * group * chains * steps * trips
     sizes = (1, lanes, chains * lanes * threads)
@@ -239,6 +240,7 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
         result=Result("float32", 1, _every(rows, lanes)),
         trips=(_BROADCAST_TRIPS,),
         num_steps=steps,
+        attributes=_attributes(lanes),
     )
     repeats = max(1, round(trips / _BROADCAST_TRIPS))
     sizes = (rows * steps * _BROADCAST_TRIPS, lanes, rows * lanes)
@@ -279,6 +281,7 @@ def tile_probe(
         result=Result("float32", 1, _every(rows, width)),
         trips=(depth // unroll,),
         num_steps=unroll,
+        attributes=_attributes(lanes),
     )
     flop = 2 * rows * width * depth // unroll * unroll * panels
     repeats = max(1, round(seconds * _core_peak(hardware) / flop))
@@ -301,6 +304,10 @@ def _panels(hardware: CpuSpec, vectors: int) -> int:
 
 def _every(count: int, stride: int) -> tuple[int, ...]:
     return tuple(number * stride for number in range(count))
+
+
+def _attributes(lanes: int) -> str:
+    return f'"prefer-vector-width"="{32 * lanes}" "min-legal-vector-width"="{32 * lanes}"'
 
 
 def _probe(
@@ -416,7 +423,7 @@ def walk_probe(
             body.append(f"  store volatile {vector} zeroinitializer, ptr %p{link}, align {4 * lanes}")
     llvm = "\n".join(
         [
-            f"define internal void @walk_{name}(ptr %base, i64 %from) noinline nounwind {vector_attributes(lanes)} {{",
+            f"define internal void @walk_{name}(ptr %base, i64 %from) noinline nounwind {_attributes(lanes)} {{",
             "entry:",
             "  %a = getelementptr float, ptr %base, i64 %from",
             "  br label %again",

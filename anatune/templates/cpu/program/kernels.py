@@ -17,7 +17,15 @@ from anatune.templates.cpu.program.layout import Layout, Slivers, Strided, SumsO
 from anatune.templates.cpu.program.nest import LoopNest, Part, nest_of
 from anatune.templates.cpu.program.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
-from anatune.templates.cpu.program.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result, Stream
+from anatune.templates.cpu.program.register_tile import (
+    Ahead,
+    EpilogueOperand,
+    Microkernel,
+    Operand,
+    Result,
+    Stream,
+    vector_attributes,
+)
 from anatune.templates.cpu.rules import cpu_of, words_of
 
 __all__ = ["FEWEST_REPEATS", "Kernels", "register_letter"]
@@ -200,6 +208,7 @@ class Kernels:
             dot=nest.group.instruction if nest.group is not None else "",
             registers=register_letter(compute, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             num_registers=compute.num_vector_registers,
+            attributes=vector_attributes(nest.lanes),
         )
 
     def _used(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

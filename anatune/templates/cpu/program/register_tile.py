@@ -194,6 +194,8 @@ class Microkernel:
         unrolled steps. Empty: they may not fit.
     num_registers : int
         Vector registers of the processor.
+    attributes : str
+        Of its function, see `vector_attributes`.
     """
 
     name: str
@@ -218,11 +220,7 @@ class Microkernel:
     dot: str = ""
     registers: str = ""
     num_registers: int = 0
-
-    @property
-    def attributes(self) -> str:
-        """Attributes of its function."""
-        return vector_attributes(self.lanes)
+    attributes: str = field(default="", compare=False)
 
     @property
     def keeps_sums(self) -> bool:

@@ -8,7 +8,14 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
-from anatune.templates.cpu.program.register_tile import Ahead, Microkernel, Operand, Result, Stream
+from anatune.templates.cpu.program.register_tile import (
+    Ahead,
+    Microkernel,
+    Operand,
+    Result,
+    Stream,
+    vector_attributes,
+)
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.outputs import Outputs, output_ir
@@ -63,6 +70,7 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
         num_steps=layout.unroll,
         registers=register_letter(hardware.compute, layout.rows * layout.vectors),
         num_registers=hardware.compute.num_vector_registers,
+        attributes=vector_attributes(layout.lanes),
     )
 
 
