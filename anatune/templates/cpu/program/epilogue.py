@@ -8,12 +8,12 @@ from functools import partial
 from anatune.core.workload.number_formats import FACTOR_STEPS
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.llvm import LlvmCode
-from anatune.templates.cpu.program.register_tile import Microkernel, Result, Tile
+from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Result, Tile
 
 __all__ = ["added", "finish"]
 
 
-def added(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> Tile:
+def added(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> Tile:
     """Add what earlier calls left behind, if this call is not the first one.
 
     Behind the reduction: sums that it starts from would have to come in before the first product, from as far away as
@@ -57,10 +57,9 @@ def _load_result(code: LlvmCode, kernel: Microkernel, base: str, result: Result)
     return loaded
 
 
-def finish(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> None:
+def finish(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> None:
     """Divide and apply the epilogue (after the last call only), and store."""
     result = kernel.result
-    base, extra = bases[len(kernel.operands)], bases[len(kernel.operands) + 1 :]
     if kernel.simd_reduction:
         _finish_scalar(code, kernel, bases, final)
         return
@@ -70,18 +69,18 @@ def finish(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -
         code.line("  %more = icmp ne i32 %more_bit, 0")
         code.line("  br i1 %more, label %keep, label %finish")
         code.line("finish:")
-        _store(*_epilogue(code, kernel, extra, final), base, result, kernel)
+        _store(*_epilogue(code, kernel, bases, final), bases.result, result, kernel)
         code.line("  ret void")
         code.line("keep:")
         _store(code, final, *kernel.sums(bases), kernel)
         return
-    code, final = _epilogue(code, kernel, extra, final) if has_end else (code, final)
-    _store(code, final, base, result, kernel)
+    code, final = _epilogue(code, kernel, bases, final) if has_end else (code, final)
+    _store(code, final, bases.result, result, kernel)
 
 
-def _epilogue(code: LlvmCode, kernel: Microkernel, extra: list[str], final: Tile) -> tuple[LlvmCode, Tile]:
+def _epilogue(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> tuple[LlvmCode, Tile]:
     """Apply the fused steps; the code that comes back computes in the dtype of their values."""
-    pointers = iter(extra)
+    pointers = iter(bases.epilogue)
     values = dict(final)
     if kernel.count != 1:
         values = {tile: code.divide(v, kernel.count) for tile, v in values.items()}
@@ -134,10 +133,9 @@ def _store(code: LlvmCode, values: Tile, base: str, result: Result, kernel: Micr
                 code.store_lanes(narrowed, pointer, result.dtype, result.lane_stride, used)
 
 
-def _finish_scalar(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> None:
+def _finish_scalar(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> None:
     """Reduce each accumulator to one element; go on from, divide, finish and store it as lane 0 of a vector."""
     result = kernel.result
-    base, extra = bases[len(kernel.operands)], bases[len(kernel.operands) + 1 :]
     sums_base, sums = kernel.sums(bases)
     if kernel.is_partial:
         code.line("  %bit = and i32 %flags, 1")
@@ -152,11 +150,11 @@ def _finish_scalar(code: LlvmCode, kernel: Microkernel, bases: list[str], final:
             total = code.maximum(old, total) if kernel.body == "max" else code.binary("add", old, total)
             code.store_lanes(total, address, sums.dtype, 1, 1)
         done = code.divide(total, kernel.count) if kernel.count != 1 else total
-        end, finished = _epilogue(code, replace(kernel, count=1), extra, {(row, 0): done})
+        end, finished = _epilogue(code, replace(kernel, count=1), bases, {(row, 0): done})
         done = finished[row, 0]
         if kernel.is_partial and not kernel.keeps_sums:  # else the sums are in their own buffer
             code.line("  %more_bit" + str(row) + " = and i32 %flags, 2")
             more = code.emit(f"icmp ne i32 %more_bit{row}, 0")
             done = code.emit(f"select i1 {more}, {code.vector} {total}, {code.vector} {done}")
-        address = code.address(base, result.dtype, result.rows[row])
+        address = code.address(bases.result, result.dtype, result.rows[row])
         end.store_lanes(end.narrow(done, result.dtype, kernel.lanes), address, result.dtype, 1, 1)

@@ -26,7 +26,7 @@ from anatune.templates.cpu.program.prefetch import (
     result_lines,
     spreads_of,
 )
-from anatune.templates.cpu.program.register_tile import Microkernel, Tile
+from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Tile
 
 __all__ = ["choice_ir", "microkernel_ir", "module_ir"]
 
@@ -48,13 +48,16 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last.
     """
     code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body)
-    count = len(kernel.operands)
-    extra = [operand for _, operand in kernel.epilogue if operand is not None]
     dtypes, arguments = _dtypes(kernel), _arguments(kernel)
     code.line(f"define internal void @{kernel.name}({', '.join(arguments)}) noinline nounwind {kernel.attributes} {{")
     code.line("entry:")
     code.align_frame(kernel.lanes * DTYPE_BYTES[kernel.accumulator])
-    bases = [code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
+    names = [code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
+    count = len(kernel.operands)
+    behind = count + 1 + sum(operand is not None for _, operand in kernel.epilogue)
+    bases = Bases(
+        names[:count], names[count], names[count + 1 : behind], "".join(names[behind : behind + 1]), names[-1]
+    )
     for i, operand in enumerate(kernel.operands):
         if operand.stream is not None:
             code.line(f"  %later{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %p{i}, i64 %stream{i}")
@@ -65,13 +68,13 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
             code.prefetch(code.address(base, result.dtype, offset), to_write=True)
     first: Tile = dict.fromkeys(kernel.tiles, code.neutral()) if kernel.reduces else {}
     if kernel.start is not None:
-        first = _started(code, kernel, bases[count + 1 + len(extra)], first)
+        first = _started(code, kernel, bases.start, first)
     if any(operand.flips for operand in kernel.operands):
         code.highest = code.highest_bits()
     if kernel.dot in TILES:
-        final = tile_sums(code, kernel, first, lambda view, zeros: _loops(view, kernel, bases[:count], zeros, []))
+        final = tile_sums(code, kernel, first, lambda view, zeros: _loops(view, kernel, bases.operands, zeros, []))
     else:
-        final = _loops(code, kernel, bases[:count], first, spreads)
+        final = _loops(code, kernel, bases.operands, first, spreads)
     if kernel.dot in HALF_SUMS:
         final = {tile: code.whole_sums(value) for tile, value in final.items()}
     if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:

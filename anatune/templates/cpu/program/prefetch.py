@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
-from anatune.templates.cpu.program.register_tile import Microkernel, Result
+from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Result
 
 __all__ = [
     "LINES_AT_ONCE",
@@ -165,7 +165,7 @@ def result_lines(kernel: Microkernel, result: Result) -> tuple[int, ...]:
     return tuple(sorted(lines)[:_MOST_PREFETCHES])
 
 
-def spreads_of(kernel: Microkernel, bases: list[str]) -> list[Spread]:
+def spreads_of(kernel: Microkernel, bases: Bases) -> list[Spread]:
     """Return what to ask for in the course of the reduction, rather than at its start or not at all."""
     iterations = math.prod(kernel.trips)
     if not kernel.reduces or kernel.simd_reduction or iterations < 2:
@@ -176,7 +176,7 @@ def spreads_of(kernel: Microkernel, bases: list[str]) -> list[Spread]:
         each = -(-len(operand.fresh) // iterations)
         if 0 < each * _PRODUCTS_A_PREFETCH <= products:
             table = f"{kernel.name}_fresh{i}"
-            found.append(Spread(bases[i], table, operand.dtype, operand.fresh, each, to_write=False))
+            found.append(Spread(bases.operands[i], table, operand.dtype, operand.fresh, each, to_write=False))
     base, result = kernel.sums(bases)
     lines = result_lines(kernel, result)
     if len(lines) > LINES_AT_ONCE:

@@ -10,10 +10,21 @@ group : neighbours along the reduction whose products one instruction sums in a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-__all__ = ["Ahead", "EpilogueOperand", "Microkernel", "Operand", "Result", "Stream", "Tile", "vector_attributes"]
+__all__ = [
+    "Ahead",
+    "Bases",
+    "EpilogueOperand",
+    "Microkernel",
+    "Operand",
+    "Result",
+    "Stream",
+    "Tile",
+    "vector_attributes",
+]
 
 Tile = dict[tuple[int, int], str]
 """(row, vector) -> name of its accumulator."""
@@ -146,6 +157,27 @@ class EpilogueOperand:
     rows: tuple[int, ...]
 
 
+class Bases(NamedTuple):
+    """LLVM's names of the addresses where a microkernel's tensors begin in a call.
+
+    Attributes
+    ----------
+    operands, epilogue : list of str
+        Of the operands, and of those of fused steps.
+    result : str
+    start : str
+        Of the numbers that accumulators start from, if any.
+    sums : str
+        Of partial sums, where they have a buffer of their own.
+    """
+
+    operands: list[str]
+    result: str
+    epilogue: list[str]
+    start: str
+    sums: str
+
+
 @dataclass(frozen=True)
 class Microkernel:
     """Everything that the code of one microkernel depends on.
@@ -241,14 +273,8 @@ class Microkernel:
         """Return how many lanes of a vector hold elements of the tile."""
         return min(self.lanes, self.size - vector * self.lanes)
 
-    def sums(self, bases: Sequence[str]) -> tuple[str, Result]:
-        """Return where partial sums are kept: the result, or a buffer of the accumulator's dtype with its addresses.
-
-        Parameters
-        ----------
-        bases : sequence of str
-            LLVM's names of the addresses of operands, result, epilogue operands and, at the end, partial sums.
-        """
+    def sums(self, bases: Bases) -> tuple[str, Result]:
+        """Return where partial sums are kept: the result, or a buffer of the accumulator's dtype with its addresses."""
         if self.keeps_sums:
-            return bases[-1], replace(self.result, dtype=self.accumulator)
-        return bases[len(self.operands)], self.result
+            return bases.sums, replace(self.result, dtype=self.accumulator)
+        return bases.result, self.result

@@ -9,6 +9,7 @@ from anatune.core.schedule import Schedule
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.prefetch import LINES_AT_ONCE, new_lines, spreads_of
 from anatune.templates.cpu.program.program import program_of
+from anatune.templates.cpu.program.register_tile import Bases
 
 ROW = 34 * 16
 """Elements of an image row of 34 pixels, 16 channels: one line a pixel."""
@@ -56,7 +57,7 @@ def test_a_short_reduction_asks_for_each_line_of_its_result_once():
     space = anatune.space(workload, anatune.hardware("intel_xeon_8480"))
     tiles = {"f": (1, 1, 1, 1, 32), "y": (1, 1, 1, 26, 1), "x": (1, 1, 1, 2, 13)}
     kernel = program_of(space.schedule(tiles | {"rc": (1, 1, 3, 1), "ry": (1, 1, 3), "rx": (1, 1, 3)})).kernels[0]
-    bases = [f"%base{i}" for i in range(len(kernel.operands) + 1)]
+    bases = Bases(["%data", "%weight"], "%result", [], "", "%result")
     (spread,) = [spread for spread in spreads_of(kernel, bases) if spread.to_write]
     assert len(spread.lines) == 13 * 2
     assert len(spread.lines) <= spread.each * math.prod(kernel.trips) < len(spread.lines) + math.prod(kernel.trips)
