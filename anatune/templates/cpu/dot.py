@@ -121,13 +121,13 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
         return None
     vector = vectors[0]
     broadcast = reads[0] if vector is reads[1] else reads[1]
-    found = instruction_of(hardware, broadcast.dtype, vector.dtype, extension=extension)
+    instruction = instruction_of(hardware, broadcast.dtype, vector.dtype, extension=extension)
     axes = _candidates(workload, reads)
-    if found is None or not axes or _slides(vector) or vector.zero_point:
+    if instruction is None or not axes or _slides(vector) or vector.zero_point:
         return None
     axis = min(axes, key=lambda name: (vector_stride(broadcast, name) != 1, -workload.extents[name]))
     packed = [vector.tensor] if vector_stride(broadcast, axis) == 1 else [read.tensor for read in reads]
-    name, size = found
+    name, size = instruction
     flips = name == "vpdpbusd" and broadcast.dtype == "int8"
     shift = broadcast.zero_point + (_FLIPPED if flips else 0)
     return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed), flips, shift)

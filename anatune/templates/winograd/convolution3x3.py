@@ -109,7 +109,7 @@ def convolution3x3(workload: Workload) -> Convolution3x3:
     axis_of = {name: axis for axis, name in part.items()}
     row, column = (_dimension(data, axis_of[name]) for name in "yx")
     pitches = [_pitches(access, part) for access in (data, weight, write)]
-    found = Convolution3x3(
+    convolution = Convolution3x3(
         batch=extent["n"],
         filters=extent["f"],
         rows=extent["y"],
@@ -123,11 +123,14 @@ def convolution3x3(workload: Workload) -> Convolution3x3:
         weight=pitches[1],
         output=pitches[2],
     )
-    if any(any(access.offsets) for access in (weight, write)) or found.top < 0 or found.left < 0:
+    if any(any(access.offsets) for access in (weight, write)) or convolution.top < 0 or convolution.left < 0:
         raise _refused(workload, "it reads or writes parts of tensors")
-    if 1 not in (found.data["c"], found.data["x"]) or 1 not in (found.output["f"], found.output["x"]):
+    if 1 not in (convolution.data["c"], convolution.data["x"]) or 1 not in (
+        convolution.output["f"],
+        convolution.output["x"],
+    ):
         raise _refused(workload, "neither channels nor columns are neighbours in memory")
-    return found
+    return convolution
 
 
 def _dimension(access: Access, axis: str) -> int:
@@ -137,11 +140,11 @@ def _dimension(access: Access, axis: str) -> int:
 
 def _pitches(access: Access, part: Mapping[str, str]) -> dict[str, int]:
     """Return the pitch of each part that indexes a tensor; taps move as positions do."""
-    found, pitch = {}, 1
+    pitches, pitch = {}, 1
     for terms, size in zip(reversed(access.indices), reversed(access.shape), strict=True):
-        found.update({part[term.axis]: pitch for term in terms if isinstance(term, Term)})
+        pitches.update({part[term.axis]: pitch for term in terms if isinstance(term, Term)})
         pitch *= size
-    return found
+    return pitches
 
 
 def _refused(workload: Workload, why: str) -> SpaceError:

@@ -65,8 +65,8 @@ def largest_error(schedule: Schedule) -> float:
 
 def _counts(most: int) -> list[int]:
     """Return 1, 2, 3, 4, 6, 8, 12, ... below `most`, and `most` itself."""
-    found = {size for e in range(most.bit_length()) for size in (2**e, 3 * 2**e) if size < most}
-    return sorted(found | {most})
+    sizes = {size for e in range(most.bit_length()) for size in (2**e, 3 * 2**e) if size < most}
+    return sorted(sizes | {most})
 
 
 class WinogradSpace(Space):

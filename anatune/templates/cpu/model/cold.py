@@ -78,8 +78,8 @@ def _together(one_s: float, other_s: float) -> float:
 
 def _memory_s(parts: Mapping[str, float], levels_overlap: bool) -> float:
     """Return the time of all transfers."""
-    found = [parts.get(name, 0.0) for name in _PARTS]
-    return functools.reduce(_together, found) if levels_overlap else sum(found)
+    transfers_s = [parts.get(name, 0.0) for name in _PARTS]
+    return functools.reduce(_together, transfers_s) if levels_overlap else sum(transfers_s)
 
 
 def _caches(hardware: CpuSpec, threads: float) -> tuple[list[float], list[float]]:

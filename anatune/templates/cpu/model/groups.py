@@ -49,10 +49,10 @@ def floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
     call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
     inside = float(nest.inside_share.prod())
     each = inside / (cpu.fma_per_cycle * cpu.reachable) + call / steps
-    found: Floats = number * sizes.prod(axis=1) * each
+    cycles: Floats = number * sizes.prod(axis=1) * each
     for axis, most in model.space.most_inner.items():
-        found[tiles[:, model.space.axes.index(axis)] > most] = np.inf
-    return found
+        cycles[tiles[:, model.space.axes.index(axis)] > most] = np.inf
+    return cycles
 
 
 class Groups:

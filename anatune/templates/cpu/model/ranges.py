@@ -138,18 +138,18 @@ class CpuFamily(ProgramFamily):
 
     def candidates(self, watch: Watch) -> Sequence[Program]:
         """See `ProgramFamily`: the best at some extents, each with every number of elements that calls may have."""
-        found: dict[str, Schedule] = {}
+        programs: dict[str, Schedule] = {}
         extents = list(self._looked_at())
         for number, extent in enumerate(extents):
             model = self._at(extent).model
             for point in model.rank(_TOP, watch.left_s, distinct=True).points:
                 for schedule in self._with_loops(model.space.schedule_of(point)):
                     for program in self._programs(schedule):
-                        found.setdefault(program.key, program)
+                        programs.setdefault(program.key, program)
             watch.report((number + 1) / len(extents))
-            if watch.is_over and found:
+            if watch.is_over and programs:
                 break
-        return list(found.values())
+        return list(programs.values())
 
     def _looked_at(self) -> Iterator[int]:
         """Yield extents over the whole range, the largest first: what is best there serves most others well."""
@@ -203,7 +203,7 @@ class CpuFamily(ProgramFamily):
         most = [most_elements(schedule, axis) if _in_calls(schedule, axis) else 0 for schedule in schedules]
         there = self._at(last).model
         nests = _Nests(there, axis, _points(there, schedules), np.array(most, dtype=np.int64))
-        found = np.full((len(schedules), len(self.workload.extents)), np.inf)
+        seconds = np.full((len(schedules), len(self.workload.extents)), np.inf)
         for at, extent in enumerate(self.workload.extents):
             model = self._at(extent).model
             if nests.fits(model):
@@ -211,8 +211,8 @@ class CpuFamily(ProgramFamily):
             else:
                 points = _points(model, [self.schedule(schedule, extent) for schedule in schedules])
             times, rules = model.times(points)
-            found[:, at] = np.where((rules == 0) | (rules == _PARALLEL_RULE), times, np.inf)
-        return found
+            seconds[:, at] = np.where((rules == 0) | (rules == _PARALLEL_RULE), times, np.inf)
+        return seconds
 
     def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
         """See `ProgramFamily`: no schedule of the template is faster at an extent, ranged or not.

@@ -85,8 +85,8 @@ def rank_exhaustively(model: CpuScoring, top_k: int, watch: Watch | None = None,
     """Return the same as `rank` by evaluating every point of the space, which no time limit ends."""
     slabs = Slabs(model, Watch(progress=watch.report if watch else None))
     numbers, steps = [], []
-    for found, _, times in slabs:
-        numbers.append(found)
+    for legal_numbers, _, times in slabs:
+        numbers.append(legal_numbers)
         steps.append(np.floor(np.log(times) / STEP))
     legal, step = np.concatenate(numbers), np.concatenate(steps)
     order = np.argsort(step, kind="stable")

@@ -82,8 +82,8 @@ def _axis(model: CpuScoring, a: int, most: int) -> _Axis:
     kernel = np.minimum(kernel, 1 + (int(MULTIPLY_ADD_LIMIT) if is_summed and not is_simd else most))
     is_chunked = (table[:, 0] > 1) & (nest.columns[a, 0] >= 0)
     rows = np.column_stack([kernel, (pair > 0) & (not is_simd), is_chunked])
-    found, numbers = np.unique(rows, axis=0, return_counts=True)
-    choices = tuple((*row, number) for row, number in zip(found.tolist(), numbers.tolist(), strict=True))
+    distinct, numbers = np.unique(rows, axis=0, return_counts=True)
+    choices = tuple((*row, number) for row, number in zip(distinct.tolist(), numbers.tolist(), strict=True))
     return _Axis(is_simd, is_summed, tuple(nest.uses[:-1, a].astype(bool).tolist()), choices)
 
 

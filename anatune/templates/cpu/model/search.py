@@ -57,10 +57,10 @@ class Lattice:
 
     def fits(self, large: Ints) -> Bools:
         """Return whether each tile's extents are multiples of the axes' divisors: (A, divisors, len(large)) bool."""
-        found = np.zeros((len(self._lists), max(map(len, self._lists)), len(large)), dtype=bool)
+        are_multiples = np.zeros((len(self._lists), max(map(len, self._lists)), len(large)), dtype=bool)
         for a, choices in enumerate(self._lists):
-            found[a, : len(choices)] = self.tiles[large, a] % np.asarray(choices)[:, None] == 0
-        return found
+            are_multiples[a, : len(choices)] = self.tiles[large, a] % np.asarray(choices)[:, None] == 0
+        return are_multiples
 
 
 def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[Ints, Ints]:

@@ -49,13 +49,13 @@ def tile_sums(code: LlvmCode, kernel: Microkernel, first: Tile, loops: Callable[
         address = code.address(memory, "int8", block * TILE_ROWS * width + vector * _ROW_BYTES)
         place = [("ptr", address), ("i64", str(width))]
         code.call_void("llvm.x86.tilestored64.internal", [*_shape(kernel, block), *place, (_TYPE, tile)])
-    found = {}
+    loaded = {}
     for row, vector in first:
         address = code.address(memory, "int8", row * width + vector * _ROW_BYTES)
-        found[row, vector] = code.load_vector(address, kernel.accumulator, 1, kernel.lanes)
+        loaded[row, vector] = code.load_vector(address, kernel.accumulator, 1, kernel.lanes)
     if kernel.start is None:
-        return found
-    return {place: code.binary("add", value, first[place]) for place, value in found.items()}
+        return loaded
+    return {place: code.binary("add", value, first[place]) for place, value in loaded.items()}
 
 
 def tile_steps(code: LlvmCode, kernel: Microkernel, pointers: Sequence[str], sums: Tile) -> Tile:
@@ -113,10 +113,10 @@ def _groups(code: LlvmCode, kernel: Microkernel, i: int, pointer: str, vector: i
 
 def _distance(places: Sequence[int]) -> int:
     """Return how far apart places are, equally (one place: 0)."""
-    found = {after - before for before, after in itertools.pairwise(places)} or {0}
-    if len(found) > 1:
+    distances = {after - before for before, after in itertools.pairwise(places)} or {0}
+    if len(distances) > 1:
         raise BuildError("AMX: rows of a tile are not equally far apart")
-    return found.pop()
+    return distances.pop()
 
 
 def _loaded(code: LlvmCode, dtype: str, pointer: str, offset: int, rows: int, row_bytes: int, apart: int) -> str:

@@ -88,10 +88,10 @@ class Kernels:
                 self.nest,
                 self.workload,
                 packed=read.tensor in packed,
-                skipped=[skip.dimension for skip in found],
+                skipped=[skip.dimension for skip in own],
                 row=rows.get(read.tensor),
             )
-            for read, found in zip(self.workload.reads, skips, strict=True)
+            for read, own in zip(self.workload.reads, skips, strict=True)
         ]
         self.start: SumsOfSlivers | None = None
         if group is not None and group.shift:
@@ -122,7 +122,7 @@ class Kernels:
     def tiles(self) -> list[dict[str, Part]]:
         """Return every combination of parts in the order of their calls: each is one microkernel."""
         axes = self.nest.calls
-        return [dict(zip(axes, found, strict=True)) for found in itertools.product(*(self.parts[a] for a in axes))]
+        return [dict(zip(axes, parts, strict=True)) for parts in itertools.product(*(self.parts[a] for a in axes))]
 
     @property
     def moving(self) -> tuple[tuple[int, Skip], ...]:

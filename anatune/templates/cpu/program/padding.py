@@ -67,7 +67,7 @@ def last_tap(skip: Skip, position: int, taps: int) -> int:
 
 def skips_of(access: Access, nest: LoopNest, workload: Workload) -> tuple[Skip, ...]:
     """Return the padded dimensions of an operand whose outside taps can be left out."""
-    found = []
+    skips = []
     extents = workload.extents
     inner = {loop.axis: loop.extent for loop in nest.inner}
     unrolled = {loop.axis: loop.extent for loop in nest.unroll}
@@ -94,12 +94,12 @@ def skips_of(access: Access, nest: LoopNest, workload: Workload) -> tuple[Skip, 
         if skip.is_static:
             parts = nest.parts[axis.axis]
             if axis.axis not in moved and len(border_parts(skip, parts, taps)) <= len(parts) + _MOST_BORDER_TILES:
-                found.append(skip)
+                skips.append(skip)
             continue
         in_loop = inner.get(window.axis) == taps and all(part.size == 1 for part in nest.parts[axis.axis])
         if in_loop and all(first_tap(skip, p) < last_tap(skip, p, taps) for p in range(positions)):
-            found.append(skip)
-    return tuple(found)
+            skips.append(skip)
+    return tuple(skips)
 
 
 def border_parts(skip: Skip, parts: Sequence[Part], taps: int) -> tuple[Part, ...]:

@@ -171,18 +171,18 @@ def spreads_of(kernel: Microkernel, bases: Bases) -> list[Spread]:
     if not kernel.reduces or kernel.simd_reduction or iterations < 2:
         return []
     products = len(kernel.result.rows) * kernel.num_vectors * kernel.num_steps
-    found = []
+    spreads = []
     for i, operand in enumerate(kernel.operands):
         each = -(-len(operand.fresh) // iterations)
         if 0 < each * _PRODUCTS_A_PREFETCH <= products:
             table = f"{kernel.name}_fresh{i}"
-            found.append(Spread(bases.operands[i], table, operand.dtype, operand.fresh, each, to_write=False))
+            spreads.append(Spread(bases.operands[i], table, operand.dtype, operand.fresh, each, to_write=False))
     base, result = kernel.sums(bases)
     lines = result_lines(kernel, result)
     if len(lines) > LINES_AT_ONCE:
         each = -(-len(lines) // iterations)  # no more: what is past the last line asks for that one again
-        found.append(Spread(base, f"{kernel.name}_result", result.dtype, lines, each, to_write=True))
-    return found
+        spreads.append(Spread(base, f"{kernel.name}_result", result.dtype, lines, each, to_write=True))
+    return spreads
 
 
 def new_lines(

@@ -56,8 +56,8 @@ class CpuProgram:
     @property
     def workspace_bytes(self) -> int:
         """Most memory that a call of ``main`` allocates and releases again."""
-        found = re.findall(r'= T\.sblock_alloc_buffer\(\((\w+ \* )?(\d+),\), "(\w+)"\)', self.main)
-        return sum((self.largest if name else 1) * int(size) * DTYPE_BYTES[dtype] for name, size, dtype in found)
+        buffers = re.findall(r'= T\.sblock_alloc_buffer\(\((\w+ \* )?(\d+),\), "(\w+)"\)', self.main)
+        return sum((self.largest if name else 1) * int(size) * DTYPE_BYTES[dtype] for name, size, dtype in buffers)
 
 
 Tile = tuple[Mapping[str, Part], Microkernel]
@@ -88,12 +88,12 @@ class ProgramWriter:
 
     def _shapes(self) -> dict[str, tuple[int | str, ...]]:
         """Return the shape of every argument of the kernel."""
-        found: dict[str, tuple[int | str, ...]] = {}
+        shapes: dict[str, tuple[int | str, ...]] = {}
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
-            found[access.tensor] = (layout.size,) if access.tensor in self.ahead else self.extents.shape(access)
+            shapes[access.tensor] = (layout.size,) if access.tensor in self.ahead else self.extents.shape(access)
         for access in (*self.workload.epilogue_reads, self.workload.write):
-            found[access.tensor] = self.extents.shape(access)
-        return found
+            shapes[access.tensor] = self.extents.shape(access)
+        return shapes
 
     def _open(self, text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
         """Write the head of the function; arguments of unknown shape are handles that a buffer is matched to."""

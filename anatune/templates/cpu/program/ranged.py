@@ -62,8 +62,8 @@ def ranged_program(
     functions: list[tuple[str, set[str]]] = []
     made: list[Microkernel] = []
     others = [other for other in kernels.nest.calls if other != axis]
-    for number, found in enumerate(itertools.product(*(kernels.parts[other] for other in others))):
-        parts = dict(zip(others, found, strict=True))
+    for number, combination in enumerate(itertools.product(*(kernels.parts[other] for other in others))):
+        parts = dict(zip(others, combination, strict=True))
         own: dict[int, Microkernel] = {}
         for size in sizes:
             part = Part(0, max(repeats, 1), size)

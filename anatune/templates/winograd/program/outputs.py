@@ -200,20 +200,15 @@ def _pieces(code: LlvmCode, row: list[str]) -> list[tuple[str, int]]:
     woven = [
         (_weave(code, row[i], row[i + 1], 0, 1), _weave(code, row[i], row[i + 1], 2, 1)) for i in range(0, len(row), 2)
     ]
-    found: dict[int, tuple[str, int]] = {}
     if len(row) == 2:
-        for lane in range(lanes):
-            found[lane] = (woven[0][lane % 4 // 2], lane // 4 * 4 + lane % 2 * 2)
-    else:
-        (low, high), (other_low, other_high) = woven
-        parts = [
-            _weave(code, left, right, start, 2)
-            for left, right in ((low, other_low), (high, other_high))
-            for start in (0, 2)
-        ]
-        for lane in range(lanes):
-            found[lane] = (parts[lane % 4], lane // 4 * 4)
-    return [found[lane] for lane in range(lanes)]
+        return [(woven[0][lane % 4 // 2], lane // 4 * 4 + lane % 2 * 2) for lane in range(lanes)]
+    (low, high), (other_low, other_high) = woven
+    parts = [
+        _weave(code, left, right, start, 2)
+        for left, right in ((low, other_low), (high, other_high))
+        for start in (0, 2)
+    ]
+    return [(parts[lane % 4], lane // 4 * 4) for lane in range(lanes)]
 
 
 def _weave(code: LlvmCode, left: str, right: str, start: int, run: int) -> str:

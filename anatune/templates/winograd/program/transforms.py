@@ -65,13 +65,13 @@ def _data(code: LlvmCode, transform: Filtering) -> Transform:
                 code.binary("sub", x[3], x[1]),
             ]
         low, middle = float(matrix[0, 0]), float(matrix[0, 2])
-        found = [_scaled(code, middle, x[2], _scaled(code, low, x[0], x[4]))]
+        rows = [_scaled(code, middle, x[2], _scaled(code, low, x[0], x[4]))]
         for pair, point in enumerate(transform.points):
             other = float(matrix[1 + 2 * pair, 2])
             even = _scaled(code, other, x[2], x[4])
             odd = _scaled(code, other, x[1], x[3])
-            found += [_scaled(code, point, odd, even), _scaled(code, -point, odd, even)]
-        return [*found, _scaled(code, middle, x[3], _scaled(code, low, x[1], x[5]))]
+            rows += [_scaled(code, point, odd, even), _scaled(code, -point, odd, even)]
+        return [*rows, _scaled(code, middle, x[3], _scaled(code, low, x[1], x[5]))]
 
     return apply
 
@@ -80,15 +80,15 @@ def _kernel(code: LlvmCode, transform: Filtering) -> Transform:
     """Return G of one dimension."""
 
     def apply(g: Sequence[str]) -> Vectors:
-        found = []
+        rows = []
         for row in transform.kernel.tolist():
             terms = [(factor, value) for factor, value in zip(row, g, strict=True) if factor]
             (factor, value), *others = terms
             total = value if factor == 1.0 else code.binary("mul", value, code.constant(factor))
             for factor, value in others:
                 total = _scaled(code, factor, value, total)
-            found.append(total)
-        return found
+            rows.append(total)
+        return rows
 
     return apply
 
@@ -102,7 +102,7 @@ def _result(code: LlvmCode, transform: Filtering) -> Transform:
         first = x[0]
         for value in sums:
             first = code.binary("add", first, value)
-        found = [first]
+        rows = [first]
         for power in range(1, transform.outputs):
             total = x[-1] if power == transform.outputs - 1 else None
             for point, value in zip(transform.points, sums if power % 2 == 0 else differences, strict=True):
@@ -112,8 +112,8 @@ def _result(code: LlvmCode, transform: Filtering) -> Transform:
                 else:
                     total = _scaled(code, factor, value, total)
             assert total is not None
-            found.append(total)
-        return found
+            rows.append(total)
+        return rows
 
     return apply
 
