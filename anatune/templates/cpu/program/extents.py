@@ -20,8 +20,10 @@ _CALLS, _SIZE, _SMALL = "num_calls", "least_size", "num_small"
 class Extents:
     """What loops, calls and shapes of a program are where every extent is a number."""
 
-    definitions: tuple[str, ...] = ()
-    """Statements that the program's variables need first."""
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """Statements that make the variables of the other answers."""
+        return ()
 
     def shape(self, access: Access) -> tuple[int | str, ...]:
         """Return a tensor's shape."""
@@ -107,7 +109,7 @@ class RunTimeExtent(Extents):
     largest: int
 
     @property
-    def definitions(self) -> tuple[str, ...]:  # type: ignore[override]
+    def definitions(self) -> tuple[str, ...]:
         """Statements that share out the extent."""
         values = {
             _CALLS: f"T.truncdiv({EXTENT} + {self.most - 1}, {self.most})",

@@ -106,7 +106,7 @@ class Kernels:
             (step, None if read is None else layout_of(read, self.nest, self.workload, packed=False))
             for step, read in (*own, *steps)
         ]
-        sizes = {access.tensor: layout.size for access, layout in zip(self.workload.reads, self.layouts, strict=True)}
+        sizes = {layout.access.tensor: layout.size for layout in self.layouts}
         for access in self.workload.tensors:
             elements = max(sizes.get(access.tensor, 0), access.num_elements)
             if elements > MOST_ELEMENTS:
@@ -144,7 +144,7 @@ class Kernels:
 
         operands = tuple(
             Operand(
-                dtype=access.dtype,
+                dtype=layout.access.dtype,
                 lane_stride=layout.register_stride(nest.simd_axis, sizes),
                 rows=addresses(layout),
                 loops=tuple(layout.loop_stride(loop, sizes) for loop in nest.inner),
@@ -152,18 +152,17 @@ class Kernels:
                     sum(i * layout.loop_stride(loop, sizes) for i, loop in zip(step, nest.unroll, strict=True))
                     for step in steps
                 ),
-                zero_point=access.zero_point,
+                zero_point=layout.access.zero_point,
                 masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
                 group=nest.group.size if nest.group is not None else 1,
-                flips=nest.flips(access) and not layout.is_copy,
+                flips=nest.flips(layout.access) and not layout.is_copy,
                 used=self._used(layout, steps),
                 ahead=self._ahead(layout, parts, rows_axes, sizes),
                 fresh=self._fresh(layout, parts, addresses(layout), sizes),
                 stream=self._stream(layout, parts, sizes),
             )
-            for access, layout in zip(workload.reads, self.layouts, strict=True)
+            for layout in self.layouts
         )
-        result_rows = addresses(self.result)
         lane_stride = 0 if nest.simd_reduction else self.result.register_stride(nest.simd_axis, sizes)
         epilogue = tuple(
             (
@@ -189,7 +188,7 @@ class Kernels:
             result=Result(
                 workload.write.dtype,
                 lane_stride,
-                result_rows,
+                addresses(self.result),
                 self._groups(rows_axes, rows, sizes, lane_stride),
                 workload.write.zero_point,
             ),

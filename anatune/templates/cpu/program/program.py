@@ -21,7 +21,7 @@ from anatune.templates.cpu.program.padding import Skip
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.rules import words_of
 
-__all__ = ["CpuProgram", "ProgramWriter", "Tile", "packings_of", "program_of", "wide", "write_calls"]
+__all__ = ["CpuProgram", "Tile", "main_function", "packings_of", "program_of", "wide", "write_calls"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,37 @@ Tile = tuple[Mapping[str, Part], Microkernel]
 """The parts of each axis that a register tile is made of, and its microkernel."""
 
 
-class ProgramWriter:
-    """One program while it is written down.
+def _open(text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]], dtypes: Mapping[str, str]) -> None:
+    """Write the head of a function; arguments of unknown shape are handles that a buffer is matched to."""
+    unknown = [tensor for tensor, shape in shapes.items() if EXTENT in shape]
+    parameters = [
+        (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, dtypes[tensor]))
+        for tensor, shape in shapes.items()
+    ]
+    open_function(text, name, parameters)
+    if unknown:
+        text.line(f"{EXTENT} = T.int32()")
+    for tensor in unknown:
+        text.line(f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "{dtypes[tensor]}")')
+
+
+def main_function(
+    kernels: Kernels,
+    tiles: Sequence[Tile],
+    ahead: frozenset[str],
+    *,
+    parallel: bool,
+    extents: Extents = FIXED,
+    name: str = "main",
+) -> str:
+    """Return the function of the whole nest.
 
     Parameters
     ----------
     kernels
         Loops and layouts.
+    tiles
+        In the order of their calls.
     ahead : frozenset of str
         Operands that are taken in packed form.
     parallel : bool
@@ -78,78 +102,45 @@ class ProgramWriter:
     extents : Extents
         Says so where the shapes of the arguments tell an axis's extent.
     """
-
-    def __init__(self, kernels: Kernels, ahead: frozenset[str], *, parallel: bool, extents: Extents = FIXED) -> None:
-        self.workload, self.layouts = kernels.workload, kernels.layouts
-        self.kernels = kernels
-        self.ahead = ahead
-        self.parallel = parallel
-        self.extents = extents
-
-    def _shapes(self) -> dict[str, tuple[int | str, ...]]:
-        """Return the shape of every argument of the kernel."""
-        shapes: dict[str, tuple[int | str, ...]] = {}
-        for access, layout in zip(self.workload.reads, self.layouts, strict=True):
-            shapes[access.tensor] = (layout.size,) if access.tensor in self.ahead else self.extents.shape(access)
-        for access in (*self.workload.epilogue_reads, self.workload.write):
-            shapes[access.tensor] = self.extents.shape(access)
-        return shapes
-
-    def _open(self, text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
-        """Write the head of the function; arguments of unknown shape are handles that a buffer is matched to."""
-        dtypes = {access.tensor: access.dtype for access in self.workload.tensors}
-        unknown = [tensor for tensor, shape in shapes.items() if EXTENT in shape]
-        parameters = [
-            (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, dtypes[tensor]))
-            for tensor, shape in shapes.items()
-        ]
-        open_function(text, name, parameters)
-        if unknown:
-            text.line(f"{EXTENT} = T.int32()")
-        for tensor in unknown:
-            text.line(
-                f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "{dtypes[tensor]}")'
-            )
-
-    def main(self, tiles: Sequence[Tile], name: str = "main") -> str:
-        """Return the function of the whole nest."""
-        text = Script()
-        shapes = self._shapes()
-        self._open(text, name, shapes)
-        pointers: list[str] = []
-        copies: list[tuple[str, Strided | Slivers]] = []
-        for access, layout in zip(self.workload.reads, self.layouts, strict=True):
-            pointers.append(access.tensor)
-            if layout.is_copy and access.tensor not in self.ahead:
-                pointers[-1] = copy = f"{access.tensor}_copy"
-                copies.append((copy, layout))
-                shapes[copy] = (self.extents.count(layout),)
-                text.line(f'{copy} = T.sblock_alloc_buffer({shape_tuple(shapes[copy])}, "{access.dtype}")')
-        for copy, layout in copies:
-            write_copy(text, self.kernels, layout, copy, parallel=self.parallel, extents=self.extents)
-        write = self.workload.write
-        keeps_sums = any(kernel.keeps_sums for _, kernel in tiles)
-        if keeps_sums:
-            dtype = ACCUMULATOR_DTYPE[self.workload.dtype]
-            text.line(f'{write.tensor}_sums = T.sblock_alloc_buffer(({write.num_elements},), "{dtype}")')
-        text.open('with T.sblock("nest"):')
-        names = [*pointers, *(access.tensor for access in self.workload.epilogue_reads)]
-        regions = [f"{name}[{whole_region(shapes[name])}]" for name in names]
-        text.line(f"T.reads({', '.join(regions)})")
-        regions = [f"{write.tensor}[{whole_region(shapes[write.tensor])}]"]
-        starts = [pointers[self.layouts.index(self.kernels.start.slivers)]] if self.kernels.start is not None else []
-        pointers = [*pointers, write.tensor, *names[len(pointers) :], *starts]
-        if keeps_sums:
-            regions.append(f"{write.tensor}_sums[0:{write.num_elements}]")
-            pointers.append(f"{write.tensor}_sums")
-        text.line(f"T.writes({', '.join(regions)})")
-        for definition in self.extents.definitions:
-            text.line(definition)
-        # TVM loses a pragma of a parallel loop with 64-bit bounds
-        with text.scope('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'):
-            write_calls(text, self.kernels, tiles, pointers, parallel=self.parallel, extents=self.extents)
-        text.close()
-        return str(text)
+    text, workload, write = Script(), kernels.workload, kernels.workload.write
+    shapes = {
+        layout.access.tensor: (layout.size,) if layout.access.tensor in ahead else extents.shape(layout.access)
+        for layout in kernels.layouts
+    }
+    shapes |= {access.tensor: extents.shape(access) for access in (*workload.epilogue_reads, write)}
+    _open(text, name, shapes, {access.tensor: access.dtype for access in workload.tensors})
+    pointers: list[str] = []
+    copies: list[tuple[str, Strided | Slivers]] = []
+    for layout in kernels.layouts:
+        pointers.append(layout.access.tensor)
+        if layout.is_copy and layout.access.tensor not in ahead:
+            pointers[-1] = copy = f"{layout.access.tensor}_copy"
+            copies.append((copy, layout))
+            shapes[copy] = (extents.count(layout),)
+            text.line(f'{copy} = T.sblock_alloc_buffer({shape_tuple(shapes[copy])}, "{layout.access.dtype}")')
+    for copy, layout in copies:
+        write_copy(text, kernels, layout, copy, parallel=parallel, extents=extents)
+    regions = [f"{write.tensor}[{whole_region(shapes[write.tensor])}]"]
+    sums = []
+    if any(kernel.keeps_sums for _, kernel in tiles):
+        sums = [f"{write.tensor}_sums"]
+        regions.append(f"{write.tensor}_sums[0:{write.num_elements}]")
+        dtype = ACCUMULATOR_DTYPE[workload.dtype]
+        text.line(f'{write.tensor}_sums = T.sblock_alloc_buffer(({write.num_elements},), "{dtype}")')
+    text.open('with T.sblock("nest"):')
+    added = [access.tensor for access in workload.epilogue_reads]
+    read = [f"{buffer}[{whole_region(shapes[buffer])}]" for buffer in (*pointers, *added)]
+    text.line(f"T.reads({', '.join(read)})")
+    text.line(f"T.writes({', '.join(regions)})")
+    starts = [pointers[kernels.layouts.index(kernels.start.slivers)]] if kernels.start is not None else []
+    for definition in extents.definitions:
+        text.line(definition)
+    # TVM loses a pragma of a parallel loop with 64-bit bounds
+    with text.scope('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'):
+        buffers = [*pointers, write.tensor, *added, *starts, *sums]
+        write_calls(text, kernels, tiles, buffers, parallel=parallel, extents=extents)
+    text.close()
+    return str(text)
 
 
 def write_calls(
@@ -336,7 +327,7 @@ def program_of(
     tiles = [(parts, kernels.microkernel(f"{prefix}_{number}", parts)) for number, parts in enumerate(kernels.tiles())]
     packing, packed_sizes = packings_of(kernels, ahead, parallel=parallel)
     return CpuProgram(
-        main=ProgramWriter(kernels, ahead, parallel=parallel).main(tiles),
+        main=main_function(kernels, tiles, ahead, parallel=parallel),
         packing=packing,
         packed_sizes=packed_sizes,
         llvm=module_ir([microkernel_ir(kernel) for _, kernel in tiles]),

@@ -16,7 +16,7 @@ from anatune.templates.cpu.program.extents import RunTimeExtent
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.microkernel import choice_ir, microkernel_ir, module_ir
 from anatune.templates.cpu.program.nest import Part
-from anatune.templates.cpu.program.program import CpuProgram, ProgramWriter, Tile, packings_of
+from anatune.templates.cpu.program.program import CpuProgram, Tile, main_function, packings_of
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.range_space import most_elements, sizes_of_calls
 from anatune.templates.cpu.rules import words_of
@@ -81,7 +81,7 @@ def ranged_program(
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1
     packing, packed_sizes = packings_of(kernels, ahead, parallel=parallel)
     return CpuProgram(
-        main=ProgramWriter(kernels, ahead, parallel=parallel, extents=extents).main(tiles, name),
+        main=main_function(kernels, tiles, ahead, parallel=parallel, extents=extents, name=name),
         packing=packing,
         packed_sizes=packed_sizes,
         llvm=module_ir(functions),
