@@ -1,7 +1,7 @@
 """Logs of other tuners as trials: AutoTVM, Ansor, MetaSchedule, Kernel Tuner (CLBlast's GEMM).
 
-A file a tuner; `reading` puts them together. `devices` decides which spec a log's device is, `statements` what its
-shapes say about the workload. What the templates cannot express is counted by reason, never guessed. Failed
+A file a tuner; `reading` puts them together. `devices` decides which spec a log's device is, `parts` what its shapes
+say about the workload. What the templates cannot express is counted by reason, never guessed. Failed
 measurements become trials with an outcome and no time: the times that these tools write for failures (1e9, 1e10, 1e20)
 are not times.
 """

@@ -19,10 +19,18 @@ import msgspec
 
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
+from anatune.records.foreign.devices import DeviceStatement, parse_target
 from anatune.records.foreign.files import NO_JSON
-from anatune.records.foreign.parts import Line, gpu_schedule, tvm_measured
-from anatune.records.foreign.statements import NO_WORKLOAD, Shape, check_shapes, match_loops, product_of
-from anatune.records.foreign.targets import DeviceStatement, parse_target
+from anatune.records.foreign.parts import (
+    NO_WORKLOAD,
+    Line,
+    Shape,
+    check_shapes,
+    gpu_schedule,
+    match_loops,
+    product_of,
+    tvm_measured,
+)
 from anatune.records.traces import Json, UnfitError
 
 __all__ = ["device_of", "read_line"]

@@ -24,9 +24,8 @@ from anatune.core.workload.text import workload_to_text
 from anatune.errors import WorkloadError
 from anatune.records.foreign import autotvm_cpu, autotvm_gpu
 from anatune.records.foreign.autotvm_gpu import Knobs
-from anatune.records.foreign.parts import Line, tvm_measured
-from anatune.records.foreign.statements import Shape
-from anatune.records.foreign.targets import DeviceStatement, parse_target
+from anatune.records.foreign.devices import DeviceStatement, parse_target
+from anatune.records.foreign.parts import Line, Shape, tvm_measured
 from anatune.records.traces import Json, UnfitError
 
 __all__ = ["AutoTvmReader"]

@@ -15,10 +15,9 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
+from anatune.records.foreign.devices import DeviceStatement, device_name
 from anatune.records.foreign.files import entries_of, format_of, read_log, whole_of
-from anatune.records.foreign.parts import UNROLLED, Line, gpu_schedule, measured
-from anatune.records.foreign.statements import NO_WORKLOAD
-from anatune.records.foreign.targets import DeviceStatement, device_name
+from anatune.records.foreign.parts import NO_WORKLOAD, UNROLLED, Line, gpu_schedule, measured
 from anatune.records.traces import Json, UnfitError
 
 __all__ = ["KernelTunerLog", "KernelTunerReader", "read_kernel_tuner"]

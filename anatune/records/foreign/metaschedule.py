@@ -17,10 +17,9 @@ import msgspec
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Outcome
 from anatune.core.workload.nest import Workload
+from anatune.records.foreign.devices import DeviceStatement, parse_target
 from anatune.records.foreign.files import NO_JSON
-from anatune.records.foreign.parts import Line, gpu_schedule, measured
-from anatune.records.foreign.statements import Shape, check_shapes, match_loops, product_of
-from anatune.records.foreign.targets import DeviceStatement, parse_target
+from anatune.records.foreign.parts import Line, Shape, check_shapes, gpu_schedule, match_loops, measured, product_of
 from anatune.records.traces import GPU_LEVELS, GPU_TILING, Factors, Json, UnfitError, match_axes, read_trace
 
 __all__ = ["FunctionReader", "MetaScheduleReader"]

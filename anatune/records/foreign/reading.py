@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol
 
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Trial
@@ -13,12 +13,11 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError, SpecError
 from anatune.records.foreign import ansor
 from anatune.records.foreign.autotvm import AutoTvmReader
-from anatune.records.foreign.devices import Devices
+from anatune.records.foreign.devices import Devices, DeviceStatement
 from anatune.records.foreign.files import OWN, entries_of, format_of, read_log
 from anatune.records.foreign.kernel_tuner import KernelTunerReader
 from anatune.records.foreign.metaschedule import FunctionReader, MetaScheduleReader
 from anatune.records.foreign.parts import DAMAGED, Foreign, ForeignTrial, Line
-from anatune.records.foreign.targets import DeviceStatement
 from anatune.records.traces import Json, UnfitError
 
 __all__ = ["read_foreign"]
@@ -29,11 +28,14 @@ _NAMED_LINES = 3
 """Damaged lines whose numbers are told."""
 
 
-class _Reader(NamedTuple):
-    """How the entries of one log are read."""
+class _Reader(Protocol):
+    """Reads the entries of one log."""
 
-    device_of: Callable[[Json], DeviceStatement | None]
-    read_line: Callable[[Json, HardwareSpec, Workload | None], Line]
+    def device_of(self, entry: Json) -> DeviceStatement | None:
+        """Return what an entry says about the device."""
+
+    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
+        """Read an entry that was measured on a device."""
 
 
 def read_foreign(
@@ -98,15 +100,12 @@ def read_foreign(
 
 def _reader(kind: str, text: str, path: Path, functions: Callable[[], FunctionReader | None] | None) -> _Reader:
     if kind == "metaschedule":
-        database = MetaScheduleReader(path, functions() if functions else None)
-        return _Reader(database.device_of, database.read_line)
+        return MetaScheduleReader(path, functions() if functions else None)
     if kind == "kernel_tuner":
-        cache = KernelTunerReader(text)
-        return _Reader(cache.device_of, cache.read_line)
+        return KernelTunerReader(text)
     if kind == "autotvm":
-        log = AutoTvmReader(entry for _, entry in entries_of(text, kind))
-        return _Reader(log.device_of, log.read_line)
-    return _Reader(ansor.device_of, ansor.read_line)
+        return AutoTvmReader(entry for _, entry in entries_of(text, kind))
+    return ansor
 
 
 def _read(reader: _Reader, devices: Devices, entry: Json, workload: Workload | None) -> Line:

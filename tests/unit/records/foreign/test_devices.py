@@ -5,7 +5,7 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.records.foreign.devices import Devices
-from anatune.records.foreign.targets import device_name, parse_target
+from anatune.records.foreign.devices import device_name, parse_target
 from anatune.records.traces import UnfitError
 
 
