@@ -31,8 +31,8 @@ from anatune.core.workload.nest import Workload
 from anatune.records.choice import COMPARED
 from anatune.records.place import ServerAddress, record_place
 from anatune.records.rows import TRIAL_DIGEST, Rows
-from anatune.records.schema import Session, digest, trial_text
-from anatune.records.store import RecordStore, now_utc
+from anatune.records.schema import Session, digest, now_utc, trial_text
+from anatune.records.store import RecordStore
 from anatune.records.tables import trials
 
 _SESSION, _COMPARED = 64, 6

@@ -190,7 +190,7 @@ def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
     width = line_width()
     print_lines(plan_lines(answer.first(asked.top_k), width=width, seconds=seconds))
     if asked.records is not None:
-        from anatune.records.store import now_utc
+        from anatune.records.schema import now_utc
 
         told = f"measured: nothing of this workload, device and number of threads in {asked.records}"
         if answer.measured is not None:

@@ -16,25 +16,10 @@ The rule, in the order of evidence:
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from anatune.core.trial import Outcome
-from anatune.decoding import from_json
-
-__all__ = [
-    "COMPARED",
-    "Ending",
-    "RecordedTrial",
-    "Score",
-    "fastest",
-    "final_winner",
-    "quicker",
-    "recorded_trial",
-    "score",
-]
+__all__ = ["COMPARED", "RecordedTrial", "Score", "fastest", "final_winner", "score"]
 
 COMPARED = "compare"
 """Source of the records of a final comparison: samples of a schedule that has its own trial already."""
@@ -49,26 +34,29 @@ class RecordedTrial(NamedTuple):
         The record's.
     schedule : str
         Equal for trials of the same schedule.
-    ok : bool
-        Whether it ran and was right; False: its result was wrong.
-    times_s, reference_times_s : sequence of float
-        Samples, and the reference kernel's beside each (or none), s.
     session : str
         Who asked for it.
+    ok : bool
+        Whether it ran and was right; False: its result was wrong.
     compared : bool
         Whether it is of a final comparison.
     stopped_early : bool
         It was clearly slower than another.
+    relative : float or None
+        Median of `ratios`; None where the reference kernel did not run.
+    times_s, reference_times_s : sequence of float
+        Samples, and the reference kernel's beside each (or none), s. How a session ended is told without them.
     """
 
     id: int
     schedule: str
+    session: str
     ok: bool
-    times_s: Sequence[float]
-    reference_times_s: Sequence[float]
-    session: str = ""
     compared: bool = False
     stopped_early: bool = False
+    relative: float | None = None
+    times_s: Sequence[float] = ()
+    reference_times_s: Sequence[float] = ()
 
     @property
     def ratios(self) -> list[float]:
@@ -76,37 +64,6 @@ class RecordedTrial(NamedTuple):
         if len(self.times_s) != len(self.reference_times_s):
             return []
         return [t / r for t, r in zip(self.times_s, self.reference_times_s, strict=True) if r > 0]
-
-    @property
-    def ending(self) -> Ending:
-        """What of it says how its session ended."""
-        relative = statistics.median(ratios) if (ratios := self.ratios) else None
-        return Ending(self.schedule, self.ok, self.compared, self.stopped_early, relative)
-
-
-class _Samples(msgspec.Struct, frozen=True):
-    """A stored measurement as far as choosing the best needs it."""
-
-    times_s: tuple[float, ...] = ()
-    reference_times_s: tuple[float, ...] = ()
-    stopped_early: bool = False
-
-
-class _Result(msgspec.Struct, frozen=True):
-    """A stored trial likewise."""
-
-    measurement: _Samples
-    source: str = ""
-
-
-def recorded_trial(row_id: int, schedule: str, session: str, outcome: Outcome, result: str) -> RecordedTrial:
-    """Return a trial out of the columns of its row; raise msgspec.DecodeError if they are damaged."""
-    found = from_json(result, _Result)
-    samples, ran = found.measurement, outcome is Outcome.OK
-    return RecordedTrial(
-        row_id, schedule, ran, samples.times_s if ran else (), samples.reference_times_s if ran else (),
-        session, found.source == COMPARED, samples.stopped_early,
-    )  # fmt: skip
 
 
 def fastest(trials: Sequence[RecordedTrial]) -> int | None:
@@ -122,14 +79,17 @@ def fastest(trials: Sequence[RecordedTrial]) -> int | None:
     for trial in trials:
         by_schedule.setdefault(trial.schedule, []).append(trial)
         by_session.setdefault(trial.session, []).append(trial)
-    wrong = {schedule for schedule, found in by_schedule.items() if not found[-1].ok}
+    wrong = {schedule for schedule, own in by_schedule.items() if not own[-1].ok}
     left: set[str] = set()
     for session in by_session.values():
-        winner = final_winner([trial.ending for trial in session], wrong.__contains__)
+        winner = final_winner(session, wrong.__contains__)
         left |= {trial.schedule for trial in session} if winner is None else {winner}
     left -= wrong
-    scores = [score(found) for schedule, found in by_schedule.items() if schedule in left]
-    return quicker(one for one in scores if one is not None)
+    scores = [known for schedule, own in by_schedule.items() if schedule in left and (known := score(own)) is not None]
+    # Only equals compare: between the best with a reference kernel and the best without the times decide.
+    pools = [[known for known in scores if known.is_ratio is kind] for kind in (True, False)]
+    first = min((min(pool) for pool in pools if pool), key=lambda known: known.time_s, default=None)
+    return None if first is None else first.id
 
 
 class Score(NamedTuple):
@@ -158,49 +118,32 @@ class Score(NamedTuple):
 
 def score(trials: Sequence[RecordedTrial]) -> Score | None:
     """Return the score of one schedule's trials, None if none ran."""
-    measured = [one for one in trials if one.ok and one.times_s]
+    measured = [trial for trial in trials if trial.ok and trial.times_s]
     if not measured:
         return None
-    time_s = statistics.median(sample for one in measured for sample in one.times_s)
-    ratios = [ratio for one in measured for ratio in one.ratios]
-    longest = max(measured, key=lambda one: (len(one.times_s), one.id))
+    time_s = statistics.median(sample for trial in measured for sample in trial.times_s)
+    ratios = [ratio for trial in measured for ratio in trial.ratios]
+    longest = max(measured, key=lambda trial: (len(trial.times_s), trial.id))
     return Score(statistics.median(ratios) if ratios else time_s, trials[0].id, bool(ratios), time_s, longest.id)
 
 
-def quicker(scores: Iterable[Score]) -> int | None:
-    """Return the id of the best score's trial: of the best with a reference kernel and the best without, by time."""
-    kept = list(scores)
-    winners = [min(pool) for kind in (True, False) if (pool := [one for one in kept if one.is_ratio is kind])]
-    return min(winners, key=lambda one: one.time_s).id if winners else None
-
-
-class Ending(NamedTuple):
-    """What of a session's last trials says how it ended, as in `RecordedTrial`; `relative` is the median of ratios."""
-
-    schedule: str
-    ok: bool
-    compared: bool
-    stopped_early: bool
-    relative: float | None
-
-
-def final_winner(trials: Sequence[Ending], is_wrong: Callable[[str], bool]) -> str | None:
+def final_winner(trials: Sequence[RecordedTrial], is_wrong: Callable[[str], bool]) -> str | None:
     """Return the schedule that won the final comparison of a session; None: it did not end with one, all compete.
 
     Trials after a comparison (of a session that was resumed and did not reach its end) make it no longer final.
 
     Parameters
     ----------
-    trials : sequence of Ending
+    trials : sequence of RecordedTrial
         The last ones of a session, at least to the one before its comparison.
     is_wrong : callable
         Whether the last result of a schedule was wrong.
     """
-    compared: dict[str, Ending] = {}
+    compared: dict[str, RecordedTrial] = {}
     for trial in reversed(trials):
         if not trial.compared or trial.schedule in compared:
             break
         compared[trial.schedule] = trial
-    ran = [(one.stopped_early, one.relative, one.schedule) for one in reversed(compared.values()) if one.ok]
-    ranked = sorted(((early, value, name) for early, value, name in ran if value is not None), key=lambda one: one[:2])
-    return next((name for _, _, name in ranked if not is_wrong(name)), None)
+    ran = [trial for trial in reversed(compared.values()) if trial.ok and trial.relative is not None]
+    ranked = sorted(ran, key=lambda trial: (trial.stopped_early, trial.relative or 0.0))
+    return next((trial.schedule for trial in ranked if not is_wrong(trial.schedule)), None)

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Executable, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -22,9 +22,11 @@ from anatune.errors import RecordError
 from anatune.records.place import RecordPlace
 from anatune.records.schema import SCHEMA_VERSION
 
-__all__ = ["KEPT", "Database"]
+__all__ = ["KEPT", "Database", "Found"]
 
 _T = TypeVar("_T")
+Found: TypeAlias = Any
+"""A row that was read: its columns by their names and in their order, whose types SQLAlchemy does not know."""
 KEPT = "everything recorded before is kept"
 _PAUSE_S = (0.005, 0.05)
 _abandoned: list[Connection] = []
@@ -75,10 +77,10 @@ class Database(abc.ABC):
             self._is_closed = True
             self._let_go()
 
-    def read(self, statement: Executable, parameters: Mapping[str, object] | None = None) -> Sequence[Any]:
-        """Return the rows of a query: named tuples."""
+    def read(self, statement: Executable, parameters: Mapping[str, object] | None = None) -> Sequence[Found]:
+        """Return the rows of a query."""
 
-        def run(connection: Connection) -> Sequence[Any]:
+        def run(connection: Connection) -> Sequence[Found]:
             if connection.in_transaction():  # of `together`
                 return connection.execute(statement, parameters).fetchall()
             with connection.begin():

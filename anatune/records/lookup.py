@@ -12,25 +12,57 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Column, Select, bindparam, func, select
+from sqlalchemy import Select, bindparam, func, select
 
 from anatune.core.accuracy import ACCURACIES, admits
 from anatune.core.trial import Outcome
+from anatune.decoding import from_json
 from anatune.errors import RecordError
-from anatune.records.choice import Ending, RecordedTrial, Score, fastest, final_winner, recorded_trial, score
-from anatune.records.conditions import Condition
-from anatune.records.database import Database
-from anatune.records.reader import OnDamage, RecordReader, tell
+from anatune.records.choice import RecordedTrial, Score, fastest, final_winner, score
+from anatune.records.database import Database, Found
+from anatune.records.reader import Condition, OnDamage, RecordReader, tell
 from anatune.records.schema import Record
-from anatune.records.tables import trials
+from anatune.records.tables import AnyColumn, trials
 
-__all__ = ["Group", "best_of_group", "best_of_session", "groups"]
+__all__ = ["Group", "Wanted", "best_of_group", "best_of_session", "groups"]
 
 _FIRST_PAGE, _GROWTH = 16, 8
 _RAN = Outcome.OK.value
-_COLUMNS = (trials.c.id, trials.c.schedule_key, trials.c.session, trials.c.outcome, trials.c.result)
 _T = trials.c
-_ENDING = (_T.id, _T.schedule_key, _T.compared, _T.stopped_early, _T.relative, _T.outcome)
+_ENDING = (_T.id, _T.schedule_key, _T.session, _T.outcome, _T.compared, _T.stopped_early, _T.relative)
+"""What says how a session ended."""
+
+
+class _Samples(msgspec.Struct, frozen=True):
+    """A stored measurement as far as choosing the best needs it."""
+
+    times_s: tuple[float, ...] = ()
+    reference_times_s: tuple[float, ...] = ()
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """A stored trial likewise."""
+
+    measurement: _Samples
+
+
+class Wanted(NamedTuple):
+    """Which schedules compete: of one template (None: of all), of what an accuracy admits; who hears of damage."""
+
+    template: str | None
+    accuracy: str
+    on_damage: OnDamage | None
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """On trials that are judged."""
+        conditions: list[Condition] = [(_T.outcome == _RAN) | (_T.outcome == Outcome.WRONG_RESULT.value)]
+        fine = [needed for needed in ACCURACIES if admits(self.accuracy, needed)]
+        if len(fine) < len(ACCURACIES):
+            conditions.append(_T.accuracy.in_(fine))
+        if self.template is not None:
+            conditions.append(_T.template == self.template)
+        return tuple(conditions)
 
 
 class Group(NamedTuple):
@@ -71,75 +103,68 @@ def groups(
     return sorted(found, key=first)
 
 
-def _values(database: Database, column: Column[Any], *where: Condition) -> Iterator[Any]:
+def _values(database: Database, column: AnyColumn, *where: Condition) -> Iterator[Any]:
     """Yield the different values of a column of the index, each found by itself: no row between them is read."""
-    found: Any = None
+    after: tuple[Condition, ...] = ()
     while True:
-        after = () if found is None else (column > found,)
-        found = database.read(select(func.min(column)).where(_T.outcome == _RAN, *where, *after))[0][0]
-        if found is None:
+        least = database.read(select(func.min(column)).where(_T.outcome == _RAN, *where, *after))[0][0]
+        if least is None:
             return
-        yield found
+        yield least
+        after = (column > least,)
 
 
-def best_of_session(
-    database: Database, reader: RecordReader, where: Condition, template: str | None, accuracy: str,
-    on_damage: OnDamage | None,
-) -> list[Record]:  # fmt: skip
+def best_of_session(reader: RecordReader, where: Condition, wanted: Wanted) -> list[Record]:
     """Return the best record of each group among few trials, all of which are read."""
-    asked = select(*_COLUMNS, _T.workload, _T.device, _T.threads).where(where, *_admitted(template, accuracy))
+    columns = (*_ENDING, _T.result, _T.workload, _T.device, _T.threads)
     by_group: dict[Group, list[RecordedTrial]] = {}
-    for row in database.read(asked.order_by(_T.id)):
+    for row in reader.database.read(select(*columns).where(where, *wanted.conditions).order_by(_T.id)):
         try:
-            trial = _recorded(row)
+            trial = _measured(row)
         except msgspec.DecodeError as error:
-            tell(on_damage, reader.damaged(row.id, error))
+            tell(wanted.on_damage, reader.damaged(row.id, error))
             continue
         by_group.setdefault(Group(row.workload, row.device, row.threads), []).append(trial)
-    found = []
+    bests = []
     for trials_of in by_group.values():
         while (row_id := fastest(trials_of)) is not None:
             try:
-                found.append(reader.record(row_id))
+                bests.append(reader.record(row_id))
                 break
             except RecordError as error:
-                tell(on_damage, error)
-                trials_of = [one for one in trials_of if one.id != row_id]
-    return found
+                tell(wanted.on_damage, error)
+                trials_of = [trial for trial in trials_of if trial.id != row_id]
+    return bests
 
 
-def best_of_group(
-    database: Database, reader: RecordReader, group: Group, template: str | None, accuracy: str,
-    on_damage: OnDamage | None, count: int = 1,
-) -> list[Record]:  # fmt: skip
+def best_of_group(reader: RecordReader, group: Group, wanted: Wanted, count: int = 1) -> list[Record]:
     """Return the records of the best schedules of a group, best first, of those that can be read."""
-    search = _Search(database, reader, group, template, accuracy, on_damage)
+    search = _Search(reader, group, wanted)
     while True:
-        found = []
+        bests = []
         for row_id in search.best(count):
             try:
-                found.append(reader.record(row_id))
+                bests.append(reader.record(row_id))
             except RecordError as error:
-                tell(on_damage, error)
+                tell(wanted.on_damage, error)
                 search.left_out.add(row_id)
                 break
         else:
-            return found
+            return bests
 
 
 class _Search:
     """The search for the best schedule of a group; `left_out` are trials that are damaged."""
 
-    def __init__(
-        self, database: Database, reader: RecordReader, group: Group, template: str | None, accuracy: str,
-        on_damage: OnDamage | None,
-    ) -> None:  # fmt: skip
-        self._database, self._reader, self._group, self._on_damage = database, reader, group, on_damage
+    def __init__(self, reader: RecordReader, group: Group, wanted: Wanted) -> None:
+        self._database, self._reader, self._group, self._on_damage = reader.database, reader, group, wanted.on_damage
         # A schedule or session is of one workload: asked for it, too, SQLite would go through all rows of the workload.
-        where = (_T.device == group.device, _T.threads == group.threads, *_admitted(template, accuracy))
-        self._templates = [template] if template is not None else list(_values(database, _T.template, group.condition))
+        where = (_T.device == group.device, _T.threads == group.threads, *wanted.conditions)
+        self._templates = [wanted.template]
+        if wanted.template is None:
+            self._templates = list(_values(self._database, _T.template, group.condition))
         of_schedule = _T.schedule_key == bindparam("schedule"), *where
-        self._of_schedule = select(*_COLUMNS).where(*of_schedule).order_by(_T.id)
+        self._of_schedule = select(*_ENDING, _T.result).where(*of_schedule).order_by(_T.id)
         self._last_of_schedule = select(_T.outcome).where(*of_schedule).order_by(_T.id.desc()).limit(1)
         self._ends = (
             select(*_ENDING).where(_T.session == bindparam("session"), *where).order_by(_T.id.desc())
@@ -161,7 +186,7 @@ class _Search:
             found.append(min(heads, key=lambda pool: pool[0].time_s).pop(0).id)
         return found
 
-    def _least(self, column: Column[Any], where: Condition, count: int, *, is_ratio: bool) -> list[Score]:
+    def _least(self, column: AnyColumn, where: Condition, count: int, *, is_ratio: bool) -> list[Score]:
         best: list[Score] = []
         for template in self._templates:  # the index is in order within one
             ranked = (
@@ -182,7 +207,7 @@ class _Search:
                     best = sorted([*best, found])[:count]
         return best
 
-    def _paged(self, statement: Select[Any]) -> Iterator[Any]:
+    def _paged(self, statement: Select[tuple[object, ...]]) -> Iterator[Found]:
         """Yield the rows of an ordered query, few at first; rows may come again."""
         size = _FIRST_PAGE
         while True:
@@ -210,14 +235,8 @@ class _Search:
             size = _FIRST_PAGE
             while True:
                 rows = self._database.read(self._ends, {"session": session, "size": size})
-                tail = [
-                    Ending(
-                        one.schedule_key, one.outcome == _RAN, bool(one.compared), bool(one.stopped_early), one.relative
-                    )
-                    for one in reversed(rows)
-                    if one.id not in self.left_out
-                ]
-                if len(rows) < size or not all(one.compared for one in tail):
+                tail = [_ended(row) for row in reversed(rows) if row.id not in self.left_out]
+                if len(rows) < size or not all(trial.compared for trial in tail):
                     break
                 size *= _GROWTH
             self._winners[session] = final_winner(tail, self._is_wrong)
@@ -230,28 +249,27 @@ class _Search:
         return self._wrong[schedule]
 
     def _trials(self, schedule: str) -> list[RecordedTrial]:
-        found = []
+        measured = []
         for row in self._database.read(self._of_schedule, {"schedule": schedule}):
             if row.id in self.left_out:
                 continue
             try:
-                found.append(_recorded(row))
+                measured.append(_measured(row))
             except msgspec.DecodeError as error:
                 tell(self._on_damage, self._reader.damaged(row.id, error))
                 self.left_out.add(row.id)
-        return found
+        return measured
 
 
-def _admitted(template: str | None, accuracy: str) -> tuple[Condition, ...]:
-    """Return the conditions on trials that are judged."""
-    conditions: list[Condition] = [(_T.outcome == _RAN) | (_T.outcome == Outcome.WRONG_RESULT.value)]
-    fine = [needed for needed in ACCURACIES if admits(accuracy, needed)]
-    if len(fine) < len(ACCURACIES):
-        conditions.append(_T.accuracy.in_(fine))
-    if template is not None:
-        conditions.append(_T.template == template)
-    return tuple(conditions)
+def _ended(row: Found) -> RecordedTrial:
+    """Return a trial without its samples."""
+    ran, compared, stopped_early = row.outcome == _RAN, bool(row.compared), bool(row.stopped_early)
+    return RecordedTrial(row.id, row.schedule_key, row.session, ran, compared, stopped_early, row.relative)
 
 
-def _recorded(row: Any) -> RecordedTrial:
-    return recorded_trial(row.id, row.schedule_key, row.session, Outcome(row.outcome), row.result)
+def _measured(row: Found) -> RecordedTrial:
+    """Return a trial with its samples, if it ran; raise msgspec.DecodeError if they are damaged."""
+    trial, samples = _ended(row), from_json(row.result, _Result).measurement
+    if not trial.ok:
+        return trial
+    return trial._replace(times_s=samples.times_s, reference_times_s=samples.reference_times_s)

@@ -1,28 +1,35 @@
-"""Rows of a record store to objects, each checked against its digest; what many rows name is read once."""
+"""Rows of a record store: which are meant, and as objects, each checked against its digest.
+
+What many rows name is read once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select, true
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.trial import Outcome
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import AnatuneError, RecordError
-from anatune.records.database import Database
+from anatune.records.database import Database, Found
 from anatune.records.environment import Environment
 from anatune.records.rows import SESSION_DIGEST, TRIAL_DIGEST
 from anatune.records.schema import Record, Session, content_key, digest, part_name, schedule_of, trial_of
-from anatune.records.tables import parts, sessions, trials
+from anatune.records.tables import AnyColumn, parts, sessions, trials
 
-__all__ = ["SESSION_COLUMNS", "TRIAL_COLUMNS", "OnDamage", "RecordReader", "tell"]
+__all__ = ["SESSION_COLUMNS", "TRIAL_COLUMNS", "Condition", "OnDamage", "RecordReader", "tell"]
 
 _T = TypeVar("_T")
 OnDamage = Callable[[str], None]
 """Called with a line for each row that is damaged."""
+Condition: TypeAlias = ColumnElement[bool]
+"""On rows, as SQLAlchemy has it."""
+_Hardware: TypeAlias = GpuSpec | CpuSpec
 
 SESSION_COLUMNS = (*SESSION_DIGEST, sessions.c.digest)
 TRIAL_COLUMNS = (trials.c.id, *TRIAL_DIGEST, trials.c.digest)
@@ -39,7 +46,7 @@ def tell(on_damage: OnDamage | None, error: RecordError) -> None:
 class _Parts(Generic[_T]):
     """Workloads, specs or environments of a store, by key."""
 
-    def __init__(self, database: Database, kind: str, type_: Any) -> None:
+    def __init__(self, database: Database, kind: str, type_: object) -> None:
         self._database, self._kind, self._type = database, kind, type_
         self._known: dict[str, _T] = {}
 
@@ -55,11 +62,13 @@ class _Parts(Generic[_T]):
                 raise RecordError(f"{what} cannot be read ({error}); {_LEFT_OUT}") from error
         return self._known[key]
 
-    def keys_of(self, value: _T | str, on_damage: OnDamage | None) -> list[str]:
-        """Return the keys of the parts that equal `value`, or that have this name.
+    def keys_of(self, value: _T | str | None, on_damage: OnDamage | None) -> list[str] | None:
+        """Return the keys of the parts that equal `value`, or that have this name; None of None, which is any.
 
         Objects of the same name are compared, not keys: a newer anatune may write the same spec with one more field.
         """
+        if value is None:
+            return None
         name = value if isinstance(value, str) else part_name(value)
         named = select(parts.c.key).where(parts.c.kind == self._kind, parts.c.name == name)
         found = [key for (key,) in self._database.read(named)]
@@ -76,14 +85,56 @@ class _Parts(Generic[_T]):
 
 
 class RecordReader:
-    """The objects of one record store; what is damaged is a RecordError."""
+    """The objects of one record store; what is damaged is a RecordError.
+
+    Attributes
+    ----------
+    database : Database
+        The store's.
+    """
 
     def __init__(self, database: Database) -> None:
-        self._database, self._path = database, database.place
+        self.database, self._path = database, database.place
         self.workloads: _Parts[Workload] = _Parts(database, "workload", Workload)
-        self.hardware: _Parts[GpuSpec | CpuSpec] = _Parts(database, "hardware", GpuSpec | CpuSpec)
+        self.hardware: _Parts[_Hardware] = _Parts(database, "hardware", _Hardware)
         self._environments: _Parts[Environment] = _Parts(database, "environment", Environment)
         self._sessions: dict[str, Session] = {}
+
+    def of_trials(
+        self,
+        workload: Workload | None,
+        hardware: _Hardware | str | None,
+        session: Session | str | None,
+        threads: int | None,
+        outcome: Outcome | str | None,
+        worker: str | None,
+        on_damage: OnDamage | None,
+    ) -> Condition:
+        """Return the condition on trials; None: any."""
+        return _all(
+            (trials.c.workload, self.workloads.keys_of(workload, on_damage)),
+            (trials.c.device, self.hardware.keys_of(hardware, on_damage)),
+            (trials.c.session, session.id if isinstance(session, Session) else session),
+            (trials.c.threads, threads),
+            (trials.c.outcome, None if outcome is None else _outcome(outcome).value),
+            (trials.c.worker, worker),
+        )
+
+    def of_sessions(
+        self,
+        workload: Workload | None,
+        hardware: _Hardware | str | None,
+        threads: int | None,
+        strategy: str | None,
+        on_damage: OnDamage | None,
+    ) -> Condition:
+        """Return the condition on sessions; None: any."""
+        return _all(
+            (sessions.c.workload, self.workloads.keys_of(workload, on_damage)),
+            (sessions.c.hardware, self.hardware.keys_of(hardware, on_damage)),
+            (sessions.c.threads, threads),
+            (sessions.c.strategy, strategy),
+        )
 
     def session(self, session_id: str) -> Session:
         """Return one session by its id.
@@ -94,7 +145,7 @@ class RecordReader:
             There is no such session, or its row is damaged.
         """
         if session_id not in self._sessions:
-            rows = self._database.read(select(*SESSION_COLUMNS).where(sessions.c.id == session_id))
+            rows = self.database.read(select(*SESSION_COLUMNS).where(sessions.c.id == session_id))
             if not rows:
                 raise RecordError(
                     f"{self._path}: has no session {session_id!r}; `anatune records list --sessions` shows those it has"
@@ -102,7 +153,7 @@ class RecordReader:
             self.session_of(rows[0])
         return self._sessions[session_id]
 
-    def session_of(self, row: Any) -> Session:
+    def session_of(self, row: Found) -> Session:
         """Return the session of a row of `SESSION_COLUMNS`."""
         session_id, created, workload, hardware, _, threads, strategy, seed, settings, ran_under, stored = row
         if session_id not in self._sessions:
@@ -127,9 +178,9 @@ class RecordReader:
 
     def record(self, row_id: int) -> Record:
         """Return a record by its id."""
-        return self.record_of(self._database.read(select(*TRIAL_COLUMNS).where(trials.c.id == row_id))[0])
+        return self.record_of(self.database.read(select(*TRIAL_COLUMNS).where(trials.c.id == row_id))[0])
 
-    def record_of(self, row: Any) -> Record:
+    def record_of(self, row: Found) -> Record:
         """Return the record of a row of `TRIAL_COLUMNS`."""
         row_id = row.id
         if digest(*row[1:-1]) != row.digest:
@@ -149,3 +200,20 @@ class RecordReader:
         """Return the error of a damaged trial."""
         why = f" ({error})" if error else ""
         return RecordError(f"{self._path}: trial with id {row_id} is damaged{why}; {_LEFT_OUT}")
+
+
+def _all(*terms: tuple[AnyColumn, list[str] | str | int | None]) -> Condition:
+    """Return that each column is a value, one of a list (of an empty list: nothing), or anything (None)."""
+    condition: Condition = true()
+    for column, wanted in terms:
+        if wanted is not None:
+            condition &= column.in_(wanted) if isinstance(wanted, list) else column == wanted
+    return condition
+
+
+def _outcome(outcome: Outcome | str) -> Outcome:
+    try:
+        return Outcome(outcome)
+    except ValueError:
+        known = ", ".join(outcome.value for outcome in Outcome)
+        raise RecordError(f"outcome is {outcome!r}, expected one of {known}") from None

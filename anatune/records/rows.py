@@ -13,7 +13,8 @@ import msgspec
 from sqlalchemy import Connection, insert, select
 
 from anatune.core.accuracy import STANDARD, accuracy_of
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.choice import COMPARED
@@ -28,12 +29,12 @@ from anatune.records.schema import (
     storable,
     trial_text,
 )
-from anatune.records.tables import parts, sessions, trials
+from anatune.records.tables import AnyColumn, parts, sessions, trials
 from anatune.templates import TEMPLATES
 
-__all__ = ["SESSION_DIGEST", "TRIAL_DIGEST", "Rows", "TrialRow", "trial_columns", "trial_id", "with_digest"]
+__all__ = ["SESSION_DIGEST", "TRIAL_DIGEST", "Rows", "TrialRow", "trial_id"]
 
-_Part = Workload | GpuSpec | CpuSpec | Environment
+_Part = Workload | HardwareSpec | Environment
 TrialRow = dict[str, Any]
 """Column -> value, without the number of the row."""
 
@@ -59,9 +60,9 @@ class Rows:
         """Take nothing for stored any more."""
         self._stored.clear()
 
-    def remember(self, *rows: TrialRow) -> None:
-        """Take what trials name for stored, after the transaction that stored it."""
-        self._stored |= {row[name] for row in rows for name in ("session", "workload", "hardware", "environment")}
+    def remember(self, row: TrialRow) -> None:
+        """Take what a trial names for stored, after the transaction that stored it."""
+        self._stored |= {row[name] for name in ("session", "workload", "hardware", "environment")}
 
     def part(self, kind: str, value: _Part) -> dict[str, str]:
         """Return the row of a part."""
@@ -74,38 +75,32 @@ class Rows:
             self._made[id(value)] = known = (value, made)
         return known[1]
 
-    def session(self, session: Session) -> dict[str, Any]:
+    def session(self, session: Session) -> TrialRow:
         """Return the row of a session."""
-        row: dict[str, Any] = {
+        row: TrialRow = {
             "id": session.id,
             "created_utc": session.created_utc,
-            "workload": self.part("workload", session.workload)["key"],
-            "hardware": self.part("hardware", session.hardware)["key"],
             "hardware_name": session.hardware.name,
             "threads": session.threads,
             "strategy": session.strategy,
             "seed": session.seed,
             "settings": msgspec.json.encode(session.settings).decode(),
-            "environment": self.part("environment", session.environment)["key"],
+            **self._keys(session, session.environment),
         }
-        return row | {"digest": digest(*(row[column.name] for column in SESSION_DIGEST))}
+        return _with_digest(row, SESSION_DIGEST)
 
     def trial(self, session: Session, created: str, ran_under: Environment, trial: Trial) -> TrialRow:
         """Return the row of a trial; raise ValueError if it cannot be stored."""
         trial = storable(trial)
-        schedule = trial.schedule
-        return with_digest(
-            {
-                "session": session.id,
-                "created_utc": created,
-                "workload": self.part("workload", schedule.workload)["key"],
-                "hardware": self.part("hardware", schedule.hardware)["key"],
-                "device": self.part("hardware", session.hardware)["key"],
-                "threads": trial.threads,
-                "environment": self.part("environment", ran_under)["key"],
-                **trial_columns(session.id, created, trial),
-            }
-        )
+        row: TrialRow = {
+            "session": session.id,
+            "created_utc": created,
+            "device": self.part("hardware", session.hardware)["key"],
+            "threads": trial.threads,
+            **self._keys(trial.schedule, ran_under),
+            **_trial_columns(session.id, created, trial),
+        }
+        return _with_digest(row, TRIAL_DIGEST)
 
     def has_session(self, connection: Connection, session: Session) -> bool:
         """Whether a session is there."""
@@ -116,18 +111,13 @@ class Rows:
         """Insert a session and the parts it names unless it is there; return whether it was new."""
         if self.has_session(connection, session):
             return False
-        self._insert_parts(
-            connection,
-            self.part("workload", session.workload),
-            self.part("hardware", session.hardware),
-            self.part("environment", session.environment),
-        )
+        self._insert_parts(connection, session, session.environment)
         connection.execute(insert(sessions), self.session(session))
         return True
 
     def insert_trial(self, connection: Connection, row: TrialRow, ran_under: Environment, trial: Trial) -> int:
         """Insert a trial and the parts it names; return its id."""
-        self._insert_trial_parts(connection, ran_under, trial)
+        self._insert_parts(connection, trial.schedule, ran_under)
         key = connection.execute(insert(trials), row).inserted_primary_key
         assert key is not None
         return int(key[0])
@@ -144,25 +134,26 @@ class Rows:
             known = {
                 tuple(row) for row in connection.execute(select(trials.c.session, trials.c.identity).where(*wanted))
             }
-            new = [one for key, one in made.items() if key not in known]
+            new = [each for key, each in made.items() if key not in known]
             for _, record in new:
-                self._insert_trial_parts(connection, record.environment, record.trial)
+                self._insert_parts(connection, record.trial.schedule, record.environment)
             if new:
                 connection.execute(insert(trials), [row for row, _ in new])
             num_new += len(new)
         return num_new
 
-    def _insert_trial_parts(self, connection: Connection, ran_under: Environment, trial: Trial) -> None:
-        self._insert_parts(
-            connection,
-            self.part("workload", trial.schedule.workload),
-            self.part("hardware", trial.schedule.hardware),
-            self.part("environment", ran_under),
-        )
+    def _parts(self, made: Session | Schedule, ran_under: Environment) -> dict[str, dict[str, str]]:
+        """Return the rows of the parts that a session or a trial names, by kind."""
+        values: dict[str, _Part] = {"workload": made.workload, "hardware": made.hardware, "environment": ran_under}
+        return {kind: self.part(kind, value) for kind, value in values.items()}
 
-    def _insert_parts(self, connection: Connection, *rows: dict[str, str]) -> None:
-        """Store parts unless they are there."""
-        wanted = {row["key"]: row for row in rows if row["key"] not in self._stored}
+    def _keys(self, made: Session | Schedule, ran_under: Environment) -> dict[str, str]:
+        """Return the columns that name parts."""
+        return {kind: part["key"] for kind, part in self._parts(made, ran_under).items()}
+
+    def _insert_parts(self, connection: Connection, made: Session | Schedule, ran_under: Environment) -> None:
+        """Store the parts that a session or a trial names unless they are there."""
+        wanted = {row["key"]: row for row in self._parts(made, ran_under).values() if row["key"] not in self._stored}
         if not wanted:
             return
         known = set(connection.execute(select(parts.c.key).where(parts.c.key.in_(list(wanted)))).scalars())
@@ -170,7 +161,7 @@ class Rows:
             connection.execute(insert(parts), new)
 
 
-def trial_columns(session_id: str, created: str, trial: Trial) -> TrialRow:
+def _trial_columns(session_id: str, created: str, trial: Trial) -> TrialRow:
     """Return the columns of a trial that rest on nothing but itself, its session's id and when it was recorded."""
     schedule, measurement = trial.schedule, trial.measurement
     return {
@@ -197,7 +188,7 @@ def _told(value: msgspec.Struct, *left_out: str) -> str:
 
 
 @functools.cache
-def _defaults(type_: type[msgspec.Struct]) -> dict[str, Any]:
+def _defaults(type_: type[msgspec.Struct]) -> dict[str, object]:
     """Return field -> default; what has none is equal to nothing."""
     return {
         field.name: field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
@@ -205,9 +196,9 @@ def _defaults(type_: type[msgspec.Struct]) -> dict[str, Any]:
     }
 
 
-def with_digest(row: TrialRow) -> TrialRow:
-    """Return a trial's row with its digest."""
-    return row | {"digest": digest(*(row[column.name] for column in TRIAL_DIGEST))}
+def _with_digest(row: TrialRow, columns: Sequence[AnyColumn]) -> TrialRow:
+    """Return a row with the digest of its columns."""
+    return row | {"digest": digest(*(row[column.name] for column in columns))}
 
 
 def trial_id(connection: Connection, row: TrialRow) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import math
-from typing import Any
 
 import msgspec
 
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
@@ -22,6 +22,7 @@ __all__ = [
     "Session",
     "content_key",
     "digest",
+    "now_utc",
     "part_name",
     "schedule_of",
     "schedule_text",
@@ -63,7 +64,7 @@ class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     created_utc: str
     workload: Workload
-    hardware: GpuSpec | CpuSpec
+    hardware: HardwareSpec
     threads: int
     strategy: str
     seed: int
@@ -95,34 +96,24 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trial: Trial
 
 
-_ScheduleBody: type[Any] = msgspec.defstruct(
-    "_ScheduleBody",
-    [
-        (field.name, field.type)
-        if field.required
-        else (field.name, field.type, field.default)
-        if field.default is not msgspec.NODEFAULT
-        else (field.name, field.type, msgspec.field(default_factory=field.default_factory))
-        for field in msgspec.structs.fields(Schedule)
-        if field.name not in ("workload", "hardware")
-    ],
-    frozen=True,
-    forbid_unknown_fields=True,
-)
-"""A `Schedule` without what is stored in `parts`; made from its fields, so that it follows them."""
+def _body_of(kind: type[msgspec.Struct], *left_out: str) -> type[msgspec.Struct]:
+    """Return a struct without some of its fields, made from it so that it follows them."""
+    fields: list[str | tuple[str, type] | tuple[str, type, object]] = []
+    for field in msgspec.structs.fields(kind):
+        if field.name in left_out:
+            continue
+        if field.required:
+            fields.append((field.name, field.type))
+        elif field.default is msgspec.NODEFAULT:
+            fields.append((field.name, field.type, msgspec.field(default_factory=field.default_factory)))
+        else:
+            fields.append((field.name, field.type, field.default))
+    return msgspec.defstruct(f"_{kind.__name__}Body", fields, frozen=True, forbid_unknown_fields=True)
 
 
-_TrialBody: type[Any] = msgspec.defstruct(
-    "_TrialBody",
-    [
-        (field.name, field.type) if field.required else (field.name, field.type, field.default)
-        for field in msgspec.structs.fields(Trial)
-        if field.name != "schedule"
-    ],
-    frozen=True,
-    forbid_unknown_fields=True,
-)
-"""A `Trial` without its schedule."""
+_PARTS = ("workload", "hardware")
+"""Of a schedule: stored in `parts`."""
+_ScheduleBody, _TrialBody = _body_of(Schedule, *_PARTS), _body_of(Trial, "schedule")
 
 
 def _without(value: msgspec.Struct, *left_out: str) -> str:
@@ -133,13 +124,12 @@ def _without(value: msgspec.Struct, *left_out: str) -> str:
 
 def schedule_text(schedule: Schedule) -> str:
     """Return the JSON of a schedule without its workload and hardware."""
-    return _without(schedule, "workload", "hardware")
+    return _without(schedule, *_PARTS)
 
 
-def schedule_of(text: str, workload: Workload, hardware: GpuSpec | CpuSpec) -> Schedule:
+def schedule_of(text: str, workload: Workload, hardware: HardwareSpec) -> Schedule:
     """Return the schedule that `schedule_text` wrote; raise msgspec.DecodeError if it is damaged."""
-    body = from_json(text, _ScheduleBody)
-    return Schedule(workload, hardware, **{name: getattr(body, name) for name in body.__struct_fields__})
+    return Schedule(workload, hardware, **msgspec.structs.asdict(from_json(text, _ScheduleBody)))
 
 
 def trial_text(trial: Trial) -> str:
@@ -149,8 +139,7 @@ def trial_text(trial: Trial) -> str:
 
 def trial_of(text: str, schedule: Schedule) -> Trial:
     """Return the trial that `trial_text` wrote; raise msgspec.DecodeError if it is damaged."""
-    body = from_json(text, _TrialBody)
-    return Trial(schedule, **{name: getattr(body, name) for name in body.__struct_fields__})
+    return Trial(schedule, **msgspec.structs.asdict(from_json(text, _TrialBody)))
 
 
 def content_key(kind: str, text: str) -> str:
@@ -162,12 +151,17 @@ def part_name(value: object) -> str:
     """Return a short text that equal parts have in common, whatever version wrote their JSON."""
     if isinstance(value, Workload):
         return f"{value.operator} {' '.join(f'{axis.name}={axis.extent}' for axis in value.axes)}"
-    return value.name if isinstance(value, (GpuSpec, CpuSpec)) else ""
+    return str(getattr(value, "name", ""))  # of a spec; an environment has none
 
 
 def digest(*columns: object, digits: int = 16) -> str:
     """Return hexadecimal digits over the columns of a row: a row that was damaged on the disk is noticed."""
     return hashlib.sha256("\n".join(map(str, columns)).encode()).hexdigest()[:digits]
+
+
+def now_utc() -> str:
+    """Return the time as records have it: ISO 8601, microseconds, "Z"."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def storable(trial: Trial) -> Trial:
@@ -186,15 +180,15 @@ def storable(trial: Trial) -> Trial:
     if not all(map(math.isfinite, samples)):
         wrong = next(sample for sample in samples if not math.isfinite(sample))
         raise ValueError(f"a time of the trial is {wrong}, expected finite seconds; record a failure as an outcome")
-    if measurement.max_rel_error is not None and not math.isfinite(measurement.max_rel_error):
-        measurement = msgspec.structs.replace(measurement, max_rel_error=None)
-    if measurement.energy_j is not None and not math.isfinite(measurement.energy_j):
-        measurement = msgspec.structs.replace(measurement, energy_j=None)
-    message = measurement.message.encode(errors="replace").decode()
-    if message != measurement.message:
-        measurement = msgspec.structs.replace(measurement, message=message)
-    if measurement is not trial.measurement:
-        trial = msgspec.structs.replace(trial, measurement=measurement)
-    if trial.predicted_s is not None and not math.isfinite(trial.predicted_s):
-        trial = msgspec.structs.replace(trial, predicted_s=None)
-    return trial
+    measurement = msgspec.structs.replace(
+        measurement,
+        max_rel_error=_finite(measurement.max_rel_error),
+        energy_j=_finite(measurement.energy_j),
+        message=measurement.message.encode(errors="replace").decode(),
+    )
+    return msgspec.structs.replace(trial, measurement=measurement, predicted_s=_finite(trial.predicted_s))
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a number if it is one that JSON has."""
+    return value if value is not None and math.isfinite(value) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,22 +11,21 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from anatune.core.accuracy import STANDARD, checked_accuracy
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import AnatuneError, RecordError
-from anatune.records.conditions import of_sessions, of_trials
 from anatune.records.database import Database
 from anatune.records.environment import Environment, environment
-from anatune.records.lookup import best_of_group, best_of_session, groups
+from anatune.records.lookup import Wanted, best_of_group, best_of_session, groups
 from anatune.records.place import RecordPlace, ServerAddress, record_place
 from anatune.records.reader import SESSION_COLUMNS, TRIAL_COLUMNS, OnDamage, RecordReader, tell
 from anatune.records.rows import Rows, trial_id
-from anatune.records.schema import Record, Session
+from anatune.records.schema import Record, Session, now_utc
 from anatune.records.tables import sessions, trials
 
-__all__ = ["RecordStore", "now_utc"]
+__all__ = ["RecordStore"]
 
 _PAGE = 256
 """Rows read at a time: no reader holds back the writers' log for long."""
@@ -47,14 +45,14 @@ class RecordStore:
         database, unless `read_only`. The password of a server comes from PGPASSWORD, a service file, ``~/.pgpass`` or
         the URL, and is shown nowhere.
     read_only : bool
-        Change nothing; a missing file is an error. A file of an older version is read as it is, otherwise migrated.
+        Change nothing; a missing file is an error.
     timeout_s : float
         How long to wait for other writers, and for a server that went away, s.
 
     Raises
     ------
     RecordError
-        It is damaged, of a newer version, another program's, or cannot be made or read. All methods raise it when the
+        It is damaged, of another version, another program's, or cannot be made or read. All methods raise it when the
         disk is full or fails, or the server does; the message says what was not recorded. What was recorded before is
         kept.
     MissingDependencyError
@@ -70,7 +68,7 @@ class RecordStore:
     def __init__(self, path: str | Path | ServerAddress, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
         path = record_place(path)  # no frame of ours keeps a text with a password
         self.path: RecordPlace = path
-        self._database = open_database(self.path, read_only=read_only, timeout_s=timeout_s)
+        self._database = _opened(path, read_only=read_only, timeout_s=timeout_s)
         self._reader = RecordReader(self._database)
         self._rows = Rows()
         self._connections = self._database.connections
@@ -101,7 +99,7 @@ class RecordStore:
     def new_session(
         self,
         workload: Workload,
-        hardware: GpuSpec | CpuSpec,
+        hardware: HardwareSpec,
         threads: int,
         strategy: str,
         seed: int,
@@ -136,7 +134,7 @@ class RecordStore:
         return session
 
     def append(self, session: Session, trial: Trial, ran_under: Environment | None = None) -> int:
-        """Record a trial; when this returns, the trial is on the disk.
+        """Record a trial and return the record's id; when this returns, the trial is on the disk.
 
         Parameters
         ----------
@@ -146,11 +144,6 @@ class RecordStore:
             What came back. Its schedule may come from another device's plan, but must be of the session's workload.
         ran_under : Environment, optional
             Of the process that measured it; by default of this one.
-
-        Returns
-        -------
-        int
-            The record's id.
         """
         if trial.schedule.workload != session.workload:
             raise RecordError(
@@ -206,16 +199,13 @@ class RecordStore:
                 raise self._other_session(session)
             if isinstance(row, Record):
                 records.append(row)
-
         for session in new_sessions.values():
             self._check_same(session)
 
         def write(connection: Connection) -> tuple[int, int]:
             self._check_memory()
-            num_sessions = 0
-            for session in new_sessions.values():
-                num_sessions += self._rows.insert_session(connection, session)
-            return num_sessions, self._rows.insert_missing(connection, records)
+            new = sum(self._rows.insert_session(connection, session) for session in new_sessions.values())
+            return new, self._rows.insert_missing(connection, records)
 
         return self._database.write(write, "nothing of it was recorded")
 
@@ -242,7 +232,7 @@ class RecordStore:
     def trials(
         self,
         workload: Workload | None = None,
-        hardware: GpuSpec | CpuSpec | str | None = None,
+        hardware: HardwareSpec | str | None = None,
         session: Session | str | None = None,
         threads: int | None = None,
         outcome: Outcome | str | None = None,
@@ -277,14 +267,13 @@ class RecordStore:
         RecordError
             The file or one of the rows is damaged.
         """
-        return list(
-            self.iterate(workload, hardware, session, threads, outcome, limit, worker=worker, on_damage=on_damage)
-        )
+        asked = workload, hardware, session, threads, outcome, limit
+        return list(self.iterate(*asked, worker=worker, on_damage=on_damage))
 
     def iterate(
         self,
         workload: Workload | None = None,
-        hardware: GpuSpec | CpuSpec | str | None = None,
+        hardware: HardwareSpec | str | None = None,
         session: Session | str | None = None,
         threads: int | None = None,
         outcome: Outcome | str | None = None,
@@ -293,16 +282,8 @@ class RecordStore:
         worker: str | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Record]:
-        """Yield what `trials` returns without holding all of it.
-
-        Parameters
-        ----------
-        workload, hardware, session, threads, outcome, limit, worker
-            As for `trials`.
-        on_damage : callable, optional
-            Called with a line for each row that is damaged, which is then left out; without it that is an error.
-        """
-        wanted = of_trials(self._reader, workload, hardware, session, threads, outcome, worker, on_damage)
+        """Yield what `trials` returns, which takes the same, without holding all of it."""
+        wanted = self._reader.of_trials(workload, hardware, session, threads, outcome, worker, on_damage)
         last = 0
         if limit is not None:
             if limit < 1:
@@ -327,7 +308,7 @@ class RecordStore:
     def sessions(
         self,
         workload: Workload | None = None,
-        hardware: GpuSpec | CpuSpec | str | None = None,
+        hardware: HardwareSpec | str | None = None,
         threads: int | None = None,
         strategy: str | None = None,
         *,
@@ -344,14 +325,14 @@ class RecordStore:
         on_damage : callable, optional
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
         """
-        wanted = of_sessions(self._reader, workload, hardware, threads, strategy, on_damage)
-        found = []
+        wanted = self._reader.of_sessions(workload, hardware, threads, strategy, on_damage)
+        read = []
         for row in self._database.read(select(*SESSION_COLUMNS).where(wanted).order_by(sessions.c.number)):
             try:
-                found.append(self._reader.session_of(row))
+                read.append(self._reader.session_of(row))
             except RecordError as error:
                 tell(on_damage, error)
-        return found
+        return read
 
     def session(self, session_id: str) -> Session:
         """Return one session by its id.
@@ -365,9 +346,10 @@ class RecordStore:
 
     def counts(self, session: Session | str) -> dict[Outcome, int]:
         """Return how many trials of a session ended how; outcomes that did not occur are left out."""
-        counted = select(trials.c.outcome, func.count()).where(trials.c.session == _session_id(session))
-        found = {outcome: number for outcome, number in self._database.read(counted.group_by(trials.c.outcome))}
-        return {outcome: found[outcome.value] for outcome in Outcome if outcome.value in found}
+        of_session = trials.c.session == (session if isinstance(session, str) else session.id)
+        counted = select(trials.c.outcome, func.count()).where(of_session).group_by(trials.c.outcome)
+        counts = {outcome: number for outcome, number in self._database.read(counted)}
+        return {outcome: counts[outcome.value] for outcome in Outcome if outcome.value in counts}
 
     def num_trials(self) -> int:
         """Return how many trials there are."""
@@ -376,7 +358,7 @@ class RecordStore:
     def best(
         self,
         workload: Workload,
-        hardware: GpuSpec | CpuSpec | str | None = None,
+        hardware: HardwareSpec | str | None = None,
         threads: int | None = None,
         session: Session | str | None = None,
         *,
@@ -385,15 +367,14 @@ class RecordStore:
         on_damage: OnDamage | None = None,
     ) -> Record | None:
         """Return the record of the fastest schedule, None if nothing has run; see `records.choice` for the rule."""
-        found = self.bests(
-            workload, hardware, threads, session, template=template, accuracy=accuracy, on_damage=on_damage
-        )
-        return min(found, key=_time, default=None)
+        asked = workload, hardware, threads, session
+        bests = self.bests(*asked, template=template, accuracy=accuracy, on_damage=on_damage)
+        return min(bests, key=_time, default=None)
 
     def bests(
         self,
         workload: Workload | None = None,
-        hardware: GpuSpec | CpuSpec | str | None = None,
+        hardware: HardwareSpec | str | None = None,
         threads: int | None = None,
         session: Session | str | None = None,
         *,
@@ -407,24 +388,16 @@ class RecordStore:
 
         With `on_damage`, called with a line for each row that is damaged, the best is chosen among the others.
         """
-        accuracy = checked_accuracy("accuracy", accuracy)
-        reader, choice = self._reader, (template, accuracy, on_damage)
+        wanted = Wanted(template, checked_accuracy("accuracy", accuracy), on_damage)
         if session is not None:
-            wanted = of_trials(reader, workload, hardware, session, threads, None, None, on_damage)
-            return best_of_session(self._database, reader, wanted, *choice)
-        workloads = None if workload is None else reader.workloads.keys_of(workload, on_damage)
-        devices = None if hardware is None else reader.hardware.keys_of(hardware, on_damage)
-
-        def look() -> list[Record]:
-            asked = groups(self._database, workloads, devices, threads)
-            return [one for group in asked for one in best_of_group(self._database, reader, group, *choice)]
-
-        return self._database.together(look)
+            where = self._reader.of_trials(workload, hardware, session, threads, None, None, on_damage)
+            return best_of_session(self._reader, where, wanted)
+        return self._leaders(workload, hardware, threads, wanted, 1)
 
     def leaders(
         self,
         workload: Workload,
-        hardware: GpuSpec | CpuSpec | str,
+        hardware: HardwareSpec | str,
         threads: int,
         count: int,
         *,
@@ -436,19 +409,30 @@ class RecordStore:
 
         Of sessions that ended with a final comparison there are the winners only.
         """
-        accuracy = checked_accuracy("accuracy", accuracy)
-        keys = self._reader.workloads.keys_of(workload, on_damage), self._reader.hardware.keys_of(hardware, on_damage)
+        wanted = Wanted(template, checked_accuracy("accuracy", accuracy), on_damage)
+        return sorted(self._leaders(workload, hardware, threads, wanted, count), key=_time)[:count]
+
+    def _leaders(
+        self,
+        workload: Workload | None,
+        hardware: HardwareSpec | str | None,
+        threads: int | None,
+        wanted: Wanted,
+        count: int,
+    ) -> list[Record]:
+        """Return the best `count` of each group, read in one transaction."""
+        reader, on_damage = self._reader, wanted.on_damage
+        keys = reader.workloads.keys_of(workload, on_damage), reader.hardware.keys_of(hardware, on_damage)
 
         def look() -> list[Record]:
             asked = groups(self._database, *keys, threads)
-            choice = template, accuracy, on_damage, count
-            return [one for group in asked for one in best_of_group(self._database, self._reader, group, *choice)]
+            return [record for group in asked for record in best_of_group(reader, group, wanted, count)]
 
-        return sorted(self._database.together(look), key=_time)[:count]
+        return self._database.together(look)
 
 
-def open_database(place: RecordPlace, *, read_only: bool, timeout_s: float) -> Database:
-    """Open the database at a place."""
+def _opened(place: RecordPlace, *, read_only: bool, timeout_s: float) -> Database:
+    """Open the database at a place; a driver is imported where it is needed only."""
     if isinstance(place, ServerAddress):
         from anatune.records.postgres import PostgresDatabase
 
@@ -458,15 +442,6 @@ def open_database(place: RecordPlace, *, read_only: bool, timeout_s: float) -> D
     return SqliteDatabase(place, read_only=read_only, timeout_s=timeout_s)
 
 
-def now_utc() -> str:
-    """Return the time as records have it: ISO 8601, microseconds, "Z"."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 def _time(record: Record) -> float:
     time_s = record.trial.measurement.time_s
     return float("inf") if time_s is None else time_s
-
-
-def _session_id(session: Session | str) -> str:
-    return session if isinstance(session, str) else session.id

@@ -10,6 +10,8 @@ Every row of sessions and trials has a digest of its text. Triggers refuse to ch
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 from sqlalchemy import (
     DDL,
     BigInteger,
@@ -26,8 +28,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["TABLES", "create_tables", "freeze", "parts", "sessions", "trials"]
+__all__ = ["TABLES", "AnyColumn", "create_tables", "freeze", "parts", "sessions", "trials"]
 
+AnyColumn: TypeAlias = Column[Any]
 _Id = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows of type INTEGER by itself."""
 

@@ -20,8 +20,8 @@ from anatune.errors import RecordError
 from anatune.records.environment import environment
 from anatune.records.export import workload_text
 from anatune.records.foreign.parts import Foreign
-from anatune.records.schema import Record, Session
-from anatune.records.store import RecordStore, now_utc
+from anatune.records.schema import Record, Session, now_utc
+from anatune.records.store import RecordStore
 
 __all__ = ["Imported", "LogLine", "lines_of", "record_foreign", "shared_lines"]
 

@@ -1,10 +1,13 @@
 """Which trial is the best."""
 
+import statistics
+
 from anatune.records.choice import RecordedTrial, fastest
 
 
 def one(number, key, times=(1.0,), references=(), ok=True, session="s", **how):
-    return RecordedTrial(number, key, ok, times if ok else (), references, session, **how)
+    trial = RecordedTrial(number, key, session, ok, times_s=times if ok else (), reference_times_s=references, **how)
+    return trial._replace(relative=statistics.median(trial.ratios) if trial.ratios else None)
 
 
 def compared(number, key, ratio, session="s", **how):

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from anatune.core.hardware.files import hardware
-from anatune.records.foreign.devices import Devices
-from anatune.records.foreign.devices import device_name, parse_target
+from anatune.records.foreign.devices import Devices, device_name, parse_target
 from anatune.records.traces import UnfitError
 
 
