@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
 from anatune.core.accuracy import STANDARD, checked_accuracy
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import RangedWorkload, asked_range
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.model.joint import (
-    applied_model,
-    asked_templates,
-    corrected_model,
-    find_corrections,
-    merged,
-    prediction_rows,
-    rank_templates,
-)
+from anatune.model import joint
 from anatune.model.learned.corrections import AUTO, NONE
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates import make_model, template_named
-from anatune.templates.base.model import AnalyticalModel, Progress
+from anatune.templates.base.model import AnalyticalModel, Model, Progress
 from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.space import CpuSpace
@@ -50,25 +42,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 
-MOST_SCHEDULES = 10_000
-"""Most schedules that one plan returns."""
-MOST_COMPILED = 1_000
-"""Most programs that one plan compiles."""
+MOST_SCHEDULES, MOST_COMPILED = 10_000, 1_000
+"""Most schedules that one plan returns; most programs that it compiles."""
 SCHEDULES_A_PROGRAM = 8
 """Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
 
 
-def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> GpuSpec | CpuSpec:
-    """Return the hardware that is meant, with so many of its cores.
-
-    Raises
-    ------
-    SpaceError
-        `workload` or `hw` is of another type (swapped arguments); `threads` is no number of the CPU's cores, or the
-        hardware is a GPU.
-    UnknownNameError, SpecError
-        As `hardware`.
-    """
+def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> HardwareSpec:
+    """Return the hardware that is meant, with so many of its cores; arguments that were swapped are a SpaceError."""
     if not isinstance(workload, Workload):
         raise SpaceError(
             f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...) or "
@@ -76,6 +57,28 @@ def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> GpuSp
         )
     device = hardware(hw)
     return device if threads is None else device.with_threads(choose_threads(device, threads, usable=sys.maxsize))
+
+
+class _Search(NamedTuple):
+    """How the order of schedules is searched, as `plan` and `prune` take it."""
+
+    accuracy: str
+    time_limit_s: float | None
+    distinct: bool
+    progress: Progress | None
+
+
+def _checked_search(
+    call: str, accuracy: str, time_limit_s: float | None, progress: Progress | None, *, distinct: bool
+) -> _Search:
+    """Return what is asked of a search; an argument that is wrong is an error that names the call."""
+    checked_function(f"{call}: progress", progress)
+    return _Search(
+        checked_accuracy(f"{call}: accuracy", accuracy),
+        checked_seconds(f"{call}: time_limit_s", time_limit_s),
+        checked_flag(f"{call}: distinct", distinct),
+        progress,
+    )
 
 
 def model(
@@ -126,13 +129,7 @@ def space(
 
 
 def space(workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None) -> Space:
-    """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule().
-
-    Parameters
-    ----------
-    template, threads
-        As in `model`.
-    """
+    """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule(); see `model`."""
     return model(workload, hw, template, threads).space
 
 
@@ -167,18 +164,15 @@ def plan(
         What arithmetic is admitted. "standard": what errs about as much as a plain sum of the products, which includes
         Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much, and sums in float16.
     threads : int, optional
-        Of CPUs: threads that kernels run with, from 1 to the number of cores (the default). A schedule for all cores is
-        seldom the best for one.
+        Of CPUs: threads that kernels run with, from 1 to all cores, the default, whose best is seldom the best for one.
     time_limit_s : float, optional
         Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
     distinct : bool
-        Return one schedule of each predicted time: schedules that the model cannot tell apart count as one, and
-        ``Plan.num_alike`` says how many they are. False: the first `top_k` of all schedules. The command line answers
-        with True unless it is asked for ``--all``.
+        One schedule of each predicted time; ``Plan.num_alike`` says how many are alike. False: the first of all.
     compile : int
-        Generate and compile the first so many different programs (no GPU is needed), correct registers, occupancy and
-        time by what the compiler says, and order them anew; ``Plan.compilation`` tells what changed. What fails to
-        compile is left out. Compiling stops after `time_limit_s`, too.
+        Compile the first so many different programs (no GPU is needed), correct registers, occupancy and time by what
+        the compiler says, and order them anew; ``Plan.compilation`` tells what changed. What fails to compile is left
+        out. Compiling stops after `time_limit_s`, too.
     correction : "auto", "none", or str or Path
         Learned correction of times and order: "auto" uses one that was made for this device (shipped, or by
         ``anatune records train``), unless something is compiled; a folder or a shipped one's name uses that;
@@ -186,10 +180,8 @@ def plan(
     records : str or Path, optional
         Record file, or URL of a PostgreSQL server: ``Plan.measured`` is the best that it has of this workload, device,
         number of threads and template. The order of the plan stays that of the model.
-    progress : callable, optional
-        Called now and then with the share of a long search that is done, in [0, 1].
-    compile_progress : callable, optional
-        Called with (programs compiled, programs to compile).
+    progress, compile_progress : callable, optional
+        Called with the share of a long search that is done, in [0, 1]; with (programs compiled, programs to compile).
 
     Raises
     ------
@@ -206,37 +198,45 @@ def plan(
         There are no such records, or they cannot be read.
     """
     top_k = checked_integer("plan: top_k", top_k, 1, MOST_SCHEDULES)
-    time_limit_s = checked_seconds("plan: time_limit_s", time_limit_s)
+    search = _checked_search("plan", accuracy, time_limit_s, progress, distinct=distinct)
     compile = checked_integer("plan: compile", compile, 0, MOST_COMPILED)
-    distinct = checked_flag("plan: distinct", distinct)
-    checked_function("plan: progress", progress)
     checked_function("plan: compile_progress", compile_progress)
-    accuracy = checked_accuracy("plan: accuracy", accuracy)
     device = _checked(workload, hw, threads)
     if records is not None:
-        from anatune.tuning.reuse import best_recorded, measured_schedule
+        from anatune.tuning.reuse import best_recorded
 
-        known = best_recorded(workload, device, template, accuracy, records)
-    if compile:
-        from anatune.measure.cuda.compiler import check_compiler, compiled_plan
-
-        check_compiler(device)
-        if str(correction) not in (AUTO, NONE):
-            raise SpaceError("plan: compile and correction both change the order; leave one out")
-        correction = NONE
-    count = max(top_k, SCHEDULES_A_PROGRAM * compile)
-    names = asked_templates(workload, device, template, accuracy)
-    saved = find_corrections(device, names, correction)
-    ranked = rank_templates(
-        workload, device, names, count, accuracy, saved, time_limit_s, distinct=distinct, progress=progress
-    )
-    answer = merged([entry.plan for entry in ranked], count)
-    models = {entry.plan.template: entry.model for entry in ranked}
-    if compile:
-        answer = compiled_plan(answer, models, compile, time_limit_s, compile_progress)
-    if records is not None and known is not None:
-        answer = replace(answer, measured=measured_schedule(known, device, models))
+        measured = best_recorded(workload, device, template, search.accuracy, records)
+    compiled, correction = (_compilation(device, correction), NONE) if compile else (None, correction)
+    answer, models = _ranked(workload, device, template, search, correction, max(top_k, SCHEDULES_A_PROGRAM * compile))
+    if compiled is not None:
+        answer = compiled(answer, models, compile, search.time_limit_s, compile_progress)
+    if records is not None:
+        answer = replace(answer, measured=measured(models))
     return answer.first(top_k)
+
+
+def _ranked(
+    workload: Workload, device: HardwareSpec, template: str | None, search: _Search, correction: str | Path, count: int
+) -> tuple[Plan, dict[str, Model]]:
+    """Return the first schedules of all templates that are asked for, in one order, and the models that ranked them."""
+    names = joint.asked_templates(workload, device, template, search.accuracy)
+    saved = joint.find_corrections(device, names, correction)
+    ranked = joint.rank_templates(
+        workload, device, names, count, search.accuracy, saved, search.time_limit_s, distinct=search.distinct,
+        progress=search.progress,
+    )  # fmt: skip
+    models = {entry.plan.template: entry.model for entry in ranked}
+    return joint.merged([entry.plan for entry in ranked], count), models
+
+
+def _compilation(device: HardwareSpec, correction: str | Path) -> Callable[..., Plan]:
+    """Return what compiles a plan's first programs, once it is clear that they can be compiled."""
+    from anatune.measure.cuda.compiler import check_compiler, compiled_plan
+
+    check_compiler(device)
+    if str(correction) not in (AUTO, NONE):
+        raise SpaceError("plan: compile and correction both change the order; leave one out")
+    return compiled_plan
 
 
 def plan_range(
@@ -247,7 +247,7 @@ def plan_range(
     *,
     kernels: int | None = None,
     loss: float | None = None,
-    weights: Any = None,
+    weights: Mapping[int, float] | Sequence[float] | None = None,
     template: str | None = None,
     threads: int | None = None,
     time_limit_s: float | None = None,
@@ -300,7 +300,7 @@ def plan_range(
     many = asked_range(workload, axis, extents)
     goal = checked_goal(many, kernels, loss, weights)
     device = _checked(many.largest, hw, threads)
-    names = asked_templates(many.largest, device, template, STANDARD)
+    names = joint.asked_templates(many.largest, device, template, STANDARD)
     families = families_of(many, device, [template_named(name) for name in names])
     return plan_families(families, goal, Watch(time_limit_s, progress))
 
@@ -319,7 +319,9 @@ def steps_from(answer: Plan) -> list[Alternative]:
 
     if not answer.schedules:
         return []
-    return alternatives(applied_model(answer, answer.template, answer.correction), answer.schedules[0], MATERIAL_SHARE)
+    return alternatives(
+        joint.applied_model(answer, answer.template, answer.correction), answer.schedules[0], MATERIAL_SHARE
+    )
 
 
 def predict(
@@ -348,8 +350,7 @@ def predict(
     ------
     SpaceError
         A schedule belongs to another workload or template, `schedules` holds something else, or `threads` does not
-        apply. A schedule that was
-        made for another device is scored on `hw`: that is how a choice is carried over.
+        apply. A schedule that was made for another device is scored on `hw`: that is how a choice is carried over.
     UnknownNameError, ModelVersionError, MissingDependencyError
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
@@ -361,7 +362,7 @@ def predict(
     schedules = list(schedules)
     for schedule in schedules:
         checked_schedule("predict", schedule)
-    rows = prediction_rows(workload, device, schedules, correction)
+    rows = joint.prediction_rows(workload, device, schedules, correction)
     if rows:
         return pd.DataFrame(rows)
     chosen = make_model(workload, device)  # no schedules: no rows, but the columns
@@ -435,22 +436,15 @@ def prune(
     from anatune.model.pruning.candidates import CandidateSubset
     from anatune.model.pruning.subset import SpaceSubset  # numba: not where kernels are only measured
 
-    time_limit_s = checked_seconds("prune: time_limit_s", time_limit_s)
-    distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
-    accuracy = checked_accuracy("prune: accuracy", accuracy)
-    checked_function("prune: progress", progress)
-
+    search = _checked_search("prune", accuracy, time_limit_s, progress, distinct=distinct)
+    diverse = checked_flag("prune: diverse", diverse)
     device = _checked(workload, hw, threads)
-    model_of = partial(corrected_model, workload, device, correction)
+    model_of = partial(joint.corrected_model, workload, device, correction)
     if candidates is None:
         return SpaceSubset(
-            model_of(template, accuracy),
-            keep,
-            time_limit_s=time_limit_s,
-            distinct=distinct,
-            diverse=diverse,
-            progress=progress,
-        )
+            model_of(template, search.accuracy), keep, time_limit_s=search.time_limit_s, distinct=search.distinct,
+            diverse=diverse, progress=progress,
+        )  # fmt: skip
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

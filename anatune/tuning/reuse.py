@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from anatune.core.accuracy import STANDARD
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -27,7 +27,6 @@ from anatune.tuning.target import Target
 __all__ = [
     "MOST_REUSED",
     "best_recorded",
-    "measured_schedule",
     "recorded_leaders",
     "same_device",
     "session_to_resume",
@@ -38,7 +37,7 @@ MOST_REUSED = 4
 """Recorded schedules that a session begins with."""
 
 
-def same_device(one: CpuSpec | GpuSpec, other: CpuSpec | GpuSpec) -> bool:
+def same_device(one: HardwareSpec, other: HardwareSpec) -> bool:
     """Whether two specs are of one device: detection and calibration may have read other numbers."""
     return (type(one), one.model, one.arch) == (type(other), other.model, other.arch)
 
@@ -46,7 +45,7 @@ def same_device(one: CpuSpec | GpuSpec, other: CpuSpec | GpuSpec) -> bool:
 def recorded_leaders(
     store: RecordStore,
     workload: Workload,
-    hardware: CpuSpec | GpuSpec,
+    hardware: HardwareSpec,
     threads: int,
     count: int,
     *,
@@ -108,23 +107,27 @@ def _is_legal(schedule: Schedule, source: Source) -> bool:
 
 def best_recorded(
     workload: Workload,
-    device: GpuSpec | CpuSpec,
+    device: HardwareSpec,
     template: str | None,
     accuracy: str,
     records: str | Path | ServerAddress,
-) -> tuple[Record, str] | None:
-    """Return the best record of what is planned, and where it is."""
+) -> Callable[[Mapping[str, Model]], MeasuredSchedule | None]:
+    """Read the best record of what is planned; return what tells of it, given the models of the plan."""
     with RecordStore(records, read_only=True) as store:
         threads = device.most_threads or 1
-        found = recorded_leaders(store, workload, device, threads, 1, template=template, accuracy=accuracy)
-        return (found[0], str(store.path)) if found else None
+        leaders = recorded_leaders(store, workload, device, threads, 1, template=template, accuracy=accuracy)
+        place = str(store.path)
+
+    def measured(models: Mapping[str, Model]) -> MeasuredSchedule | None:
+        return _measured_schedule(leaders[0], place, device, models) if leaders else None
+
+    return measured
 
 
-def measured_schedule(
-    known: tuple[Record, str], device: GpuSpec | CpuSpec, models: Mapping[str, Model]
+def _measured_schedule(
+    record: Record, place: str, device: HardwareSpec, models: Mapping[str, Model]
 ) -> MeasuredSchedule:
     """Return what a plan tells of a record."""
-    record, place = known
     trial = record.trial
     schedule = msgspec.structs.replace(trial.schedule, hardware=device)
     predicted_s = None
