@@ -66,7 +66,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.tuning.result import TuningInterrupted as TuningInterrupted
     from anatune.tuning.result import TuningProgress as TuningProgress
     from anatune.tuning.result import TuningResult as TuningResult
-    from anatune.tuning.session import tune as tune
+    from anatune.tuning.tune import tune as tune
 else:  # hidden from type checkers, which would take every name for one that `__getattr__` knows
     from importlib import import_module
 
@@ -101,7 +101,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.model.ranges.plan": ("RangePlan",),
         "anatune.model.pruning.subset": ("Subset", "Verdict"),
         "anatune.tuning.result": ("TuningInterrupted", "TuningProgress", "TuningResult"),
-        "anatune.tuning.session": ("tune",),
+        "anatune.tuning.tune": ("tune",),
     }
     _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
 

@@ -13,7 +13,7 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.measure.run.timing import paired_test
 from anatune.report import units
 from anatune.report.sessions import SessionView
-from anatune.tuning.comparison import FinalComparison
+from anatune.tuning.ending import FinalComparison
 
 __all__ = [
     "Agreement",

@@ -25,7 +25,7 @@ from anatune.records.schema import Record, Session
 from anatune.report.tuning import ended_text
 from anatune.templates import make_model, template_named
 from anatune.templates.cpu.microkernels import constant_tensors
-from anatune.tuning.comparison import FinalComparison, Standing, compare_contenders
+from anatune.tuning.ending import FinalComparison, Standing, compare_contenders
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
 
 __all__ = ["SessionView", "Viewed", "best_so_far", "result_view", "session_views"]

@@ -13,8 +13,8 @@ from anatune.report.plans import joined_text, schedule_items, template_items, te
 from anatune.report.records import peak_of_threads, rate_text
 from anatune.report.text import Line, paragraph, wrapped_items
 from anatune.report.workers import failures_text, fleet_text, share_lines
-from anatune.tuning.comparison import FinalComparison, speed_over
 from anatune.tuning.cost import CostEstimate, ModelEstimate
+from anatune.tuning.ending import FinalComparison, speed_over
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
 __all__ = [

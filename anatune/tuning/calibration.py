@@ -189,7 +189,7 @@ def _is_of(session: Session, hardware: CpuSpec) -> bool:
     measured_on = session.hardware
     return (
         session.strategy == SOURCE
-        and isinstance(measured_on, CpuSpec)
+        and measured_on.kind == "cpu"
         and (measured_on.model, measured_on.arch, measured_on.compute.num_cores)
         == (hardware.model, hardware.arch, hardware.compute.num_cores)
     )

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
 from anatune.measure.run.cores import CorePlan
@@ -28,6 +28,7 @@ from anatune.model.bound import TimeBound
 
 __all__ = [
     "CostEstimate",
+    "Measuring",
     "ModelEstimate",
     "SessionCost",
     "error_factor",
@@ -209,20 +210,38 @@ def seconds_a_trial(build_s: float, run_s: float, cores: CorePlan) -> float:
     return max(run_s, (build_s + cores.num_guests * run_s) / builders)
 
 
+class Measuring(NamedTuple):
+    """What a session measures, and how.
+
+    Attributes
+    ----------
+    workload, hardware
+        What is tuned; the device.
+    protocol : TimingProtocol
+        How trials are timed.
+    cores : CorePlan or None
+        Who works where; None: elsewhere.
+    is_built : bool
+        Whether kernels were built before.
+    """
+
+    workload: Workload
+    hardware: HardwareSpec
+    protocol: TimingProtocol
+    cores: CorePlan | None
+    is_built: bool = False
+
+
 def estimate_session(
+    measuring: Measuring,
     trials: int,
-    workload: Workload,
-    hardware: CpuSpec | GpuSpec,
     predicted_s: float | None,
     bound: TimeBound,
     *,
-    cores: CorePlan | None,
-    protocol: TimingProtocol,
     earlier: Sequence[SessionCost] = (),
     resumed: Sequence[Measurement] = (),
     time_limit_s: float | None = None,
     may_end_early: bool = False,
-    is_built: bool = False,
 ) -> CostEstimate:
     """Return an estimate of a session of `trials` new trials.
 
@@ -230,10 +249,6 @@ def estimate_session(
     ----------
     predicted_s : float, optional
         Of the plan's first choice.
-    cores : CorePlan, optional
-        Who works where; None: elsewhere.
-    protocol
-        How trials are timed.
     earlier : sequence of SessionCost
         Of this machine, kind of device and templates.
     resumed : sequence of Measurement
@@ -242,9 +257,8 @@ def estimate_session(
         What is left of it: asks for nothing new after that.
     may_end_early : bool
         Whether there are other rules that end it.
-    is_built : bool
-        Whether kernels were built before.
     """
+    workload, hardware, protocol, cores, is_built = measuring
     build_s, run_ratio, start_s, pace, compare_s = _FIRST[hardware.kind]
     if earlier:
         build_s, run_ratio, start_s, pace = (
@@ -256,10 +270,7 @@ def estimate_session(
     ran = [measurement for measurement in resumed if measurement.time_s is not None]
     is_known = len(ran) >= _ENOUGH
     if is_known:
-        build_s, run_s = (
-            statistics.fmean(measurement.build_s for measurement in ran),
-            statistics.fmean(measurement.run_s for measurement in ran),
-        )
+        build_s, run_s = _mean_seconds(ran)
     build_s = 0.0 if is_built else build_s
     may_end_early |= time_limit_s is not None
     basis: Literal["session", "machine", "first", "elsewhere"]
@@ -279,7 +290,7 @@ def estimate_session(
     return msgspec.structs.replace(estimate, seconds=None, low_s=None, high_s=None, basis="elsewhere")
 
 
-def first_trial_seconds(hardware: CpuSpec | GpuSpec, cores: CorePlan, part: int) -> float:
+def first_trial_seconds(hardware: HardwareSpec, cores: CorePlan, part: int) -> float:
     """Return the wall seconds of a trial of some kernel on a machine of which nothing is known.
 
     Parameters
@@ -308,17 +319,15 @@ def error_factor(earlier: Sequence[tuple[float, float]], *, is_known: bool = Fal
 
 
 def session_cost(
+    measuring: Measuring,
     measurements: Sequence[Measurement],
-    workload: Workload,
     *,
-    cores: CorePlan,
-    protocol: TimingProtocol,
     start_s: float,
     measure_s: float,
     compare_s: float | None,
     estimated_s: float,
 ) -> SessionCost | None:
-    """Return what a session took, for the next estimate; None where it made too few trials to say.
+    """Return what a session took, for the next estimate; None where it made too few trials to say, or elsewhere.
 
     Parameters
     ----------
@@ -329,18 +338,24 @@ def session_cost(
     estimated_s : float
         What was told of all of it.
     """
+    workload, _, protocol, cores, _ = measuring
     ran = [measurement for measurement in measurements if measurement.time_s is not None]
-    if len(ran) < _ENOUGH:
+    if len(ran) < _ENOUGH or cores is None:
         return None
-    build_s, run_s = (
-        statistics.fmean(measurement.build_s for measurement in ran),
-        statistics.fmean(measurement.run_s for measurement in ran),
-    )
+    build_s, run_s = _mean_seconds(ran)
+    if not all(value > 0 for value in (build_s, run_s, start_s, measure_s, estimated_s)):
+        return None
     modelled_s = statistics.fmean(run_seconds(measurement.time_s or 0.0, workload, protocol) for measurement in ran)
     pace = measure_s / len(measurements) / seconds_a_trial(build_s, run_s, cores)
     total_s = start_s + measure_s + (compare_s or 0.0)
-    if not all(value > 0 for value in (build_s, run_s, start_s, measure_s, estimated_s)):
-        return None
     return SessionCost(
         len(measurements), build_s, run_s / modelled_s, start_s, pace, compare_s, total_s, estimated_s
     )  # fmt: skip
+
+
+def _mean_seconds(ran: Sequence[Measurement]) -> tuple[float, float]:
+    """Return the mean seconds of building trials, and of running them."""
+    return (
+        statistics.fmean(measurement.build_s for measurement in ran),
+        statistics.fmean(measurement.run_s for measurement in ran),
+    )

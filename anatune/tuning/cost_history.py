@@ -13,19 +13,17 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement, Trial
 from anatune.decoding import converted
 from anatune.files import read_file, replace_file
 from anatune.measure.devices import protocol_of
-from anatune.measure.run.cores import CorePlan, physical_cores, plan_cores
-from anatune.measure.run.timing import TimingProtocol
+from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
-from anatune.tuning.cost import CostEstimate, SessionCost, estimate_session, session_cost
+from anatune.tuning.cost import CostEstimate, Measuring, SessionCost, estimate_session, session_cost
 from anatune.tuning.places.place import Place
 from anatune.tuning.settings import TuningSettings
-from anatune.tuning.source import Source
-from anatune.tuning.target import Target
+from anatune.tuning.target import Source, Target
 
 __all__ = ["CostHistory", "SessionCosts", "machine_key"]
 
@@ -39,7 +37,7 @@ _MOST_BYTES = 1 << 20
 CostT = TypeVar("CostT", bound=msgspec.Struct)
 
 
-def machine_key(hardware: CpuSpec | GpuSpec, *words: str) -> str:
+def machine_key(hardware: HardwareSpec, *words: str) -> str:
     """Return what costs are kept by: the processor, its cores that this process may use, the device, and more."""
     here = environment()
     return " | ".join((here.cpu, f"{here.cores} cores", hardware.kind, hardware.model, *words))
@@ -111,9 +109,7 @@ class SessionCosts:
         self.told: CostEstimate | None = None
         self._history = CostHistory(_FILE, SessionCost, folder)
         self._key = ""
-        self._cores: CorePlan | None = None
-        self._protocol = TimingProtocol()
-        self._target: Target | None = None
+        self._measuring: Measuring | None = None
         self._began: dict[str, float] = {}
 
     def estimate(
@@ -126,27 +122,23 @@ class SessionCosts:
         left_s: float | None = None,
     ) -> CostEstimate:
         """Return an estimate of what is left to measure after `history`; `left_s` is the rest of the time limit."""
-        self._target = target
-        self._protocol = protocol_of(target.hardware)
         is_built = target.manifest is not None
-        self._cores = plan_cores(target.threads, physical_cores()) if place.is_here else None
+        cores = plan_cores(target.threads, physical_cores()) if place.is_here else None
+        protocol = protocol_of(target.hardware)
+        self._measuring = Measuring(target.workload, target.hardware, protocol, cores, is_built)
         self._key = machine_key(
             target.hardware, f"{target.threads} threads", *(template.name for template in target.templates)
         )
         wanted = settings.trials if target.manifest is None else min(settings.trials, len(target.manifest.entries))
         self.told = estimate_session(
+            self._measuring,
             max(0, wanted - len(history)),
-            target.workload,
-            target.hardware,
             source.predicted(source.first),
             source.bound,
-            cores=self._cores,
-            protocol=self._protocol,
             earlier=[] if is_built else self._history.of(self._key),
             resumed=[trial.measurement for trial in history],
             time_limit_s=settings.time_limit_s if left_s is None else left_s,
             may_end_early=settings.stop_at is not None or settings.patience is not None,
-            is_built=is_built,
         )
         return self.told
 
@@ -160,20 +152,15 @@ class SessionCosts:
 
     def keep(self, measurements: Sequence[Measurement]) -> None:
         """Keep what a session took that came to its end, for later ones: the trials that it made."""
-        told, target = self.told, self._target
-        if told is None or told.seconds is None or target is None or self._cores is None:
+        told = self.told
+        if told is None or told.seconds is None or self._measuring is None:
             return
         starts = [self._began[part] for part in ("start", "measure", "compare", "")]
         start_s, measure_s, compare_s = (later - earlier for earlier, later in pairwise(starts))
+        estimated_s = told.start_s + len(measurements) * told.trial_s + told.compare_s
         cost = session_cost(
-            measurements,
-            target.workload,
-            cores=self._cores,
-            protocol=self._protocol,
-            start_s=start_s,
-            measure_s=measure_s,
-            compare_s=compare_s,
-            estimated_s=told.start_s + len(measurements) * told.trial_s + told.compare_s,
-        )
+            self._measuring, measurements, start_s=start_s, measure_s=measure_s, compare_s=compare_s,
+            estimated_s=estimated_s,
+        )  # fmt: skip
         if cost is not None:
             self._history.add(self._key, cost)

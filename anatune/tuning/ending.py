@@ -1,14 +1,33 @@
-"""When a session ends before its trials are used up: near enough to the bound, or nothing better for a while."""
+"""How a session ends: when, before its trials are used up, and the best trials measured once more in turn.
+
+It ends near enough to the bound, or after nothing better for a while. Then the plan's first choice, the best trial and
+the runners-up are compared.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Literal
 
-from anatune.core.trial import Measurement
+import msgspec
 
-__all__ = ["Ended", "Ending", "beyond_noise"]
+from anatune.core.trial import Measurement, Trial
+from anatune.measure.run.timing import paired_test
+
+__all__ = [
+    "Contender",
+    "Ended",
+    "Ending",
+    "FinalComparison",
+    "Standing",
+    "beyond_noise",
+    "choose_contenders",
+    "compare_contenders",
+    "rank_trials",
+    "speed_over",
+]
 
 Ended = Literal["trials", "stop_at", "patience", "time_limit", "space", "interrupted"]
 """Why a session ended: all trials were made; the best one is as near to its bound as was asked for; nothing better for
@@ -80,3 +99,151 @@ class Ending:
         if self._is_near:
             return "stop_at"
         return "patience" if self._patience is not None and self._done - self._since >= self._patience else None
+
+
+# ---- the final comparison --------------------------------------------------------------------------------------
+
+_CONTENDERS = 3
+_CONTENDING = 1.15
+"""The best trials that contend, at most so many, up to so many times the best time; and the plan's choice."""
+
+
+class Contender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One schedule of the final comparison: the number of its trial, and what it took this time."""
+
+    number: int
+    measurement: Measurement
+
+
+class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contenders re-measured in alternating pairs. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    contenders : tuple of Contender
+        The plan's own first choice and the best of the trials.
+    best : int
+        Number of the winner's trial.
+    speedup : float or None
+        Time of the plan's first choice over the winner's (1 if it is the winner); None if it did not run.
+    low, high : float or None
+        Confidence interval of `speedup`, 95 %, from a paired t-test.
+    """
+
+    contenders: tuple[Contender, ...]
+    best: int
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def winner(self) -> Measurement:
+        """What the winner took, in turn with the others."""
+        return next(contender.measurement for contender in self.contenders if contender.number == self.best)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the winner is faster than the plan's first choice beyond doubt (95 %)."""
+        return self.low is not None and self.low > 1.0
+
+
+def _times(trials: Sequence[Trial]) -> list[float]:
+    """Return what trials that ran are compared by: times over the reference's beside them, where all have that.
+
+    The machine's speed drifts.
+    """
+    relatives = [trial.measurement.relative for trial in trials]
+    if None not in relatives:
+        return [relative or 0.0 for relative in relatives]
+    return [trial.measurement.time_s or 0.0 for trial in trials]
+
+
+def speed_over(trial: Trial, other: Trial) -> float:
+    """Return how many times as fast as another one a trial ran, as `Standing` compares them; both ran."""
+    time, others = _times([trial, other])
+    return others / time
+
+
+def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that ran, fastest first, equal ones in order; see `_times`."""
+    ran = [trial for trial in trials if trial.measurement.time_s is not None]
+    times = _times(ran)
+    return [ran[at] for at in sorted(range(len(ran)), key=times.__getitem__)]
+
+
+class Standing:
+    """What a session knows of its trials without looking at all of them after each.
+
+    Attributes
+    ----------
+    last_number : int
+        The largest number of a trial, -1 of none.
+    num_ran : int
+        Trials with a time.
+    """
+
+    def __init__(self) -> None:
+        self.last_number, self.num_ran = -1, 0
+        self._relative = True
+        self._best_relative: Trial | None = None
+        self._best_time: Trial | None = None
+
+    def add(self, trial: Trial) -> None:
+        """Take in a trial."""
+        self.last_number = max(self.last_number, trial.number)
+        if trial.measurement.time_s is None:
+            return
+        self.num_ran += 1
+        self._relative &= trial.measurement.relative is not None
+        if self._relative and (self._best_relative is None or _less(trial, self._best_relative, "relative")):
+            self._best_relative = trial
+        if self._best_time is None or _less(trial, self._best_time, "time_s"):
+            self._best_time = trial
+
+    @property
+    def best(self) -> Trial | None:
+        """The first of `rank_trials`, None of no trial that ran."""
+        return self._best_relative if self._relative else self._best_time
+
+
+def _less(trial: Trial, other: Trial, name: str) -> bool:
+    return bool(getattr(trial.measurement, name) < getattr(other.measurement, name))
+
+
+def choose_contenders(trials: Sequence[Trial], plan: Trial) -> list[Trial]:
+    """Return who is measured again: the best trials that are close, and the plan's first choice if it ran."""
+    ranked = rank_trials(trials)
+    times = _times(ranked)
+    chosen = [trial for trial, time in zip(ranked[:_CONTENDERS], times, strict=False) if time <= _CONTENDING * times[0]]
+    if plan not in chosen and plan.measurement.time_s is not None:
+        chosen.append(plan)
+    return chosen
+
+
+def compare_contenders(
+    trials: Sequence[Trial], measurements: Sequence[Measurement], plan: int
+) -> FinalComparison | None:
+    """Return what measuring contenders in turn says; None if none of them ran.
+
+    Parameters
+    ----------
+    trials, measurements
+        The contenders' trials, and what `Measurer.compare` returned for them.
+    plan : int
+        Number of the trial of the plan's first choice.
+    """
+    contenders = tuple(Contender(trial.number, m) for trial, m in zip(trials, measurements, strict=True))
+    ran = [contender for contender in contenders if contender.measurement.relative is not None]
+    if not ran:
+        return None
+    best = min(ran, key=lambda contender: (contender.measurement.stopped_early, contender.measurement.relative))
+    first = next((contender for contender in ran if contender.number == plan), None)
+    if first is None:
+        return FinalComparison(contenders, best.number)
+    if first is best:
+        return FinalComparison(contenders, best.number, 1.0, 1.0, 1.0)
+    pairs = min(len(first.measurement.times_s), len(best.measurement.times_s))
+    test = paired_test(first.measurement.times_s[:pairs], best.measurement.times_s[:pairs])
+    width = min(test.half_width, 50.0)  # two pairs at least; JSON knows no infinity
+    speedup, low, high = (math.exp(test.difference + sign * width) for sign in (0.0, -1.0, 1.0))
+    return FinalComparison(contenders, best.number, speedup, low, high)

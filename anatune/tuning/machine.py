@@ -68,7 +68,6 @@ def check_cpu(hardware: CpuSpec, host: HardwareSpec | None = None) -> CpuSpec:
         from anatune.measure.cpu.detect import detect_cpu
 
         host = detect_cpu()
-    assert isinstance(host, CpuSpec)
     differs = difference(hardware, host)
     if differs is not None and hardware.name == host.name:
         raise DeviceError(
@@ -130,7 +129,6 @@ def check_gpu(
                 else f"GPU {device} does not exist, expected 0 to {len(gpus) - 1}"
             )
         present = gpus[device]
-    assert isinstance(present, GpuSpec)
     differs = difference(hardware, present)
     if differs is None:
         return hardware

@@ -10,13 +10,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.generation import check_generation
-from anatune.core.hardware.spec import GpuSpec
+from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
@@ -24,7 +24,6 @@ from anatune.decoding import from_json
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.files import Output, OutputKind, json_with, make_folder, read_file, reason
 from anatune.measure.cuda.measurer import Built, build_schedules
-from anatune.measure.run.build_processes import Limits
 from anatune.records.schema import schedule_of, schedule_text
 from anatune.templates import make_model, tuning_template
 from anatune.version import __version__
@@ -37,6 +36,8 @@ VERSION = 1
 _KIND = OutputKind("the manifest of `anatune tune --build-only`", json_with("sha256", "manifest"))
 SOURCE = "plan"
 """The strategy's name in the records: schedules come in the order of the plan."""
+
+Builds: TypeAlias = Callable[[Sequence[Schedule], GpuSpec, Path], Iterable[GpuArtifact | tuple[Schedule, Built]]]
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,12 +89,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def built(self) -> dict[str, Built]:
         """Return what became of each schedule, by its key."""
-        results: dict[str, Built] = {}
+        built: dict[str, Built] = {}
         for schedule, entry in zip(self.schedules(), self.entries, strict=True):
-            result = entry.artifact if entry.artifact is not None else entry.failure
-            assert result is not None
-            results[schedule.key] = result
-        return results
+            became = entry.artifact or entry.failure
+            assert became is not None
+            built[schedule.key] = became
+        return built
 
     def predictions(self) -> dict[str, float | None]:
         """Return the model's times by key of the schedule, s."""
@@ -124,15 +125,14 @@ class ManifestStrategy:
 
 def build_manifest(
     workload: Workload,
-    hardware: GpuSpec,
+    hardware: HardwareSpec,
     folder: str | Path,
     *,
     trials: int = 64,
     template: str | None = None,
     seed: int = 0,
-    limits: Limits | None = None,
     progress: Callable[[int, int, int], None] | None = None,
-    builds: Callable[..., Iterable[Any]] = build_schedules,
+    builds: Builds = build_schedules,
 ) -> Manifest:
     """Build the plan's first schedules and write them with a manifest into `folder`; no GPU is needed.
 
@@ -151,8 +151,6 @@ def build_manifest(
         What the schedules look like; by default as `tune` chooses.
     seed : int
         Of the operands.
-    limits
-        Of one build.
     progress : callable, optional
         Called with (schedules done, of them failed, schedules in all).
     builds : callable
@@ -173,7 +171,7 @@ def build_manifest(
     """
     from anatune.codegen.cuda.nvrtc import FLAGS, check_arch, compiler_version
 
-    if not isinstance(hardware, GpuSpec):
+    if hardware.kind != "gpu":
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
     check_arch(hardware.arch)
     check_generation(workload, hardware)
@@ -189,43 +187,44 @@ def build_manifest(
         target = Output(path / MANIFEST, _KIND)
     except OSError as error:
         raise RecordError(f"{error.filename or path}: {reason(error)}") from None
+    reference, built = _built(builds(schedules, hardware, path), len(schedules), progress)
+    times = model.times(points)[0].tolist()
+    entries = tuple(_entry(made, built[made.key], time_s) for made, time_s in zip(schedules, times, strict=True))
+    manifest = Manifest(
+        VERSION, __version__, compiler, tuple(FLAGS), workload, hardware, model.space.template, seed,
+        _relative(reference), entries,
+    )  # fmt: skip
+    _write(target, manifest)
+    return manifest
+
+
+def _built(
+    results: Iterable[GpuArtifact | tuple[Schedule, Built]],
+    count: int,
+    progress: Callable[[int, int, int], None] | None,
+) -> tuple[GpuArtifact, dict[str, Built]]:
+    """Return the reference kernel, and what became of each of `count` schedules by its key."""
     reference: GpuArtifact | None = None
     built: dict[str, Built] = {}
     failed = 0
-    for result in builds(schedules, hardware, path, limits=limits):
+    for result in results:
         if isinstance(result, GpuArtifact):
             reference = result
             continue
         built[result[0].key] = result[1]
         failed += isinstance(result[1], Measurement)
         if progress is not None:
-            progress(len(built), failed, len(schedules))
+            progress(len(built), failed, count)
     assert reference is not None
-    entries = []
-    for schedule, seconds in zip(schedules, model.times(points)[0], strict=True):
-        result = built[schedule.key]
-        entries.append(
-            ManifestEntry(
-                schedule_text(schedule),
-                float(seconds) if math.isfinite(seconds) else None,
-                _relative(result) if isinstance(result, GpuArtifact) else None,
-                result if isinstance(result, Measurement) else None,
-            )
-        )
-    manifest = Manifest(
-        VERSION,
-        __version__,
-        compiler,
-        tuple(FLAGS),
-        workload,
-        hardware,
-        model.space.template,
-        seed,
-        _relative(reference),
-        tuple(entries),
-    )
-    _write(target, manifest)
-    return manifest
+    return reference, built
+
+
+def _entry(schedule: Schedule, built: Built, time_s: float) -> ManifestEntry:
+    """Return a schedule with the model's time and its kernel, or why there is none."""
+    text, predicted_s = schedule_text(schedule), time_s if math.isfinite(time_s) else None
+    if isinstance(built, GpuArtifact):
+        return ManifestEntry(text, predicted_s, artifact=_relative(built))
+    return ManifestEntry(text, predicted_s, failure=built)
 
 
 def _relative(artifact: GpuArtifact) -> GpuArtifact:

@@ -18,9 +18,8 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.place import WorkerState
 from anatune.model.bound import TimeBound
-from anatune.tuning.comparison import FinalComparison, rank_trials
 from anatune.tuning.cost import CostEstimate
-from anatune.tuning.ending import Ended
+from anatune.tuning.ending import Ended, FinalComparison, rank_trials
 
 __all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare", "shares_of"]
 

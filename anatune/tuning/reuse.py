@@ -21,8 +21,7 @@ from anatune.records.reader import OnDamage
 from anatune.records.schema import Record, Session
 from anatune.records.store import RecordStore
 from anatune.templates.base.model import Model
-from anatune.tuning.source import Source
-from anatune.tuning.target import Target
+from anatune.tuning.target import Source, Target
 
 __all__ = [
     "MOST_REUSED",

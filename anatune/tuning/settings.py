@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -65,7 +64,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        checked: dict[str, Any] = {
+        checked: dict[str, object] = {
             "trials": checked_integer("tune: trials", self.trials, 1, MOST_TRIALS),
             "strategy": check_strategy(self.strategy),
             "start": check_start(self.start),

@@ -1,23 +1,46 @@
-"""What a session tunes, and where: the workload, the present device, how schedules look and under what they run."""
+"""What a session tunes, where, and which schedules it asks for.
+
+The workload, the present device, how schedules look and under what they run; a model and a strategy that ask for them,
+or a manifest of kernels that were built elsewhere.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 from anatune.arguments import checked_integer
 from anatune.core.accuracy import STANDARD
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.cpu.cold import check_cold
 from anatune.measure.cuda.runner import check_l2
+from anatune.measure.devices import measurer_of
+from anatune.measure.place import MakeMeasurer
+from anatune.model.bound import TimeBound, time_bound
 from anatune.records.schema import Session
-from anatune.templates import Template, joined_templates, template_of, templates_of, tuning_template
-from anatune.tuning.manifest import Manifest, read_manifest
-from anatune.tuning.places.place import Place
+from anatune.search.base import Strategy, make_strategy
+from anatune.search.shared import Member, SharedStrategy
+from anatune.templates import (
+    Template,
+    joined_templates,
+    make_model,
+    template_named,
+    template_of,
+    templates_of,
+    tuning_template,
+)
+from anatune.templates.base.model import Model
+from anatune.templates.cpu.microkernels import constant_tensors
+from anatune.tuning.manifest import Manifest, ManifestStrategy, read_manifest
+from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["Target", "target_of"]
+__all__ = ["Source", "Target", "source_of_manifest", "source_of_model", "target_of"]
 
 
 class Target(NamedTuple):
@@ -42,20 +65,20 @@ class Target(NamedTuple):
     """
 
     workload: Workload
-    hardware: CpuSpec | GpuSpec
+    hardware: HardwareSpec
     templates: tuple[Template, ...]
     accuracy: str
     threads: int
     conditions: dict[str, str]
-    device: dict[str, Any]
+    device: DeviceChoice
     manifest: Manifest | None
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> dict[str, object]:
         """Which schedules are candidates, as sessions record it: sessions that differ in it are not resumed."""
         return {"templates": [template.name for template in self.templates], "accuracy": self.accuracy}
 
-    def asked_of(self, session: Session) -> dict[str, Any]:
+    def asked_of(self, session: Session) -> dict[str, object]:
         """Return the same of a recorded session; older ones had one template, and standard arithmetic."""
         default = str(session.settings.get("template", templates_of(self.hardware)[0].name))
         return {
@@ -64,7 +87,7 @@ class Target(NamedTuple):
         }
 
 
-def target_of(workload: Workload, hw: CpuSpec | GpuSpec, settings: TuningSettings, place: Place) -> Target:
+def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, place: Place) -> Target:
     """Return the target of a session, checked against the devices of its place.
 
     Raises
@@ -76,7 +99,7 @@ def target_of(workload: Workload, hw: CpuSpec | GpuSpec, settings: TuningSetting
     """
     templates: tuple[Template, ...]
     manifest = None if settings.manifest is None else _fitting(read_manifest(settings.manifest), workload, hw)
-    if isinstance(hw, GpuSpec):
+    if hw.kind == "gpu":
         if settings.cold is not None:
             raise SpaceError(f"tune: cold is for CPUs, and {hw.name} is none; name l2")
         named = settings.template if manifest is None else manifest.template
@@ -84,7 +107,7 @@ def target_of(workload: Workload, hw: CpuSpec | GpuSpec, settings: TuningSetting
         if not named and settings.start != "paper":
             templates += joined_templates(workload, hw, settings.accuracy)[1:]
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
-        device: dict[str, Any] = {
+        device: DeviceChoice = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),
             "backend": settings.backend,
         }
@@ -108,7 +131,7 @@ def _of_gpus(settings: TuningSettings) -> str:
     return next((name for name, values in unset.items() if getattr(settings, name) not in values), "")
 
 
-def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> Manifest:
+def _fitting(manifest: Manifest, workload: Workload, hw: HardwareSpec) -> Manifest:
     """Return the manifest if it is of this workload and kind of GPU."""
     if manifest.workload != workload:
         raise SpaceError(
@@ -121,3 +144,127 @@ def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> M
             f"for {hw.name}; build them with --hw {hw.name}"
         )
     return manifest
+
+
+# ---- where schedules come from ---------------------------------------------------------------------------------
+
+_RANKED = 16
+"""Points of the ranking that strategies start from."""
+
+
+class Source(NamedTuple):
+    """What a session asks.
+
+    Attributes
+    ----------
+    strategy : Strategy
+        Who proposes schedules.
+    first : Schedule
+        The plan's own first choice.
+    hardware : CpuSpec or GpuSpec
+        Of the schedules.
+    predicted : callable
+        Schedule -> the model's time, s, or None.
+    program_key : callable
+        Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
+    measurer : callable
+        Makes the measurer.
+    bound : TimeBound
+        Time that no schedule undercuts.
+    correction : str or None
+        Name of the learned correction of the model's times.
+    """
+
+    strategy: Strategy
+    first: Schedule
+    hardware: HardwareSpec
+    predicted: Callable[[Schedule], float | None]
+    program_key: Callable[[Schedule], Hashable]
+    measurer: MakeMeasurer
+    bound: TimeBound
+    correction: str | None = None
+
+
+def source_of_model(target: Target, strategy: str, seed: int, start: str = "model") -> Source:
+    """Rank and start a strategy; of several templates one for each, which share the trials.
+
+    Raises
+    ------
+    SpaceError
+        No schedule is legal; the template does not apply.
+    """
+    here = target.hardware.with_threads(target.threads)
+    members: dict[str, Member] = {}
+    corrected_by = None
+    for template in target.templates:
+        model, name = _model(target, template.name, here)
+        corrected_by = corrected_by or name
+        ranked = model.rank(_RANKED).points
+        if len(ranked):
+            # CPUs: the default strategy is made for CpuModel, and learns of its errors from the first trial on; a
+            # saved correction says where it starts.
+            walked = model.plain if here.kind == "cpu" else model
+            walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=ranked)
+            members[template.name] = Member(model, walker, ranked)
+    if not members:
+        raise SpaceError(
+            f"{target.workload.describe()} on {here.name}: no schedule is legal; "
+            f"`anatune plan` says which limits are in the way"
+        )
+
+    def predicted(schedule: Schedule) -> float | None:
+        model = members[schedule.template].model
+        seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
+        return seconds if math.isfinite(seconds) else None
+
+    best, *others = members.values()
+    made = SharedStrategy(tuple(members.values())) if others else best.strategy
+    # The default's where they are equal, as in a plan.
+    chosen = min(members.values(), key=lambda member: float(member.model.times(member.ranked[:1])[0][0]))
+    first = chosen.model.space.schedule_of(chosen.ranked[0])
+    bound = _bound(target, here, [member.model for member in members.values()])
+    measurer = measurer_of(target.hardware)
+    return Source(made, first, here, predicted, _program, measurer, bound, corrected_by)
+
+
+def _bound(target: Target, here: HardwareSpec, models: Sequence[Model]) -> TimeBound:
+    """Return the bound of schedules of several models, timed under the target's conditions."""
+    fewest: dict[bool, float] = {}
+    for model in models:
+        on = template_named(model.space.template).tensor_cores
+        fewest[on] = min(fewest.get(on, math.inf), model.plain.least_flop)
+    conditions = {name: target.conditions.get(name) for name in ("l2", "cold")}
+    constants = constant_tensors(target.workload) if conditions["cold"] else ()
+    return time_bound(target.workload, here, fewest, **conditions, constants=constants)
+
+
+def _model(target: Target, template: str, here: HardwareSpec) -> tuple[Model, str | None]:
+    """Return the model of a template, and the name of the correction in it."""
+    from anatune.model.learned.corrections import corrected, find_correction
+
+    model: Model = make_model(target.workload, here, template, target.accuracy)
+    saved = find_correction(here, template)
+    return corrected(model, saved), None if saved is None else saved.card.name
+
+
+def _program(schedule: Schedule) -> Hashable:
+    """Return the key of a schedule's program; no two templates have one in common."""
+    return schedule.template, template_named(schedule.template).program_key(schedule)
+
+
+def source_of_manifest(target: Target, manifest: Manifest) -> Source:
+    """Go through a manifest in its order; no model is needed."""
+    from anatune.measure.cuda.measurer import ManifestMeasurer
+
+    on = template_named(manifest.template).tensor_cores
+    schedules, predictions = manifest.schedules(), manifest.predictions()
+    measurer = functools.partial(ManifestMeasurer, built=manifest.built(), reference=manifest.reference)
+    return Source(
+        ManifestStrategy(schedules),
+        schedules[0],
+        manifest.hardware,
+        lambda schedule: predictions.get(schedule.key),
+        lambda schedule: schedule.key,
+        measurer,
+        time_bound(manifest.workload, target.hardware, {on: manifest.workload.flop}, l2=target.conditions.get("l2")),
+    )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from anatune.arguments import shown
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
 from anatune.measure.boards.asking import ask_board
@@ -21,7 +19,7 @@ from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.memory import check_memory
 from anatune.tuning.machine import choose_threads
 from anatune.tuning.manifest import Manifest
-from anatune.tuning.places.place import Place
+from anatune.tuning.places.place import DeviceChoice, Place
 
 __all__ = ["BoardPlace"]
 
@@ -56,13 +54,13 @@ class BoardPlace(Place):
             self._found = ask_board(self._tracker, self._key)
         return self._found
 
-    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+    def hardware(self, named: HardwareLike) -> HardwareSpec:
         """Return the spec that is meant; "host" is the board's, as it was detected."""
         return self._board.hardware if named == "host" else named_hardware(named)
 
-    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+    def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
         """Return `hardware` if it describes the boards."""
-        if not isinstance(hardware, CpuSpec):
+        if hardware.kind != "cpu":
             raise DeviceError(f"{hardware.name} is no CPU, and only CPUs of boards are measured; use --hw host")
         board = self._board
         if why := other_device(hardware, board.hardware):
@@ -72,11 +70,11 @@ class BoardPlace(Place):
             )
         return hardware
 
-    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
         """Return the threads that kernels run with: by default all cores of the board that its server may use."""
         return choose_threads(hardware, asked, self._board.environment.cores)
 
-    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+    def check_fits(self, workload: Workload, hardware: HardwareSpec) -> None:
         """Raise an error if no kernel can be generated, checked in this machine's free memory, or run in theirs."""
         super().check_fits(workload, hardware)
         check_memory(workload, checked=True)
@@ -95,6 +93,6 @@ class BoardPlace(Place):
             BoardMeasurer, tracker=self._tracker, key=self._key, device=board.hardware, boards=board.boards
         )
 
-    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
         """Return what records say of the place: the key, and how many boards there were."""
         return {"boards": shown(self._key), "num_boards": self._board.boards}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 from anatune.arguments import shown
 from anatune.core.hardware.alike import difference
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.cluster.messages import WorkerDescription
@@ -21,7 +21,7 @@ from anatune.measure.place import MakeMeasurer
 from anatune.tuning.machine import choose_threads
 from anatune.tuning.manifest import Manifest
 from anatune.tuning.places.local import LocalPlace
-from anatune.tuning.places.place import Place
+from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
 __all__ = ["ClusterPlace", "ExecutorPlace", "cluster_place"]
@@ -87,7 +87,7 @@ class ClusterPlace(Place):
         self._fleet: Callable[[str], DaskFleet] = functools.partial(DaskFleet, client)
         self._missed: set[str] = set()  # kinds of devices that were waited for in vain: once is enough
 
-    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+    def hardware(self, named: HardwareLike) -> HardwareSpec:
         """Return the spec that is meant: "host" and "host_gpu" are the devices of the workers."""
         kind = {"host": "cpu", "host_gpu": "gpu"}.get(str(named).lower()) if isinstance(named, str) else None
         if kind is None:
@@ -106,7 +106,7 @@ class ClusterPlace(Place):
         assert device is not None
         return device
 
-    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+    def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
         """Return `hardware` if a worker has it; others are refused by the measurer, one by one."""
         devices = [worker.device for worker in self._descriptions(hardware.kind) if worker.device is not None]
         if not devices:
@@ -121,7 +121,7 @@ class ClusterPlace(Place):
             )
         return hardware
 
-    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
         """Return the threads that kernels run with: by default as many as every worker with the device can use."""
         usable = [
             worker.environment.cores
@@ -137,7 +137,7 @@ class ClusterPlace(Place):
 
         return functools.partial(ClusterMeasurer, connect=self._fleet, wait_s=self._wait_s)
 
-    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
         """Return what records have to say of the place: trials name their workers, with their environments."""
         return {"measured": "cluster"}
 
@@ -213,7 +213,7 @@ class ExecutorPlace(LocalPlace):
         """Return what makes a measurer whose builds are the executor's."""
         from anatune.measure.cluster.executor_fleet import ExecutorMeasurer
 
-        def made(workload: Workload, hardware: CpuSpec | GpuSpec, **more: Any) -> ExecutorMeasurer:
+        def made(workload: Workload, hardware: HardwareSpec, **more: Any) -> ExecutorMeasurer:
             where: dict[str, Any] = {name: more.pop(name) for name in ("device", "backend") if name in more}
             return ExecutorMeasurer(workload, hardware, executor=self._executor, where=where, **more)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.measure.cuda.detect import device_counter
 from anatune.measure.energy import EnergyCounter, cpu_counter
@@ -15,18 +12,18 @@ from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.memory import check_runs_here
 from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
 from anatune.tuning.manifest import Manifest
-from anatune.tuning.places.place import Place
+from anatune.tuning.places.place import DeviceChoice, Place
 
 __all__ = ["LocalPlace", "energy_counters"]
 
 
-def energy_counters(device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
+def energy_counters(device: DeviceChoice) -> tuple[EnergyCounter, ...]:
     """Return what counts the energy of a session on this machine: of its processors, and of the GPU that measures.
 
     Parameters
     ----------
-    device : mapping
-        As for `LocalPlace.check`; empty on CPUs.
+    device : DeviceChoice
+        Which GPU.
     """
     counters = [cpu_counter(), device_counter(**device) if device else None]
     return tuple(counter for counter in counters if counter is not None)
@@ -46,21 +43,21 @@ class LocalPlace(Place):
     def __init__(self, host: HardwareSpec | None = None) -> None:
         self._host = host
 
-    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+    def hardware(self, named: HardwareLike) -> HardwareSpec:
         """Return the spec that is meant."""
         return named_hardware(named)
 
-    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+    def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
         """Return `hardware` if it describes the device that is here."""
-        if isinstance(hardware, GpuSpec):
+        if hardware.kind == "gpu":
             return check_gpu(hardware, self._host, **device, built=built)
         return check_cpu(hardware, self._host)
 
-    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
         """Return the threads that kernels run with."""
         return choose_threads(hardware, asked)
 
-    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+    def check_fits(self, workload: Workload, hardware: HardwareSpec) -> None:
         """Raise an error if no kernel can be generated, or checked in the memory that is free."""
         check_runs_here(workload, hardware)
 
@@ -68,7 +65,7 @@ class LocalPlace(Place):
         """Return `make`."""
         return make
 
-    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
         """Return what a GPU's records have to say beside the environment; nothing on CPUs."""
         if not device:
             return {}

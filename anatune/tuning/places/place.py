@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 from anatune.core.generation import check_generation
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.place import MakeMeasurer
 from anatune.tuning.manifest import Manifest
 
-__all__ = ["Place"]
+__all__ = ["DeviceChoice", "Place"]
+
+
+class DeviceChoice(TypedDict, total=False):
+    """Which of several GPUs, through what, as `tune` takes them; empty on CPUs."""
+
+    device: int
+    backend: str | None
 
 
 class Place(ABC):
@@ -29,7 +35,7 @@ class Place(ABC):
     is_here = False
 
     @abstractmethod
-    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+    def hardware(self, named: HardwareLike) -> HardwareSpec:
         """Return the spec that is meant; "host" and "host_gpu" are the devices of the place.
 
         Raises
@@ -39,13 +45,13 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+    def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
         """Return `hardware` if it describes the devices of the place.
 
         Parameters
         ----------
-        device : mapping
-            GPUs: number of the "device" and "backend".
+        device : DeviceChoice
+            Which GPU.
         built : bool
             Whether the kernels are built already, for the advice.
 
@@ -56,7 +62,7 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
         """Return the threads that kernels run with; 1 on GPUs.
 
         Raises
@@ -65,7 +71,7 @@ class Place(ABC):
             There are not so many.
         """
 
-    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+    def check_fits(self, workload: Workload, hardware: HardwareSpec) -> None:
         """Raise an error if no kernel of the workload can be generated, or checked in the memory that is known.
 
         Raises
@@ -80,7 +86,7 @@ class Place(ABC):
         """Return what makes the measurer, given what would make it on this machine."""
 
     @abstractmethod
-    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
         """Return what records have to say of the place beside environments."""
 
     def close(self) -> None:  # noqa: B027

@@ -20,8 +20,7 @@ from anatune.tuning import calibration as module
 from anatune.tuning.calibration import learn_from_nests
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
-from anatune.tuning.source import source_of_model
-from anatune.tuning.target import target_of
+from anatune.tuning.target import source_of_model, target_of
 
 
 @pytest.fixture(scope="module")

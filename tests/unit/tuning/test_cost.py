@@ -10,7 +10,7 @@ from anatune.measure.run.cores import CorePlan
 from anatune.measure.run.timing import CPU_PROTOCOL
 from anatune.model.bound import TimeBound
 from anatune.report.tuning import cost_text
-from anatune.tuning.cost import SessionCost, estimate_session, run_seconds, seconds_a_trial, session_cost
+from anatune.tuning.cost import Measuring, SessionCost, estimate_session, run_seconds, seconds_a_trial, session_cost
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, ran
 
 TURNS = CorePlan((0,), (0,), 1, False)
@@ -22,10 +22,12 @@ COST = SessionCost(
 )
 
 
-def estimate(trials=64, predicted_s=1.31e-3, cores=TURNS, **more):
-    return estimate_session(
-        trials, WORKLOAD, HOST, predicted_s, BOUND, cores=cores, protocol=CPU_PROTOCOL, **more
-    )  # fmt: skip
+def measuring(cores=TURNS, **more):
+    return Measuring(WORKLOAD, HOST, CPU_PROTOCOL, cores, **more)
+
+
+def estimate(trials=64, predicted_s=1.31e-3, cores=TURNS, is_built=False, **more):
+    return estimate_session(measuring(cores, is_built=is_built), trials, predicted_s, BOUND, **more)
 
 
 def test_a_trial_by_hand():
@@ -94,11 +96,11 @@ def test_in_words():
 def test_what_a_session_leaves():
     trials = [msgspec.structs.replace(ran(1e-3), build_s=0.4, run_s=0.2)] * 6
     parts = {"start_s": 3.0, "measure_s": 7.2, "compare_s": 1.0, "estimated_s": 10.0}
-    cost = session_cost(trials, WORKLOAD, cores=TURNS, protocol=CPU_PROTOCOL, **parts)
+    cost = session_cost(measuring(), trials, **parts)
     assert (cost.trials, cost.build_s, cost.pace) == (6, pytest.approx(0.4), pytest.approx(2.0))
     assert cost.run_ratio == pytest.approx(0.2 / run_seconds(1e-3, WORKLOAD, CPU_PROTOCOL))
     assert cost.total_s == pytest.approx(11.2)
     again = estimate(6, predicted_s=0.8e-3, earlier=[cost])
     assert again.seconds == pytest.approx(11.2)
-    assert session_cost(trials[:3], WORKLOAD, cores=TURNS, protocol=CPU_PROTOCOL, **parts) is None
-    assert session_cost([failed()] * 9, WORKLOAD, cores=TURNS, protocol=CPU_PROTOCOL, **parts) is None
+    assert session_cost(measuring(), trials[:3], **parts) is None
+    assert session_cost(measuring(), [failed()] * 9, **parts) is None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.tuning.comparison import compare_contenders, rank_trials
+from anatune.tuning.ending import compare_contenders, rank_trials
 from tests.unit.records.making import schedule
 from tests.unit.tuning.fakes import session
 

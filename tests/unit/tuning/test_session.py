@@ -19,10 +19,11 @@ from anatune.records.store import RecordStore
 from anatune.search.base import make_strategy
 from anatune.templates.cpu.program.nest import program_key
 from anatune.templates.cpu.program.program import program_of
-from anatune.tuning.comparison import rank_trials
+from anatune.tuning.ending import rank_trials
 from anatune.tuning.result import TuningInterrupted
-from anatune.tuning.session import StandIns, TuningSession, tune
+from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
+from anatune.tuning.tune import tune
 from tests.naive_gpu import gpu
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, session
 

@@ -18,8 +18,7 @@ from anatune.report.devices import family_lines
 from anatune.templates import make_model
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
-from anatune.tuning.source import source_of_model
-from anatune.tuning.target import target_of
+from anatune.tuning.target import source_of_model, target_of
 from anatune.tuning.training import families_of, judge, train
 
 OPTIONS = ResidualOptions(num_trees=60, num_leaves=7, num_members=1)

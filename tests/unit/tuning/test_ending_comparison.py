@@ -4,7 +4,7 @@ import random
 
 import anatune
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.tuning.comparison import Standing, rank_trials
+from anatune.tuning.ending import Standing, rank_trials
 
 SCHEDULE = anatune.plan(anatune.matmul(16, 16, 16), anatune.hardware("xeon_gold_6230r"), top_k=1).best
 
