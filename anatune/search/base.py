@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import UnknownNameError
 from anatune.named import resolve
+from anatune.search.points import Integers
 from anatune.templates.base.model import Model
 
 __all__ = [
@@ -103,7 +101,7 @@ def make_strategy(
     *,
     seed: int = 0,
     start: str = "model",
-    ranked: NDArray[np.int64] | None = None,
+    ranked: Integers | None = None,
 ) -> Strategy:
     """Return a new strategy.
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.search.knobs import Knobs
-from anatune.search.points import distinct
+from anatune.search.points import Floats, Integers, distinct
 
 __all__ = ["first_population", "mutate", "roulette", "single_point_crossover"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _DRAWN = 20
 """Random points for each one that is kept, where the model chooses the first population."""

@@ -16,17 +16,14 @@ from functools import lru_cache, singledispatch
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from anatune.search.points import Booleans, Floats, Integers
 from anatune.templates.base.model import Model
 from anatune.templates.base.space import Part
 from anatune.templates.cpu.space import ORDER_LEVELS
 
 __all__ = ["Knobs", "knobs_of"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
 
 _MOST_NEIGHBOURS = 4096
 """Neighbours of one distance that are listed; of more, a sample."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anatune.search.points import occurrence
+from anatune.search.points import Floats, Integers, occurrence
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.space import CpuSpace
 
 __all__ = ["Moves", "first_pool"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _SAMPLES = 40_000
 _ROUNDS = 12
@@ -132,19 +129,17 @@ class Moves:
 
     def kernel_ids(self, coordinates: Integers) -> Integers:
         """Return a number for each row that is equal where the microkernel and the packed tensors are."""
-        ids = np.zeros(len(coordinates), dtype=np.int64)
-        for a in range(self._num_axes):
-            ids = ids * len(self._same_kernel[a]) + self._class_of[a][coordinates[:, a]]
-        return self._with_packs(ids, coordinates)
+        return self._ids(self._class_of, coordinates)
 
     def tile_ids(self, coordinates: Integers) -> Integers:
         """Return a number for each row that is equal where the register tile and the packed tensors are."""
-        ids = np.zeros(len(coordinates), dtype=np.int64)
-        for a in range(self._num_axes):
-            ids = ids * (int(self._tile_of[a].max()) + 1) + self._tile_of[a][coordinates[:, a]]
-        return self._with_packs(ids, coordinates)
+        return self._ids(self._tile_of, coordinates)
 
-    def _with_packs(self, ids: Integers, coordinates: Integers) -> Integers:
+    def _ids(self, classes: list[Integers], coordinates: Integers) -> Integers:
+        """Return a number for each row that is equal where the classes of its tilings and the packed tensors are."""
+        ids = np.zeros(len(coordinates), dtype=np.int64)
+        for axis, class_of in enumerate(classes):
+            ids = ids * (int(class_of.max()) + 1) + class_of[coordinates[:, axis]]
         packs = len(self.space.packable)
         for place in range(len(self.space.radices) - 1 - packs, len(self.space.radices) - 1):
             ids = ids * 2 + coordinates[:, place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,11 @@ from anatune.core.trial import Trial
 from anatune.errors import SpaceError
 from anatune.templates.base.model import Model
 
-__all__ = ["Seen", "distinct", "legal_point", "occurrence"]
+__all__ = ["Booleans", "Floats", "Integers", "Seen", "distinct", "legal_point", "occurrence"]
 
-Integers = NDArray[np.int64]
+Integers: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Booleans: TypeAlias = NDArray[np.bool_]
 
 
 def legal_point(model: Model, schedule: Schedule) -> Integers | None:

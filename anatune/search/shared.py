@@ -12,13 +12,10 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import Strategy
-from anatune.search.points import legal_point
+from anatune.search.points import Integers, legal_point
 from anatune.templates.base.model import Model
 
 __all__ = ["Member", "SharedStrategy"]
@@ -38,7 +35,7 @@ class Member(NamedTuple):
 
     model: Model
     strategy: Strategy
-    ranked: NDArray[np.int64]
+    ranked: Integers
 
 
 class SharedStrategy:

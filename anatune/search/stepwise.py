@@ -20,17 +20,15 @@ from collections.abc import Generator, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.search.knobs import knobs_of
-from anatune.search.points import legal_point
+from anatune.search.points import Integers, legal_point
 from anatune.search.strategy import SpaceStrategy
 
 __all__ = ["MISSING", "Answer", "StepwiseStrategy", "Walk"]
 
-Integers = NDArray[np.int64]
 
 _DRAWS = 40
 """Draws without a new program after which the space counts as used up."""

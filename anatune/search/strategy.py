@@ -9,16 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.points import Seen
+from anatune.search.points import Integers, Seen
 from anatune.templates.base.model import Model
 
 __all__ = ["SequenceStrategy", "SpaceStrategy"]
 
-Integers = NDArray[np.int64]
 
 _NUM_RANKED = 16
 

@@ -11,20 +11,17 @@ choices : packed tensors; the innermost loop of each level; whether the outer lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from anatune.search.points import Floats, Integers
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.space import ORDER_LEVELS
 from anatune.templates.cpu.times.columns import CpuCol
 
 __all__ = ["Features", "Similarity", "features_of"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _PARTS = (
     CpuCol.FMA_S, CpuCol.LOAD_S, CpuCol.LATENCY_S, CpuCol.ISSUE_S, CpuCol.OVERHEAD_S, CpuCol.PACKING_S, CpuCol.L2_S,
@@ -40,20 +37,6 @@ class Features(NamedTuple):
     shares: Floats
     packs: Integers
     loops: Integers
-
-    @property
-    def size(self) -> int:
-        """Number of points."""
-        return len(self.kernel)
-
-    def joined(self, others: Sequence[Features]) -> Features:
-        """Return the points of this batch and then those of the others as one batch."""
-        return Features(*(np.concatenate(parts) for parts in zip(self, *others, strict=True)))
-
-    def row(self, at: int) -> Features:
-        """Return one point as a batch."""
-        one = slice(at, at + 1)
-        return Features(self.kernel[one], self.tiles[one], self.shares[one], self.packs[one], self.loops[one])
 
 
 class Similarity(NamedTuple):

@@ -10,37 +10,25 @@ Source: [RW] (Rasmussen, Williams: Gaussian Processes for Machine Learning) Alg.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-if TYPE_CHECKING:
-    from typing import Self
+from anatune.search.points import Floats
 
-__all__ = ["Batch", "Batched", "Covariance", "Kriging"]
-
-Floats = NDArray[np.float64]
+__all__ = ["Batch", "Covariance", "Kriging", "row_of"]
 
 
-class Batched(Protocol):
-    """Features of a batch of points."""
-
-    @property
-    def size(self) -> int:
-        """Number of points."""
-
-    def row(self, at: int) -> Self:
-        """Return one point as a batch."""
-
-    def joined(self, others: Sequence[Self]) -> Self:
-        """Return the points of this batch and then those of the others as one batch."""
+_F = TypeVar("_F", bound=NamedTuple)
+"""Features of a batch: arrays with a row a point."""
+_Given = TypeVar("_Given", bound=NamedTuple, contravariant=True)
 
 
-_F = TypeVar("_F", bound=Batched)
-_Given = TypeVar("_Given", bound=Batched, contravariant=True)
+def row_of(batch: _F, at: int) -> _F:
+    """Return one point of a batch as a batch."""
+    return batch._make(part[at : at + 1] for part in batch)
 
 
 class Covariance(Protocol[_Given]):
@@ -75,7 +63,7 @@ class Batch(Generic[_F]):
 
     def __init__(self, features: _F, similarity: Covariance[_F]) -> None:
         self.features = features
-        size = features.size
+        size = len(features[0])
         self._similarity = similarity
         self._weights: Floats = np.empty((16, size))
         self._known = 0
@@ -139,7 +127,8 @@ class Kriging(Generic[_F]):
         if number == len(self._factor):
             self._factor = _doubled(self._factor)
             self._covariance = np.pad(self._covariance, ((0, number), (0, number)))
-        self._together = features if self._together is None else self._together.joined([features])
+        known = (features,) if self._together is None else (self._together, features)
+        self._together = features._make(map(np.concatenate, zip(*known, strict=True)))
         row = self.similarity.covariance(features, self._together)
         row[-1] += self.similarity.noise_std**2
         self._covariance[number, : number + 1] = self._covariance[: number + 1, number] = row

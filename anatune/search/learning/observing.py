@@ -13,23 +13,20 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
-from anatune.search.learning.kriging import Batch, Batched, Kriging
-from anatune.search.points import legal_point
+from anatune.search.learning.kriging import Batch, Kriging, row_of
+from anatune.search.points import Floats, Integers, legal_point
 from anatune.search.strategy import SpaceStrategy
 from anatune.templates.base.model import Model
 
 __all__ = ["Candidates", "ObservingStrategy"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-FeaturesT = TypeVar("FeaturesT", bound=Batched)
+FeaturesT = TypeVar("FeaturesT", bound=NamedTuple)
 
 _WIDTH = 64
 """Best candidates that are looked at first for one that is new."""
@@ -151,7 +148,11 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
             return
         if chosen is not None and chosen[0].points[chosen[1]].tobytes() == key:
             pool, at = chosen
-            log_time, features, program = pool.log_times[at], pool.batch.features.row(at), pool.program(self.model, at)
+            log_time, features, program = (
+                pool.log_times[at],
+                row_of(pool.batch.features, at),
+                pool.program(self.model, at),
+            )
         else:
             (log_time,), features = self._features(point[None, :])
             program = self.model.program_key(point)

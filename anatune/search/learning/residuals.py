@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.decoding import converted
 from anatune.search.learning.kriging import Batch, Kriging
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
+from anatune.search.points import Floats
 
 __all__ = ["Residuals"]
 
-Floats = NDArray[np.float64]
 
 _STD, _NOISE_STD, _LENGTH, _CLIP = 0.5, 0.3, 0.5, 1.5
 """Prior of log(measured / predicted): standard deviation, noise, length (see `scale_of`), and how far from the median

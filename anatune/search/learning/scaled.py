@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from anatune.search.points import Booleans, Floats
 
 __all__ = ["Scale", "Scaled", "SquaredExponential", "scale_of"]
-
-Floats = NDArray[np.float64]
 
 
 class Scaled(NamedTuple):
@@ -20,22 +18,6 @@ class Scaled(NamedTuple):
     values: Floats
     squares: Floats
     """Half of the squared length of each row."""
-
-    @property
-    def size(self) -> int:
-        """Number of points."""
-        return len(self.values)
-
-    def row(self, at: int) -> Scaled:
-        """Return one point as a batch."""
-        return Scaled(self.values[at : at + 1], self.squares[at : at + 1])
-
-    def joined(self, others: Sequence[Scaled]) -> Scaled:
-        """Return the points of this batch and then those of the others."""
-        return Scaled(
-            np.concatenate([self.values, *(other.values for other in others)]),
-            np.concatenate([self.squares, *(other.squares for other in others)]),
-        )
 
 
 class SquaredExponential(NamedTuple):
@@ -54,7 +36,7 @@ class SquaredExponential(NamedTuple):
 class Scale(NamedTuple):
     """Makes the features that vary comparable: less the mean, over the standard deviation of the first candidates."""
 
-    varies: NDArray[np.bool_]
+    varies: Booleans
     mean: Floats
     factor: Floats
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.model.learned.residual import import_lightgbm
 from anatune.search.knobs import Knobs
+from anatune.search.points import Floats, Integers
 from anatune.search.stepwise import Answer
 from anatune.templates.gpu.model import FEATURES
 
 __all__ = ["Surrogate", "TreeFeatures"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 TreeFeatures = Literal["analytical", "program", "all"]
 """What the trees see of a point, see `Surrogate`."""
 

@@ -11,19 +11,16 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.errors import MissingDependencyError
 from anatune.requirements import pip_line
 from anatune.search.heredity import first_population
 from anatune.search.learning.surrogate import Surrogate
-from anatune.search.points import distinct
+from anatune.search.points import Floats, Integers, distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
 __all__ = ["BayesStrategy"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _LENGTHS = (0.1, 0.3, 1.0)
 """Lengths of the covariance (share of a gene's range) that the likelihood chooses from, once a round."""

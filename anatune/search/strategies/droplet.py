@@ -9,14 +9,13 @@ import math
 from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr
 
+from anatune.search.points import Integers
 from anatune.search.stepwise import MISSING, Answer, StepwiseStrategy, Walk
 
 __all__ = ["DropletStrategy", "is_faster"]
 
-Integers = NDArray[np.int64]
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 

@@ -6,16 +6,14 @@ Source: [NoSE] Sec. III-B; settings of Sec. V-D.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
+from anatune.search.points import Floats, Integers
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
 __all__ = ["EvolutionStrategy", "weighted_neighbours"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _TRIES = 20
 """Times that children are made again where too few of them are legal and new."""

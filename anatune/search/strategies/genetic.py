@@ -6,17 +6,13 @@ Source: [Ansor] Sec. 5; settings of its code (apache/tvm v0.8, auto_scheduler Sk
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
 from anatune.search.learning.surrogate import Surrogate, TreeFeatures
-from anatune.search.points import distinct
+from anatune.search.points import Floats, Integers, distinct
 from anatune.search.stepwise import StepwiseStrategy, Walk
 
 __all__ = ["GeneticStrategy"]
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class GeneticStrategy(StepwiseStrategy):

@@ -9,15 +9,13 @@ import itertools
 from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.search.learning.surrogate import Surrogate, TreeFeatures
-from anatune.search.points import distinct
+from anatune.search.points import Integers, distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
 __all__ = ["GradientStrategy"]
 
-Integers = NDArray[np.int64]
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 

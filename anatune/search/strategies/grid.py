@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anatune.search.points import Seen
+from anatune.search.points import Integers, Seen
 from anatune.search.strategy import SequenceStrategy
 
 __all__ = ["GridStrategy"]
@@ -26,7 +25,7 @@ class GridStrategy(SequenceStrategy):
     spread evenly. The seed says how many points are left for the end.
     """
 
-    def sequence(self) -> Iterator[NDArray[np.int64]]:
+    def sequence(self) -> Iterator[Integers]:
         """Yield the legal points of different programs."""
         size = int(self.space.size)
         step = max(1, int(size * _GOLDEN))

@@ -10,20 +10,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
+from anatune.search.points import Floats, Integers
 from anatune.search.strategies.ranked import ModelStrategy
 from anatune.templates import template_named
 from anatune.templates.base.model import Model
 
 __all__ = ["LearnedStrategy", "model_strategy"]
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class LearnedStrategy(ObservingStrategy[Scaled]):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anatune.search.points import Seen
+from anatune.search.points import Integers, Seen
 from anatune.search.strategy import SequenceStrategy
 
 __all__ = ["RandomStrategy"]
@@ -22,7 +21,7 @@ _BARREN = 20
 class RandomStrategy(SequenceStrategy):
     """Legal points drawn uniformly, each program once; deterministic for a seed."""
 
-    def sequence(self) -> Iterator[NDArray[np.int64]]:
+    def sequence(self) -> Iterator[Integers]:
         """Yield the points: a shuffle of a small space, draws from a large one."""
         space = self.space
         if space.size <= _LISTED:

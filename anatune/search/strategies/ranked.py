@@ -8,18 +8,16 @@ tiles, packing and by what binds them.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.search.learning.features import Features, Similarity, features_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
 from anatune.search.neighbours import Moves, first_pool
+from anatune.search.points import Floats, Integers
 from anatune.templates.cpu.model.model import CpuModel
 
 __all__ = ["ModelStrategy"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _KERNEL = Similarity()
 

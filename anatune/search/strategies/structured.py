@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anatune.search.points import Seen, occurrence
+from anatune.search.points import Floats, Integers, Seen, occurrence
 from anatune.search.strategy import SequenceStrategy
 
 __all__ = ["StructuredStrategy"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _CHUNK = 2048
 _BARREN = 12
@@ -43,7 +40,7 @@ class StructuredStrategy(SequenceStrategy):
     choices = 16
     """Tilings that are drawn for each question, of which the best predicted is asked; as published: one."""
 
-    def sequence(self) -> Iterator[NDArray[np.int64]]:
+    def sequence(self) -> Iterator[Integers]:
         """Yield the points."""
         met = Seen(self.model)
         if not self.as_published:

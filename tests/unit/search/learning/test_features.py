@@ -7,6 +7,7 @@ import numpy as np
 import anatune
 from anatune.api import model
 from anatune.search.learning.features import Similarity, features_of
+from anatune.search.learning.kriging import row_of
 
 CPU = anatune.hardware("xeon_gold_6230r")
 MODEL = model(anatune.matmul(96, 128, 64), CPU)
@@ -49,7 +50,7 @@ def test_covariance():
 def test_covariance_is_positive_definite():
     similarity = Similarity()
     _, many = features_of(MODEL, SPACE.sample_points(60, 5))
-    matrix = np.array([similarity.covariance(many.row(at), many) for at in range(60)])
+    matrix = np.array([similarity.covariance(row_of(many, at), many) for at in range(60)])
     assert np.allclose(matrix, matrix.T)
     assert np.linalg.eigvalsh(matrix).min() > -1e-9
 
