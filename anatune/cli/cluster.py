@@ -10,15 +10,11 @@ import typer
 
 from anatune.cli.options import AsJson, Backend, Tls
 from anatune.cli.output import UsageError, line_width, note, print_json, print_lines, print_text, refuse_given
+from anatune.cli.panels import subcommands
 
 __all__ = ["app", "worker"]
 
-app = typer.Typer(
-    help="Machines that tune together (Dask): make certificates, run a scheduler, see who is there.",
-    no_args_is_help=False,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = subcommands("Machines that tune together (Dask): make certificates, run a scheduler, see who is there.")
 
 
 @app.command("certificates")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -15,6 +15,8 @@ from anatune.cli.options import (
     Device,
     Elsewhere,
     Html,
+    Keywords,
+    Parsed,
     Patience,
     StopAt,
     Threads,
@@ -58,7 +60,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: StopAt = None
     patience: Patience = None
     records: Annotated[
-        Any,
+        Parsed,
         records_option(
             f"The record file; what it has is not measured again.  [default: {DEFAULT_RECORDS} with --trials]",
             show_default=False,
@@ -76,7 +78,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> Keywords:
         """Return what `anatune.compile` takes of it by the same name."""
         names = ("threads", "accuracy", "trials", "time_limit_s", "stop_at", "patience", "resume", "check")
         return {name: getattr(self, name) for name in names}

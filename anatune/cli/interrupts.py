@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from anatune.files import remove_scratch
 
@@ -120,7 +120,7 @@ class Interrupts:
         except Exception:  # noqa: BLE001  whatever it is, the process ends now
             return "interrupted"
 
-    def _unraisable(self, what: Any) -> None:
+    def _unraisable(self, what: sys.UnraisableHookArgs) -> None:
         """Say nothing of a KeyboardInterrupt that a destructor or a callback swallowed: the process ends anyway."""
         if not (isinstance(what.exc_value, KeyboardInterrupt) or self._came.is_set()):
             sys.__unraisablehook__(what)

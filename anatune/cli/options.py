@@ -7,10 +7,11 @@ import inspect
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import msgspec
 import typer
+from typer.models import OptionInfo
 
 from anatune.arguments import MOST_SECONDS, MOST_TRIALS
 from anatune.cli.completion import device_names, template_names
@@ -18,19 +19,21 @@ from anatune.cli.output import UsageError
 from anatune.errors import RecordError
 
 if TYPE_CHECKING:
-    from anatune.core.hardware.spec import CpuSpec, GpuSpec
-    from anatune.records.place import ServerAddress
+    from anatune.core.hardware.spec import HardwareSpec
+    from anatune.records.place import RecordPlace
 
 DEFAULT_RECORDS = Path("tuning.sqlite")
 """The record file where none is named."""
 
 _LEAST_SECONDS = 1e-6
 
-RECORDS = "FILE|URL"
-"""A file, or postgresql://USER@HOST:PORT/DATABASE."""
+Parsed: TypeAlias = Any
+"""The value of an option that a parser of its own reads: typer takes no other type for it."""
+Keywords: TypeAlias = dict[str, Any]
+"""Of a call of the library."""
 
 
-def checked_place(word: str | Path) -> Path | ServerAddress:
+def checked_place(word: str | Path) -> RecordPlace:
     """Return the place of records that a word names; what is none is not repeated: it may hold a password."""
     from anatune.records.place import record_place
 
@@ -86,12 +89,15 @@ Threads = Annotated[
 ]
 
 
-def records_option(help: str, **more: Any) -> Any:
+def records_option(help: str, *, show_default: bool = True) -> OptionInfo:
     """Return the option ``--records`` of a command; its value is a `RecordPlace`, which is printed without password."""
-    return typer.Option("--records", metavar=RECORDS, parser=checked_place, help=help, **more)
+    option: OptionInfo = typer.Option(
+        "--records", metavar="FILE|URL", parser=checked_place, help=help, show_default=show_default
+    )
+    return option
 
 
-RecordFile = Annotated[Any, records_option("The record file or server.")]
+RecordFile = Annotated[Parsed, records_option("The record file or server.")]
 Tls = Annotated[
     Path | None,
     typer.Option(
@@ -156,7 +162,7 @@ def _stop_at(text: str) -> float:
 
 
 StopAt = Annotated[
-    Any,
+    Parsed,
     typer.Option(
         "--stop-at",
         metavar="SHARE",
@@ -166,12 +172,15 @@ StopAt = Annotated[
 ]
 
 
-def seconds_option(help: str) -> Any:
+def seconds_option(help: str) -> OptionInfo:
     """Return the option ``--time-limit`` of a command, with what the limit means there."""
-    return typer.Option("--time-limit", metavar="SECONDS", min=_LEAST_SECONDS, max=MOST_SECONDS, help=help)
+    option: OptionInfo = typer.Option(
+        "--time-limit", metavar="SECONDS", min=_LEAST_SECONDS, max=MOST_SECONDS, help=help
+    )
+    return option
 
 
-def refuse_threads(threads: int | None, hardware: CpuSpec | GpuSpec) -> None:
+def refuse_threads(threads: int | None, hardware: HardwareSpec) -> None:
     """Raise UsageError if ``--threads`` is given for a GPU."""
     if threads is not None and hardware.most_threads is None:
         raise UsageError(f"--threads is for CPUs, and {hardware.name} is none; leave it out")
@@ -192,7 +201,7 @@ class Predicting(msgspec.Struct, frozen=True, kw_only=True):
         bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")
     ] = False
 
-    def hardware(self) -> CpuSpec | GpuSpec:
+    def hardware(self) -> HardwareSpec:
         """Return the device.
 
         Raises
@@ -208,7 +217,7 @@ class Predicting(msgspec.Struct, frozen=True, kw_only=True):
         refuse_threads(self.threads, hardware)
         return hardware
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> Keywords:
         """Return what calls of the library take besides, by their names."""
         correction = "none" if self.plain else self.correction or "auto"
         shared = {"template": self.template, "accuracy": self.accuracy, "threads": self.threads}
@@ -233,7 +242,7 @@ class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
         bool, typer.Option("--no-reuse", help="Do not begin with what the records have of this workload and device.")
     ] = False
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> Keywords:
         """Return who measures, by the names of the library's keywords.
 
         Raises
@@ -272,7 +281,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             )
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
+    def run(**given: object) -> None:
         for name, kind in structs.items():
             given[name] = kind(**{field: given.pop(field) for field in kind.__struct_fields__})
         command(**given)

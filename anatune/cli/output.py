@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -69,7 +69,7 @@ def print_data(text: str) -> None:
     typer.echo(printable(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text, nl=False)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Write one JSON value to stdout, on one line; all that is no sign as JSON's escapes, not only what has to be."""
     import json
 

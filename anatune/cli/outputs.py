@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anatune.cli.output import UsageError, note
 from anatune.errors import RecordError
@@ -76,7 +76,7 @@ def marked(archive: bytes) -> bytes:
     return stream.getvalue()
 
 
-def move_export(made: Path, folder: Path, name: str, manifest: dict[str, Any]) -> Path:
+def move_export(made: Path, folder: Path, name: str, manifest: dict[str, object]) -> Path:
     """Move the files of an export into a folder and write its manifest there; only an export of that name is replaced.
 
     Parameters

@@ -1,12 +1,13 @@
-"""Groups of options in the help of commands that have many: one table for all of them, shown as plain text."""
+"""Commands below others; groups of options in the help of those that have many, one table for all, as plain text."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
-__all__ = ["GROUPS", "Grouped"]
+__all__ = ["GROUPS", "Grouped", "subcommands"]
 
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
@@ -23,6 +24,11 @@ _GROUPS = {
 }
 GROUPS = {option: title for title, options in _GROUPS.items() for option in options.split()}
 """Option -> the heading that it stands under."""
+
+
+def subcommands(help: str) -> typer.Typer:
+    """Return what holds the commands below one, "hw", "records" or "cluster"."""
+    return typer.Typer(help=help, no_args_is_help=False, rich_markup_mode=None, add_completion=False)
 
 
 class Grouped(TyperCommand):

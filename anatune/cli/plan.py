@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -11,6 +11,8 @@ import typer
 from anatune.cli.options import (
     AsJson,
     Html,
+    Keywords,
+    Parsed,
     Predicting,
     records_option,
     seconds_option,
@@ -24,7 +26,7 @@ from anatune.cli.workload import Words, WorkloadOptions
 from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
-    from anatune.core.hardware.spec import CpuSpec, GpuSpec
+    from anatune.core.hardware.spec import HardwareSpec
     from anatune.core.workload.ranges import RangedWorkload
     from anatune.model.plan import Plan
 
@@ -60,7 +62,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     records: Annotated[
-        Any, records_option("Show the best that this record file or server has of the same, beside the plan.")
+        Parsed, records_option("Show the best that this record file or server has of the same, beside the plan.")
     ] = None
     as_json: AsJson = False
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False
@@ -106,7 +108,7 @@ class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
                     "1..512x768x768"
                 )
 
-    def keywords(self, num_extents: int) -> dict[str, Any]:
+    def keywords(self, num_extents: int) -> Keywords:
         """Return what `anatune.plan_range` takes of it, for a range of so many extents."""
         loss = None if self.loss is None else share_of("--loss", self.loss)
         if loss is not None and (self.kernels is not None or self.mean):
@@ -208,11 +210,7 @@ def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
 
 
 def _plan_ranged(
-    workload: RangedWorkload,
-    hardware: GpuSpec | CpuSpec,
-    asked: PlanOptions,
-    ranges: RangeOptions,
-    predicting: Predicting,
+    workload: RangedWorkload, hardware: HardwareSpec, asked: PlanOptions, ranges: RangeOptions, predicting: Predicting
 ) -> None:
     """Print the plan for a range."""
     from anatune import api

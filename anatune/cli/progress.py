@@ -13,11 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from anatune.cli.interrupts import present
 from anatune.cli.output import note
 from anatune.printable import printable
+
+if TYPE_CHECKING:
+    import rich.progress
 
 __all__ = ["QUIET_S", "Progress", "on_terminal", "say", "time_text"]
 
@@ -92,8 +95,7 @@ class Progress:
         self._stages: dict[str, _Stage] = {}  # by the callback's name; the last one is shown
         self._tick, self._is_over = threading.Event(), False
         self._following = time.monotonic() + _FIRST_LINE_S
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: rich.progress.Progress | None = None
         self._files = contextlib.ExitStack()
         self._said: set[str] = set()
         self._compiled_s = 0.0
@@ -288,16 +290,16 @@ class Progress:
             if not at_once and now - stage.began < QUIET_S:
                 return
             self._bar = _bar()
-            self._task = self._bar.add_task("", total=None, done="", left="")
+            self._bar.add_task("", total=None, done="", left="")
             self._bar.start()
         left = stage.left(now) or ("" if at_once else f"{time_text(now - stage.began)} so far")
         self._bar.update(
-            self._task, description=printable(stage.what), total=None if stage.share is None else 1.0,
+            self._bar.task_ids[0], description=printable(stage.what), total=None if stage.share is None else 1.0,
             completed=stage.share or 0.0, done=stage.done, left=left, refresh=True,
         )  # fmt: skip
 
 
-def _bar() -> Any:
+def _bar() -> rich.progress.Progress:
     """Return one line of rich's, which is imported only where something takes long."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anatune.cli.options import AsJson
 from anatune.cli.output import UsageError, line_width, print_json, print_lines, print_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["run_model"]
 
@@ -91,7 +95,7 @@ def run_model(
         print_lines(model_lines(model.summary, measured, width=line_width()))
 
 
-def _array(path: Path) -> Any:
+def _array(path: Path) -> NDArray[np.generic]:
     """Return the array of a .npy file.
 
     Raises
@@ -105,6 +109,7 @@ def _array(path: Path) -> Any:
 
     try:
         with open_file(path, None) as stream:
-            return np.load(stream, allow_pickle=False)
+            array: NDArray[np.generic] = np.load(stream, allow_pickle=False)
+            return array
     except (ValueError, EOFError) as error:
         raise UsageError(f"--input {path}: {error}; expected what numpy.save wrote") from None

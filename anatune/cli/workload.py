@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from anatune.cli.completion import layer_and_operator_names
+from anatune.cli.options import Keywords
 from anatune.cli.output import UsageError
 
 if TYPE_CHECKING:
@@ -62,11 +63,16 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     axes: Annotated[str | None, typer.Option(metavar="A[,A]", help="Reductions: axes to reduce.")] = None
 
+    @property
+    def of_workload(self) -> Keywords:
+        """What was given for the workload, by the names of `parse_workload`'s keywords."""
+        return {name: getattr(self, name) for name in WorkloadOptions.__struct_fields__}
+
     def parse(self, words: list[str]) -> Workload:
         """Return the workload of some words; errors as `parse_workload`."""
         from anatune.core.workload.text import parse_workload
 
-        return parse_workload(words, **msgspec.structs.asdict(self))
+        return parse_workload(words, **self.of_workload)
 
     def parse_any(self, words: list[str] | None) -> Workload | None:
         """Return the workload of some words; None where there are none: then there may be no options of one."""
@@ -92,7 +98,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "the workload is missing, expected an operator and extents or a layer; write for example "
                 f"anatune {command} --hw {hw} matmul 512x4096x1024"
             )
-        return parse_ranged(words, **msgspec.structs.asdict(self)) if has_range(words) else self.parse(words)
+        return parse_ranged(words, **self.of_workload) if has_range(words) else self.parse(words)
 
     def parse_one(self, command: str, words: list[str] | None, hw: str | None) -> Workload:
         """Return the workload of a command that takes one shape; errors as `parse_range`."""
@@ -109,6 +115,6 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def refuse(self, why: str) -> None:
         """Raise UsageError for the first option that was given where there is no workload; `why` follows it."""
-        for name, value in msgspec.structs.asdict(self).items():
+        for name, value in self.of_workload.items():
             if value:
                 raise UsageError(f"--{name.replace('_', '-')} {why}")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anatune.cli.hardware.boards import calibrate_board_cpu, detect_board, has_board
-from anatune.cli.hardware.calibrations import calibration_s, learn_nests, tell_calibration, tell_spec
+from anatune.cli.hardware.calibrations import calibration_s, learn_nests, tell_calibration, tell_spec, write_detected
 from anatune.cli.options import AsJson, BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
+from anatune.cli.panels import subcommands
 from anatune.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -23,12 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Show, check, detect and measure hardware specs.",
-    no_args_is_help=False,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = subcommands("Show, check, detect and measure hardware specs.")
 
 
 @app.command("list")
@@ -44,12 +40,7 @@ def list_devices(as_json: AsJson = False) -> None:
     print_json(
         [
             {
-                "name": spec.name,
-                "kind": spec.kind,
-                "vendor": spec.vendor,
-                "model": spec.model,
-                "arch": spec.arch,
-                "aliases": spec.aliases,
+                **{name: getattr(spec, name) for name in ("name", "kind", "vendor", "model", "arch", "aliases")},
                 "fp32_peak_flop_per_s": spec.compute.fp32_peak_flop_per_s,
                 "dram_bandwidth_bytes_per_s": spec.dram.bandwidth_bytes_per_s,
                 "unverified": devices.unverified_keys(spec),
@@ -116,7 +107,6 @@ def detect(
 
     from anatune.errors import BuildError, MissingDependencyError
     from anatune.measure.cpu.detect import detect_cpu
-    from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
     from anatune.measure.cuda.detect import gpu_detection
     from anatune.report.devices import detected_cpu_lines
 
@@ -132,11 +122,7 @@ def detect(
     specs: list[GpuSpec | CpuSpec] = [] if print_only else [spec, *gpus]
     path = None
     for device in specs:
-        kept = None if force else calibrated_file(device)
-        if kept is not None:
-            note(f"{kept} holds calibrated numbers and was kept; --force replaces it")
-            continue
-        written = write_host_spec(spec=device)
+        written = write_detected(device, force=force)
         path = written if device is spec else path
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "gpus": gpus, "gpu_note": gpu_note})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from anatune.cli.hardware.calibrations import learn_nests, tell_calibration, tell_spec
+from anatune.cli.hardware.calibrations import learn_nests, tell_calibration, tell_spec, write_detected
 from anatune.cli.output import UsageError, note, print_json
 from anatune.cli.progress import Progress
 
@@ -28,17 +28,12 @@ def has_board(tracker: str | None, key: str | None) -> bool:
 def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_json: bool) -> None:
     """Write the spec of a board's CPU, called after its key."""
     from anatune.measure.boards.asking import ask_board
-    from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
     from anatune.report.devices import detected_cpu_lines
 
     _warn_of(tracker)
     board = ask_board(tracker, key)
-    spec, path = board.hardware, None
-    kept = None if force or print_only else calibrated_file(spec)
-    if kept is not None:
-        note(f"{kept} holds calibrated numbers and was kept; --force replaces it")
-    elif not print_only:
-        path = write_host_spec(spec=spec)
+    spec = board.hardware
+    path = None if print_only else write_detected(spec, force=force)
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "board": board.name, "boards": board.boards})
         return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anatune.measure.cpu.calibration.calibrate import Calibration
     from anatune.tuning.calibration import Learned
 
-__all__ = ["calibration_s", "learn_nests", "tell_calibration", "tell_spec"]
+__all__ = ["calibration_s", "learn_nests", "tell_calibration", "tell_spec", "write_detected"]
 
 _BUILD_S = 15.0
 """What building probes takes, beside the minutes that are given."""
@@ -92,6 +92,17 @@ def tell_calibration(
     if learned is not None:
         summary += nest_lines(learned)
     tell_spec(spec, path, summary, print_only=print_only)
+
+
+def write_detected(spec: HardwareSpec, *, force: bool) -> Path | None:
+    """Write what was detected and return the file; None, and a note, where calibrated numbers are kept."""
+    from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
+
+    kept = None if force else calibrated_file(spec)
+    if kept is None:
+        return write_host_spec(spec=spec)
+    note(f"{kept} holds calibrated numbers and was kept; --force replaces it")
+    return None
 
 
 def tell_spec(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from anatune.cli.options import Accuracy, AsJson, spread
 from anatune.cli.output import UsageError, note_once, print_json, print_lines, print_text
-from anatune.cli.panels import Grouped
+from anatune.cli.panels import Grouped, subcommands
 from anatune.cli.records.export import export_records
 from anatune.cli.records.import_ import import_records
 from anatune.cli.records.merge import merge_records
 from anatune.cli.records.place import Selection, Trials, Words, opened
 from anatune.cli.records.report import report_records
 from anatune.cli.records.train import train_corrections
-from anatune.cli.workload import WorkloadOptions
 
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="List, choose from and export what was measured.",
-    no_args_is_help=False,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = subcommands("List, choose from and export what was measured.")
 app.command("export", cls=Grouped)(export_records)
 app.command("import", cls=Grouped)(import_records)
 app.command("merge")(merge_records)
@@ -40,7 +35,6 @@ app.command("train", cls=Grouped)(train_corrections)
 @app.command("list", cls=Grouped)
 @spread
 def list_records(
-    options: WorkloadOptions,
     which: Trials,
     words: Words = None,
     sessions: Annotated[bool, typer.Option("--sessions", help="One line a session instead of one a trial.")] = False,
@@ -49,7 +43,7 @@ def list_records(
     """List the trials of a record file or server, one a line, or its sessions."""
     from anatune.report.records import trial_lines
 
-    path, workload = which.named(words, options)
+    path, workload = which.named(words)
     with opened(path) as store:
         if sessions:
             _list_sessions(store, workload, which, as_json)
@@ -81,15 +75,9 @@ def _list_sessions(store: RecordStore, workload: Workload | None, which: Trials,
         print_json(
             [
                 {
-                    "id": session.id,
-                    "created_utc": session.created_utc,
+                    **msgspec.structs.asdict(session),
                     "workload": workload_text(session.workload),
                     "hardware": session.hardware.name,
-                    "threads": session.threads,
-                    "strategy": session.strategy,
-                    "seed": session.seed,
-                    "settings": session.settings,
-                    "environment": session.environment,
                     "trials": {outcome.value: number for outcome, number in counts[session.id].items()},
                 }
                 for session in sessions
@@ -108,7 +96,6 @@ def _list_sessions(store: RecordStore, workload: Workload | None, which: Trials,
 @app.command("best", cls=Grouped)
 @spread
 def best(
-    options: WorkloadOptions,
     which: Selection,
     words: Words = None,
     accuracy: Accuracy = "standard",
@@ -124,7 +111,7 @@ def best(
     from anatune.core.accuracy import RELAXED
     from anatune.report.records import best_lines
 
-    path, workload = which.named(words, options)
+    path, workload = which.named(words)
     with opened(path) as store:
         selected = (workload, which.hw, which.threads, which.session_id(store))
         bests = store.bests(*selected, accuracy=accuracy, on_damage=note_once())

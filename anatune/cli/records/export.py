@@ -11,7 +11,6 @@ from anatune.cli.options import spread
 from anatune.cli.output import UsageError, note, print_data
 from anatune.cli.outputs import RECORD_LINES, RECORD_TABLE
 from anatune.cli.records.place import Damaged, Trials, Words, opened
-from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
 from anatune.files import Output, reason
 
@@ -23,7 +22,6 @@ __all__ = ["export_records"]
 
 @spread
 def export_records(
-    options: WorkloadOptions,
     which: Trials,
     form: Annotated[
         Literal["jsonl", "csv", "tvm"],
@@ -33,7 +31,7 @@ def export_records(
     output: Annotated[str, typer.Option("--output", metavar="PATH", help="A file (tvm: a folder); - is stdout.")] = "-",
 ) -> None:
     """Write trials in another form; rows that are damaged are named on stderr and left out."""
-    path, workload = which.named(words, options)
+    path, workload = which.named(words)
     if form == "tvm" and output == "-":
         raise UsageError("--format tvm makes two files, expected --output FOLDER")
     target = None if output == "-" or form == "tvm" else Output(output, RECORD_TABLE if form == "csv" else RECORD_LINES)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 import typer
 
-from anatune.cli.options import DEFAULT_RECORDS, checked_place, records_option
+from anatune.cli.options import DEFAULT_RECORDS, Keywords, Parsed, checked_place, records_option
 from anatune.cli.output import UsageError, note
 from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
@@ -40,17 +39,17 @@ WorkerName = Annotated[
 ]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A record file or server, and the hardware of what is meant in it."""
+class Place(WorkloadOptions, frozen=True, kw_only=True):
+    """A record file or server, and the workload and the hardware of what is meant in it."""
 
     records: Annotated[
-        Any, records_option(f"The record file or server.  [default: {DEFAULT_RECORDS}]", show_default=False)
+        Parsed, records_option(f"The record file or server.  [default: {DEFAULT_RECORDS}]", show_default=False)
     ] = None
     hw: Annotated[
         str | None, typer.Option("--hw", metavar="NAME", help="Only what was measured on hardware of this name.")
     ] = None
 
-    def named(self, words: list[str] | None, options: WorkloadOptions) -> tuple[RecordPlace, Workload | None]:
+    def named(self, words: list[str] | None) -> tuple[RecordPlace, Workload | None]:
         """Return the record file or server, and the workload that the words name.
 
         The place may also be the first word, as in earlier versions.
@@ -67,7 +66,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             file = checked_place(rest.pop(0))
             if self.records is not None:
                 raise UsageError(f"got two record files, {file} and --records {self.records}; leave one out")
-        return file or self.records or DEFAULT_RECORDS, options.parse_any(rest)
+        return file or self.records or DEFAULT_RECORDS, self.parse_any(rest)
 
 
 class Selection(Place, frozen=True, kw_only=True):
@@ -105,7 +104,7 @@ class Trials(Selection, frozen=True, kw_only=True):
     worker: WorkerName = None
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the last N trials.")] = None
 
-    def keywords(self, store: RecordStore, workload: Workload | None) -> dict[str, Any]:
+    def keywords(self, store: RecordStore, workload: Workload | None) -> Keywords:
         """Return which trials `RecordStore.trials` and `RecordStore.iterate` shall yield."""
         return {
             "workload": workload, "hardware": self.hw, "session": self.session_id(store), "threads": self.threads,

@@ -8,7 +8,6 @@ from anatune.cli.options import AsJson, Html, spread
 from anatune.cli.output import line_width, note_once, print_json, print_lines, print_text
 from anatune.cli.outputs import check_html, write_page
 from anatune.cli.records.place import Selection, Words, WorkerName, opened
-from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
 
 __all__ = ["report_records"]
@@ -16,7 +15,6 @@ __all__ = ["report_records"]
 
 @spread
 def report_records(
-    options: WorkloadOptions,
     which: Selection,
     words: Words = None,
     worker: WorkerName = None,
@@ -30,7 +28,7 @@ def report_records(
     from anatune.report.session_words import report_dict, report_lines
     from anatune.report.sessions import session_views
 
-    path, workload = which.named(words, options)
+    path, workload = which.named(words)
     page_file = check_html(html, path if isinstance(path, Path) else None)
     with opened(path) as store:
         only = which.session_id(store)

@@ -12,7 +12,6 @@ from anatune.cli.options import AsJson, spread
 from anatune.cli.output import UsageError, note_once, print_json, print_lines
 from anatune.cli.progress import Progress
 from anatune.cli.records.place import Place, Words, opened
-from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
 
 __all__ = ["train_corrections"]
@@ -23,7 +22,6 @@ _JUDGING = 0.9
 
 @spread
 def train_corrections(
-    options: WorkloadOptions,
     which: Place,
     output: Annotated[
         Path | None,
@@ -41,7 +39,7 @@ def train_corrections(
     from anatune.report.devices import family_lines
     from anatune.tuning.training import families_of, judge, train
 
-    path, workload = which.named(words, options)
+    path, workload = which.named(words)
     if output is not None:
         check_correction_folder(output)
     with opened(path) as store, Progress(compiles=True) as progress:

@@ -37,7 +37,7 @@ from anatune.errors import BuildError, DeviceError
 from anatune.files import Output
 
 if TYPE_CHECKING:
-    from anatune.core.hardware.spec import CpuSpec, GpuSpec
+    from anatune.core.hardware.spec import GpuSpec, HardwareSpec
     from anatune.core.workload.nest import Workload
     from anatune.tuning.places.place import Place
     from anatune.tuning.result import TuningResult
@@ -242,15 +242,14 @@ def _note_beginning(result: TuningResult, asked: TuneOptions) -> None:
 def _gpu(hw: str) -> GpuSpec:
     """Return the GPU to build for."""
     from anatune import api
-    from anatune.core.hardware.spec import GpuSpec
 
     spec = api.hardware(hw)
-    if not isinstance(spec, GpuSpec):
+    if spec.kind != "gpu":
         raise DeviceError(f"--build-only is for GPUs, and {spec.name} is none; tune it where it is")
     return spec
 
 
-def _task(workload: Workload | None, asked: TuneOptions, place: Place) -> tuple[Workload, CpuSpec | GpuSpec]:
+def _task(workload: Workload | None, asked: TuneOptions, place: Place) -> tuple[Workload, HardwareSpec]:
     """Return what is tuned, where: as given, else as the manifest says."""
     if asked.manifest is None:
         assert workload is not None
@@ -261,7 +260,7 @@ def _task(workload: Workload | None, asked: TuneOptions, place: Place) -> tuple[
     return workload or built.workload, built.hardware if asked.hw is None else place.hardware(asked.hw)
 
 
-def _threads(given: int | None, hardware: CpuSpec | GpuSpec, place: Place) -> int | None:
+def _threads(given: int | None, hardware: HardwareSpec, place: Place) -> int | None:
     """Return the threads to tune for: the option, else TVM_NUM_THREADS (at most the cores), else None."""
     text = os.environ.get("TVM_NUM_THREADS")
     if given is not None or not text:
