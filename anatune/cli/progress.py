@@ -96,6 +96,7 @@ class Progress:
         self._tick, self._is_over = threading.Event(), False
         self._following = time.monotonic() + _FIRST_LINE_S
         self._bar: rich.progress.Progress | None = None
+        self._task: rich.progress.TaskID
         self._files = contextlib.ExitStack()
         self._said: set[str] = set()
         self._compiled_s = 0.0
@@ -290,11 +291,11 @@ class Progress:
             if not at_once and now - stage.began < QUIET_S:
                 return
             self._bar = _bar()
-            self._bar.add_task("", total=None, done="", left="")
+            self._task = self._bar.add_task("", total=None, done="", left="")
             self._bar.start()
         left = stage.left(now) or ("" if at_once else f"{time_text(now - stage.began)} so far")
         self._bar.update(
-            self._bar.task_ids[0], description=printable(stage.what), total=None if stage.share is None else 1.0,
+            self._task, description=printable(stage.what), total=None if stage.share is None else 1.0,
             completed=stage.share or 0.0, done=stage.done, left=left, refresh=True,
         )  # fmt: skip
 

@@ -13,7 +13,9 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -31,15 +33,6 @@ __all__ = ["CSV_COLUMNS", "FORMAT", "csv_lines", "flat_row", "import_json_lines"
 
 FORMAT = 1
 """Version of the JSON lines."""
-
-CSV_COLUMNS: tuple[str, ...] = (
-    "id", "created_utc", "session", "number", "source", "workload", "workload_key", "hardware", "threads", "strategy",
-    "seed", "outcome", "time_s", "num_samples", "min_time_s", "max_time_s", "reference_time_s", "relative",
-    "gflop_per_s", "predicted_s", "max_rel_error", "stopped_early", "build_s", "run_s", "tiles", "unroll", "vector",
-    "options", "schedule_key", "message", "cpu", "cores", "platform", "python", "numpy", "tvm", "anatune",
-    "worker", "energy_j",
-)  # fmt: skip
-"""Columns of the CSV form. Times are seconds; time_s is the median of the samples, energy_j joules of a run."""
 
 
 class _SessionLine(msgspec.Struct, frozen=True, tag="session", tag_field="kind"):
@@ -187,6 +180,72 @@ def _line(value: msgspec.Struct) -> str:
 # ---- flat rows -------------------------------------------------------------------------------------------------
 
 
+def workload_text(workload: Workload) -> str:
+    """Return a workload as people type it; one that no constructor made as its description."""
+    try:
+        return workload_to_text(workload)
+    except WorkloadError:
+        return workload.describe()
+
+
+def _gflop_per_s(record: Record) -> float | None:
+    time_s = record.trial.measurement.time_s
+    return record.trial.schedule.workload.flop / time_s / 1e9 if time_s else None
+
+
+def _reference_time_s(record: Record) -> float | None:
+    references = record.trial.measurement.reference_times_s
+    return statistics.median(references) if references else None
+
+
+def _tiles(record: Record) -> str:
+    tiles = record.trial.schedule.tiles
+    return " ".join(f"{axis}={'x'.join(map(str, factors))}" for axis, factors in tiles.items())
+
+
+def _options(record: Record) -> str:
+    return " ".join(f"{name}={_option_text(value)}" for name, value in record.trial.schedule.options.items())
+
+
+def _option_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+Cell: TypeAlias = str | float | bool | None
+_COLUMNS: dict[str, str | Callable[[Record], Cell]] = {
+    "id": "id", "created_utc": "created_utc", "session": "session.id", "number": "trial.number",
+    "source": "trial.source", "workload": lambda record: workload_text(record.trial.schedule.workload),
+    "workload_key": "trial.schedule.workload.key", "hardware": "session.hardware.name", "threads": "trial.threads",
+    "strategy": "session.strategy", "seed": "session.seed", "outcome": "trial.measurement.outcome.value",
+    "time_s": "trial.measurement.time_s", "num_samples": lambda record: len(record.trial.measurement.times_s),
+    "min_time_s": lambda record: min(record.trial.measurement.times_s, default=None),
+    "max_time_s": lambda record: max(record.trial.measurement.times_s, default=None),
+    "reference_time_s": _reference_time_s, "relative": "trial.measurement.relative", "gflop_per_s": _gflop_per_s,
+    "predicted_s": "trial.predicted_s", "max_rel_error": "trial.measurement.max_rel_error",
+    "stopped_early": "trial.measurement.stopped_early", "build_s": "trial.measurement.build_s",
+    "run_s": "trial.measurement.run_s", "tiles": _tiles, "unroll": "trial.schedule.unroll",
+    "vector": lambda record: " ".join(f"{name}={width}" for name, width in record.trial.schedule.vector.items()),
+    "options": _options, "schedule_key": "trial.schedule.key",
+    "message": lambda record: " ".join(record.trial.measurement.message.split()), "cpu": "environment.cpu",
+    "cores": "environment.cores", "platform": "environment.platform", "python": "environment.python",
+    "numpy": "environment.numpy", "tvm": "environment.tvm", "anatune": "environment.anatune",
+    "worker": lambda record: record.trial.measurement.worker or None, "energy_j": "trial.measurement.energy_j",
+}  # fmt: skip
+"""Column of the CSV form -> where its value stands in a record, or what computes it.
+
+Times are seconds; time_s is the median of the samples, energy_j joules of a run.
+"""
+CSV_COLUMNS = tuple(_COLUMNS)
+_CELLS = {name: attrgetter(found) if isinstance(found, str) else found for name, found in _COLUMNS.items()}
+
+
+def flat_row(record: Record) -> dict[str, Cell]:
+    """Return a record as one flat row: a value, or None, for each of `CSV_COLUMNS`."""
+    return {name: cell(record) for name, cell in _CELLS.items()}
+
+
 def csv_lines(records: Iterable[Record]) -> Iterator[str]:
     """Yield records as CSV (RFC 4180, UTF-8), the heading first; each with its line end.
 
@@ -197,75 +256,10 @@ def csv_lines(records: Iterable[Record]) -> Iterator[str]:
     """
     yield _csv_line(CSV_COLUMNS)
     for record in records:
-        yield _csv_line(list(flat_row(record).values()))
+        yield _csv_line(flat_row(record).values())
 
 
 def _csv_line(cells: Iterable[object]) -> str:
     text = io.StringIO()
     csv.writer(text).writerow(cells)
     return text.getvalue()
-
-
-def flat_row(record: Record) -> dict[str, str | float | bool | None]:
-    """Return a record as one flat row: a value, or None, for each of `CSV_COLUMNS`."""
-    trial, session, ran_under = record.trial, record.session, record.environment
-    schedule, measurement = trial.schedule, trial.measurement
-    workload, time_s = schedule.workload, measurement.time_s
-    times, references = measurement.times_s, measurement.reference_times_s
-    tiles = " ".join(f"{axis}={'x'.join(map(str, factors))}" for axis, factors in schedule.tiles.items())
-    values: tuple[str | float | bool | None, ...] = (
-        record.id,
-        record.created_utc,
-        session.id,
-        trial.number,
-        trial.source,
-        workload_text(workload),
-        workload.key,
-        session.hardware.name,
-        trial.threads,
-        session.strategy,
-        session.seed,
-        measurement.outcome.value,
-        time_s,
-        len(times),
-        min(times, default=None),
-        max(times, default=None),
-        statistics.median(references) if references else None,
-        measurement.relative,
-        workload.flop / time_s / 1e9 if time_s else None,
-        trial.predicted_s,
-        measurement.max_rel_error,
-        measurement.stopped_early,
-        measurement.build_s,
-        measurement.run_s,
-        tiles,
-        schedule.unroll,
-        " ".join(f"{tensor}={width}" for tensor, width in schedule.vector.items()),
-        " ".join(f"{name}={_option_text(value)}" for name, value in schedule.options.items()),
-        schedule.key,
-        " ".join(measurement.message.split()),
-        ran_under.cpu,
-        ran_under.cores,
-        ran_under.platform,
-        ran_under.python,
-        ran_under.numpy,
-        ran_under.tvm,
-        ran_under.anatune,
-        measurement.worker or None,
-        measurement.energy_j,
-    )
-    return dict(zip(CSV_COLUMNS, values, strict=True))
-
-
-def workload_text(workload: Workload) -> str:
-    """Return a workload as people type it; one that no constructor made as its description."""
-    try:
-        return workload_to_text(workload)
-    except WorkloadError:
-        return workload.describe()
-
-
-def _option_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -37,7 +37,16 @@ _LOST = ("08", "57P0")
 """SQLSTATEs of a connection or a server that goes away, or is not there yet."""
 _BUSY = ("40", "53300")
 """Those of a transaction that was sacrificed for others, of too many connections."""
-_WAITED, _DISK_FULL, _FORBIDDEN, _READ_ONLY = "55P03", "53100", "42501", "25006"
+_REFUSED = (
+    "may not be written or read by this user ({said}), {doing}; ask for the rights (GRANT), or name another database"
+)
+_EXPLAINED = {
+    "55P03": "another process has written for {waited_s:g} s, {doing}; end that process or wait for it",
+    "53100": "the server's disk is full ({said}), {doing}; {kept}: free space there",
+    "42501": _REFUSED,
+    "25006": _REFUSED,
+}
+"""SQLSTATE -> what is said of it."""
 
 
 class PostgresDatabase(Database):
@@ -132,23 +141,11 @@ class PostgresDatabase(Database):
         primary = getattr(getattr(error.orig, "diag", None), "message_primary", None) or str(error.orig)
         said = self._address.hidden(" ".join(primary.split()))
         if state == "" or error.connection_invalidated or state.startswith(_LOST):
-            return RecordError(
-                f"{self.place}: the connection is lost ({said}) and was not there again in {self._timeout_s:g} s, "
-                f"{doing}; {KEPT}: go on when the server runs"
-            )
-        if state == _WAITED:
-            return RecordError(
-                f"{self.place}: another process has written for {self._timeout_s:g} s, {doing}; end that process or "
-                "wait for it"
-            )
-        if state == _DISK_FULL:
-            return RecordError(f"{self.place}: the server's disk is full ({said}), {doing}; {KEPT}: free space there")
-        if state in (_FORBIDDEN, _READ_ONLY):
-            return RecordError(
-                f"{self.place}: may not be written or read by this user ({said}), {doing}; ask for the rights (GRANT), "
-                "or name another database"
-            )
-        return RecordError(f"{self.place}: {said} (SQLSTATE {state}), {doing}; {KEPT}")
+            told = f"the connection is lost ({said}) and was not there again in {self._timeout_s:g} s"
+            return RecordError(f"{self.place}: {told}, {doing}; {KEPT}: go on when the server runs")
+        text = _EXPLAINED.get(state, "{said} (SQLSTATE {state}), {doing}; {kept}")
+        told = text.format(said=said, state=state, waited_s=self._timeout_s, doing=doing, kept=KEPT)
+        return RecordError(f"{self.place}: {told}")
 
 
 def _state(error: DBAPIError) -> str:

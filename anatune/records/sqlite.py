@@ -41,6 +41,21 @@ _CHECKED_BYTES = 32 << 20
 """Files up to this size are checked as a whole when they are opened (10 ms a MB at most)."""
 _SALVAGE = "keep a copy and its -wal file; `sqlite3 FILE .recover | sqlite3 NEW_FILE` saves what can be read"
 
+_HELD = "another process has held the file for {waited_s:g} s, {doing}; end that process or wait for it"
+_REFUSED = "the file or its folder cannot be written ({said}), {doing}; change its permissions or name another place"
+_EXPLAINED = {
+    _FULL: "the disk is full ({free}), {doing}; {kept}: free space and go on",
+    _IOERR: "the system refused to read or write ({name}, {free}), {doing}; {kept}: check the disk, its quota and "
+    "`ulimit -f`",
+    _READONLY: _REFUSED,
+    _CANTOPEN: _REFUSED,
+    _NOTADB: "is no SQLite file or its beginning is damaged, {doing}; name another file",
+    _CORRUPT: "is damaged ({said}), {doing}; " + _SALVAGE,
+    _BUSY: _HELD,
+    _LOCKED: _HELD,
+}
+"""Result code -> what is said of it."""
+
 
 def _code(error: BaseException | None) -> int:
     """Return SQLite's primary result code of an error, 0 if there is none."""
@@ -195,35 +210,12 @@ class SqliteDatabase(Database):
         return _code(error.orig) in (_BUSY, _LOCKED)
 
     def _explained(self, error: DBAPIError, doing: str) -> RecordError:
-        own = error.orig
-        code = _code(own)
-        name = getattr(own, "sqlite_errorname", "") or str(own)
-        if code == _FULL:
-            return RecordError(
-                f"{self.place}: the disk is full ({self._free()}), {doing}; {KEPT}: free space and go on"
-            )
-        if code == _IOERR:
-            return RecordError(
-                f"{self.place}: the system refused to read or write ({name}, {self._free()}), {doing}; {KEPT}: check "
-                "the disk, its quota and `ulimit -f`"
-            )
-        if code in (_READONLY, _CANTOPEN):
-            return RecordError(
-                f"{self.place}: the file or its folder cannot be written ({own!s}), {doing}; "
-                "change its permissions or name another place"
-            )
-        if code == _NOTADB:
-            return RecordError(
-                f"{self.place}: is no SQLite file or its beginning is damaged, {doing}; name another file"
-            )
-        if code == _CORRUPT:
-            return RecordError(f"{self.place}: is damaged ({own!s}), {doing}; {_SALVAGE}")
-        if code in (_BUSY, _LOCKED):
-            return RecordError(
-                f"{self.place}: another process has held the file for {self._timeout_s:g} s, {doing}; "
-                "end that process or wait for it"
-            )
-        return RecordError(f"{self.place}: {own!s} ({name}), {doing}; {KEPT}")
+        text = _EXPLAINED.get(_code(error.orig), "{said} ({name}), {doing}; {kept}")
+        name = getattr(error.orig, "sqlite_errorname", "") or str(error.orig)
+        told = text.format(
+            said=error.orig, name=name, free=self._free(), waited_s=self._timeout_s, doing=doing, kept=KEPT
+        )
+        return RecordError(f"{self.place}: {told}")
 
     def _free(self) -> str:
         """Return how much space is left where the file lies."""

@@ -181,13 +181,7 @@ def _pair(value: Json) -> tuple[int, int]:
     return int(first), int(second)
 
 
-class _Windows(NamedTuple):
-    stride: tuple[int, int]
-    padding: tuple[int, ...]
-    dilation: tuple[int, int]
-
-
-def _windows(arguments: Sequence[Json]) -> _Windows:
+def _windows(arguments: Sequence[Json]) -> tuple[tuple[int, int], tuple[int, ...], tuple[int, int]]:
     """Return stride, padding and dilation (missing in the oldest logs), which precede layouts and dtypes."""
     numbers: list[Json] = []
     for argument in arguments:
@@ -198,7 +192,7 @@ def _windows(arguments: Sequence[Json]) -> _Windows:
     pads = tuple(int(pad) for pad in padding) if isinstance(padding, list) else _pair(padding)
     if len(pads) == 4 and pads[:2] == pads[2:]:
         pads = pads[:2]
-    return _Windows(_pair(stride), pads, _pair(rest[0]) if rest else (1, 1))
+    return _pair(stride), pads, _pair(rest[0]) if rest else (1, 1)
 
 
 def _operands(arguments: Sequence[Json]) -> tuple[Shape, Shape, str]:

@@ -14,7 +14,6 @@ from anatune.measure.boards.description import BoardDescription, other_device
 from anatune.measure.boards.measurer import BoardMeasurer
 from anatune.measure.boards.tracker import checked_key, open_warning, tracker_of
 from anatune.measure.named_hardware import HardwareLike
-from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.memory import check_memory
 from anatune.tuning.machine import choose_threads
@@ -56,7 +55,7 @@ class BoardPlace(Place):
 
     def hardware(self, named: HardwareLike) -> HardwareSpec:
         """Return the spec that is meant; "host" is the board's, as it was detected."""
-        return self._board.hardware if named == "host" else named_hardware(named)
+        return self._board.hardware if named == "host" else super().hardware(named)
 
     def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
         """Return `hardware` if it describes the boards."""

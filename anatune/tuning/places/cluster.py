@@ -16,7 +16,6 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.cluster.messages import WorkerDescription
 from anatune.measure.named_hardware import HardwareLike
-from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
 from anatune.tuning.machine import choose_threads
 from anatune.tuning.manifest import Manifest
@@ -91,7 +90,7 @@ class ClusterPlace(Place):
         """Return the spec that is meant: "host" and "host_gpu" are the devices of the workers."""
         kind = {"host": "cpu", "host_gpu": "gpu"}.get(str(named).lower()) if isinstance(named, str) else None
         if kind is None:
-            return named_hardware(named)
+            return super().hardware(named)
         workers = self._descriptions(kind)
         if not workers:
             raise self._nobody(f"{named} means", kind)

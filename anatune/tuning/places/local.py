@@ -6,9 +6,6 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.measure.cuda.detect import device_counter
 from anatune.measure.energy import EnergyCounter, cpu_counter
-from anatune.measure.named_hardware import HardwareLike
-from anatune.measure.named_hardware import hardware as named_hardware
-from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.memory import check_runs_here
 from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
 from anatune.tuning.manifest import Manifest
@@ -43,10 +40,6 @@ class LocalPlace(Place):
     def __init__(self, host: HardwareSpec | None = None) -> None:
         self._host = host
 
-    def hardware(self, named: HardwareLike) -> HardwareSpec:
-        """Return the spec that is meant."""
-        return named_hardware(named)
-
     def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
         """Return `hardware` if it describes the device that is here."""
         if hardware.kind == "gpu":
@@ -60,10 +53,6 @@ class LocalPlace(Place):
     def check_fits(self, workload: Workload, hardware: HardwareSpec) -> None:
         """Raise an error if no kernel can be generated, or checked in the memory that is free."""
         check_runs_here(workload, hardware)
-
-    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
-        """Return `make`."""
-        return make
 
     def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
         """Return what a GPU's records have to say beside the environment; nothing on CPUs."""

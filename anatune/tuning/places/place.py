@@ -9,6 +9,7 @@ from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.measure.named_hardware import HardwareLike
+from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
 from anatune.tuning.manifest import Manifest
 
@@ -34,15 +35,15 @@ class Place(ABC):
 
     is_here = False
 
-    @abstractmethod
     def hardware(self, named: HardwareLike) -> HardwareSpec:
-        """Return the spec that is meant; "host" and "host_gpu" are the devices of the place.
+        """Return the spec that is meant; "host" and "host_gpu" are the devices of the place, by default this machine's.
 
         Raises
         ------
         UnknownNameError, SpecError, SpaceError, DeviceError
             There is none.
         """
+        return named_hardware(named)
 
     @abstractmethod
     def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
@@ -81,9 +82,9 @@ class Place(ABC):
         """
         check_generation(workload, hardware)
 
-    @abstractmethod
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return what makes the measurer, given what would make it on this machine."""
+        return make
 
     @abstractmethod
     def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
