@@ -96,7 +96,7 @@ FAULTS = (
           "pool.penalty += self._closeness(", "pool.penalty -= self._closeness("),
     # -- records and tuning
     Fault("wrong_results_win", "records", ("choice",),
-          "if not found[-1].ok}", "if not any(one.ok for one in found)}"),
+          "if not own[-1].ok}", "if not any(trial.ok for trial in own)}"),
     Fault("pages_of_trials", "records", ("record_store", "test_reader"),
           "page.where(trials.c.id > last)", "page.where(trials.c.id >= last)"),
     Fault("plan_is_compared", "tuning", ("session",),

@@ -75,7 +75,7 @@ class PostgresDatabase(Database):
             "and the password (PGPASSWORD, a service file or ~/.pgpass)"
         )
 
-    def _parameters(self) -> dict[str, Any]:
+    def _parameters(self) -> dict[str, object]:
         """Return what to connect with, the URL's own first."""
         limits = {"lock_timeout": self._timeout_s, "idle_in_transaction_session_timeout": _IDLE_S}
         own = self._driver.conninfo.conninfo_to_dict(self._address.reveal())

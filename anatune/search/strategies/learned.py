@@ -7,7 +7,6 @@ points of the space that are predicted fast, and the neighbours of the best meas
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -80,10 +79,11 @@ class LearnedStrategy(ObservingStrategy[Scaled]):
         return np.unique(np.concatenate(near), axis=0)
 
 
-def model_strategy(model: Model, **settings: Any) -> ObservingStrategy[Any]:
+def model_strategy(
+    model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None
+) -> ModelStrategy | LearnedStrategy:
     """Return the default strategy for a model: its template's where the model is as it is, else `LearnedStrategy`."""
     plain = model.space.listed is None and not model.is_corrected
-    ranked = plain and template_named(model.space.template).learner == "ranked"
-    made: Any = ModelStrategy if ranked else LearnedStrategy
-    strategy: ObservingStrategy[Any] = made(model, **settings)
-    return strategy
+    is_ranked = plain and template_named(model.space.template).learner == "ranked"
+    made = ModelStrategy if is_ranked else LearnedStrategy
+    return made(model, seed=seed, start=start, ranked=ranked)
