@@ -84,7 +84,7 @@ def groups(
     """Return the groups in which a trial ran, in the order of their first trials; None: any."""
     if threads is not None and workloads is not None and devices is not None and len(workloads) * len(devices) == 1:
         return [Group(workloads[0], devices[0], threads)]
-    found = [
+    ran = [
         Group(workload, device, number)
         for workload in (workloads if workloads is not None else _values(database, _T.workload))
         for device in (devices if devices is not None else _values(database, _T.device, _T.workload == workload))
@@ -93,14 +93,14 @@ def groups(
             *(() if threads is None else (_T.threads == threads,)),
         )
     ]  # fmt: skip
-    if len(found) < 2:
-        return found
+    if len(ran) < 2:
+        return ran
 
     def first(group: Group) -> int:
         earliest = select(_T.id).where(group.condition).order_by(_T.id).limit(1)
         return int(database.read(earliest)[0].id)
 
-    return sorted(found, key=first)
+    return sorted(ran, key=first)
 
 
 def _values(database: Database, column: AnyColumn, *where: Condition) -> Iterator[Any]:
@@ -180,11 +180,11 @@ class _Search:
         self._wrong.clear()
         with_reference = self._least(_T.relative, _T.relative.is_not(None), count, is_ratio=True)
         without = self._least(_T.time_s, _T.relative.is_(None), count, is_ratio=False)
-        found: list[int] = []
-        while (with_reference or without) and len(found) < count:  # each in its order; between them the times decide
+        first: list[int] = []
+        while (with_reference or without) and len(first) < count:  # each in its order; between them the times decide
             heads = [pool for pool in (with_reference, without) if pool]
-            found.append(min(heads, key=lambda pool: pool[0].time_s).pop(0).id)
-        return found
+            first.append(min(heads, key=lambda pool: pool[0].time_s).pop(0).id)
+        return first
 
     def _least(self, column: AnyColumn, where: Condition, count: int, *, is_ratio: bool) -> list[Score]:
         best: list[Score] = []
@@ -202,9 +202,9 @@ class _Search:
                 if schedule in judged:
                     continue
                 judged.add(schedule)
-                found = self._judge(schedule, limit)
-                if found is not None and found.is_ratio is is_ratio:
-                    best = sorted([*best, found])[:count]
+                judgement = self._judge(schedule, limit)
+                if judgement is not None and judgement.is_ratio is is_ratio:
+                    best = sorted([*best, judgement])[:count]
         return best
 
     def _paged(self, statement: Select[tuple[object, ...]]) -> Iterator[Found]:
@@ -219,15 +219,17 @@ class _Search:
 
     def _judge(self, schedule: str, limit: Score | None) -> Score | None:
         """Return the score of a schedule; None if it is wrong, not better than `limit` or does not compete."""
-        found = self._trials(schedule)
-        self._wrong[schedule] = not found or not found[-1].ok
+        own_trials = self._trials(schedule)
+        self._wrong[schedule] = not own_trials or not own_trials[-1].ok
         if self._wrong[schedule]:
             return None
-        own = score(found)
-        if own is None or (limit is not None and own > limit):
+        known = score(own_trials)
+        if known is None or (limit is not None and known > limit):
             return None
-        competes = any(self._winner(session) in (None, schedule) for session in dict.fromkeys(t.session for t in found))
-        return own if competes else None
+        competes = any(
+            self._winner(session) in (None, schedule) for session in dict.fromkeys(t.session for t in own_trials)
+        )
+        return known if competes else None
 
     def _winner(self, session: str) -> str | None:
         """Return the winner of a session's final comparison, None if it ended without."""

@@ -76,14 +76,14 @@ def read_line(entry: Json, hardware: HardwareSpec, workload: Workload | None) ->
     """
     key, steps = _key(entry["i"][0][0]), entry["i"][1][1]
     tiling = _tiling(steps)
-    found = workload or _workload(key, tiling)
+    tiled = workload or _workload(key, tiling)
     if workload is not None:
         check_shapes(workload, key.shapes)
         _check_function(key, workload)
-    tiles = match_loops(found, tiling.spatial, tiling.reduction)
+    tiles = match_loops(tiled, tiling.spatial, tiling.reduction)
     pragmas = [str(step[3]) for step in steps if step[0] == "PR" and str(step[3]).startswith(_UNROLL)]
     unroll = int(pragmas[-1].removeprefix(_UNROLL)) if pragmas else 0
-    return Line(gpu_schedule(found, hardware, tiles, unroll, _fetches(steps, found)), tvm_measured(entry["r"]))
+    return Line(gpu_schedule(tiled, hardware, tiles, unroll, _fetches(steps, tiled)), tvm_measured(entry["r"]))
 
 
 def _key(text: Json) -> _Key:
@@ -93,9 +93,11 @@ def _key(text: Json) -> _Key:
         name, rest = str(text), []
     if not _HASH.fullmatch(str(name)):
         return _Key(str(name), [])
-    if rest and all(isinstance(one, int) for one in rest):
+    if rest and all(isinstance(size, int) for size in rest):
         return _Key("", [tuple(rest)])
-    shapes = [tuple(one) for one in rest if isinstance(one, list) and all(isinstance(size, int) for size in one)]
+    shapes = [
+        tuple(shape) for shape in rest if isinstance(shape, list) and all(isinstance(size, int) for size in shape)
+    ]
     return _Key("", shapes)
 
 

@@ -84,13 +84,13 @@ class AutoTvmReader:
         if template is None:
             raise UnfitError(f"template {task.name} {_UNREAD.get(task.name, 'is not read')}"[:160])
         try:
-            found = template.workload(task.arguments)
+            tuned = template.workload(task.arguments)
         except WorkloadError as error:
             raise UnfitError(f"no workload: {error}"[:200]) from None
-        if workload is not None and workload != found:
-            raise UnfitError(f"another workload: {workload_to_text(found)}")
+        if workload is not None and workload != tuned:
+            raise UnfitError(f"another workload: {workload_to_text(tuned)}")
         knobs = self._windows(task.knobs, _result(entry)) if task.name == _DIRECT else task.knobs
-        return Line(template.schedule(found, hardware, knobs), tvm_measured(_result(entry)))
+        return Line(template.schedule(tuned, hardware, knobs), tvm_measured(_result(entry)))
 
     def _windows(self, knobs: dict[str, Json], result: Sequence[Json]) -> dict[str, Json]:
         """Return knobs with the window's factors under the names of the axes that they were applied to."""
@@ -119,19 +119,19 @@ def _task(entry: Json) -> _Task:
     target, name, arguments, _, workload, config = entry["i"]
     knobs = _knobs(config["e"])
     if isinstance(workload, list) and workload:  # a task's arguments are its own business, the workload is not
-        arguments = [_argument(one) for one in workload[1:]]
+        arguments = [_argument(argument) for argument in workload[1:]]
     return _Task(_modern_name(str(name), str(config.get("t", "")), str(target), knobs), arguments, knobs)
 
 
-def _argument(one: Json) -> Json:
+def _argument(argument: Json) -> Json:
     """Return an argument of a workload as tasks have it: a tensor is its shape with the dtype behind it."""
-    is_tensor = isinstance(one, list) and len(one) > 1 and isinstance(one[-1], str)
-    return ["TENSOR", one[:-1], one[-1]] if is_tensor else one
+    is_tensor = isinstance(argument, list) and len(argument) > 1 and isinstance(argument[-1], str)
+    return ["TENSOR", argument[:-1], argument[-1]] if is_tensor else argument
 
 
 def _crosswise(entries: Iterable[Json]) -> bool | None:
     """Return whether window factors of before August 2019 are under the other axis's name, None if nothing tells."""
-    found = set()
+    crosswise = set()
     for entry in entries:
         try:
             task = _task(entry)
@@ -139,10 +139,10 @@ def _crosswise(entries: Iterable[Json]) -> bool | None:
                 window = _tensor(task.arguments[1])[0][2:]
                 factors = tuple(math.prod(task.knobs[name]) for name in ("tile_ry", "tile_rx"))
                 if window[0] != window[1] and factors in (window, window[::-1]):
-                    found.add(factors == window)
+                    crosswise.add(factors == window)
         except (KeyError, IndexError, TypeError, ValueError):
             continue  # counted where it is read
-    return found.pop() if len(found) == 1 else None
+    return crosswise.pop() if len(crosswise) == 1 else None
 
 
 def _knobs(entity: Sequence[Json]) -> dict[str, Json]:
@@ -204,8 +204,8 @@ def _operands(arguments: Sequence[Json]) -> tuple[Shape, Shape, str]:
         Sums are kept in another dtype than the operands', or operands differ.
     """
     (left, dtype), (right, other) = _tensor(arguments[0]), _tensor(arguments[1])
-    rest = [one for one in arguments[2:] if isinstance(one, str)]
-    words = [one for one in rest if one.rstrip("0123456789") in ("float", "int", "uint")]
+    rest = [argument for argument in arguments[2:] if isinstance(argument, str)]
+    words = [argument for argument in rest if argument.rstrip("0123456789") in ("float", "int", "uint")]
     if dtype != other or any(word != ("int32" if dtype == "int8" else dtype) for word in words):
         raise UnfitError(f"operands of {dtype} and {other}, result of {', '.join(words) or 'the same'}")
     return left, right, dtype
@@ -239,7 +239,7 @@ def _dense(arguments: Sequence[Json]) -> Workload:
 
 def _batch_matmul(arguments: Sequence[Json]) -> Workload:
     (batch, *left), (other_batch, *right), dtype = _operands(arguments)
-    flags = [one for one in arguments[2:] if isinstance(one, bool | int)]
+    flags = [argument for argument in arguments[2:] if isinstance(argument, bool | int)]
     flip_a, flip_b = (bool(flag) for flag in flags) if len(flags) == 2 else (False, True)
     if batch != other_batch:
         raise UnfitError("a batch that one operand lacks")
@@ -258,9 +258,9 @@ _TEMPLATES = {
     "conv2d_nchw_spatial_pack.arm_cpu": _Template(_conv2d, autotvm_cpu.spatial_pack),
 }
 _UNREAD = {
-    **{f"dense_small_batch.{one}": "splits the reduction over threads, which no template here does"
-       for one in ("gpu", "cuda")},
-    **{f"conv2d_nchw_winograd.{one}": "is another algorithm (Winograd)" for one in ("cuda", "arm_cpu", "mali")},
+    **{f"dense_small_batch.{device}": "splits the reduction over threads, which no template here does"
+       for device in ("gpu", "cuda")},
+    **{f"conv2d_nchw_winograd.{device}": "is another algorithm (Winograd)" for device in ("cuda", "arm_cpu", "mali")},
     "dense_nopack.x86": "makes vectors of the reduction, the CPU template of the result's columns",
     "batch_matmul.x86": "makes vectors of the reduction, the CPU template of the result's columns",
     "depthwise_conv2d_NCHWc.x86": "makes vectors of channels, the CPU template of columns",

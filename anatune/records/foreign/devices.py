@@ -155,10 +155,10 @@ class Devices:
                 self._known[statement] = self._resolved(statement)
             except UnfitError as reason:
                 self._known[statement] = str(reason)
-        found = self._known[statement]
-        if isinstance(found, str):
-            raise UnfitError(found)
-        return found
+        meant = self._known[statement]
+        if isinstance(meant, str):
+            raise UnfitError(meant)
+        return meant
 
     def _resolved(self, said: DeviceStatement | None) -> HardwareSpec:
         given = self._given

@@ -138,8 +138,8 @@ def whole_of(text: str) -> dict[str, Json] | None:
             whole = msgspec.json.decode(stripped.rstrip(",") + end if end else stripped)
         except NO_JSON:
             continue
-        found = whole.get("cache", whole.get("results"))
-        return whole if isinstance(found, dict if "cache" in whole else list) else None
+        entries = whole.get("cache", whole.get("results"))
+        return whole if isinstance(entries, dict if "cache" in whole else list) else None
     return _by_lines(stripped)
 
 

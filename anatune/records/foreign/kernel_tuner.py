@@ -120,11 +120,11 @@ class KernelTunerReader:
     def _size(self) -> tuple[int, ...]:
         """Return the problem size without a depth of 1, () where the file does not say it in numbers."""
         size = self._header.get("problem_size")
-        sizes = [_whole_number(one) for one in (size if isinstance(size, list) else [size])]
+        sizes = [_whole_number(part) for part in (size if isinstance(size, list) else [size])]
         if None in sizes:
             return ()
-        found = tuple(one for one in sizes if one is not None)
-        return found[:2] if found[2:] == (1,) else found
+        numbers = tuple(part for part in sizes if part is not None)
+        return numbers[:2] if numbers[2:] == (1,) else numbers
 
     def _known_size(self) -> str:
         size = self._size()

@@ -71,20 +71,20 @@ class MetaScheduleReader:
         said = _arguments(arguments)
         function = self._function(int(number))
         if isinstance(function, tuple):
-            nest, found = function
-            if workload is not None and workload != found:
-                raise UnfitError(f"another workload: {found.describe()}")
+            nest, tuned = function
+            if workload is not None and workload != tuned:
+                raise UnfitError(f"another workload: {tuned.describe()}")
             tiles = match_axes(tiling, nest)
-            tiles = {axis.name: tiles.get(axis.name, (1,) * GPU_LEVELS[axis.kind]) for axis in found.axes}
+            tiles = {axis.name: tiles.get(axis.name, (1,) * GPU_LEVELS[axis.kind]) for axis in tuned.axes}
         else:
             loops = tiling.loops("S"), tiling.loops("R")
             if workload is not None:
                 check_shapes(workload, said.shapes, said.dtypes)
-            found = workload or _product(said, loops, function)
-            tiles = match_loops(found, *loops)
-        staged = [access.tensor for access in found.reads]
+            tuned = workload or _product(said, loops, function)
+            tiles = match_loops(tuned, *loops)
+        staged = [access.tensor for access in tuned.reads]
         vector = {staged[number]: width for number, width in tiling.fetch.items() if number < len(staged)}
-        schedule = gpu_schedule(found, hardware, tiles, tiling.unroll, vector, tiling.stages)
+        schedule = gpu_schedule(tuned, hardware, tiles, tiling.unroll, vector, tiling.stages)
         return Line(schedule, measured(times or [], None if times else Outcome.RUN_ERROR))
 
     def _function(self, number: int) -> tuple[Workload, Workload] | str:
@@ -111,7 +111,11 @@ def _function_entries(path: Path) -> list[Json]:
 
 def _arguments(arguments: Json) -> _Arguments:
     """Return the shapes of a line's tensors: ["TENSOR", dtype, shape]."""
-    tensors = [one for one in arguments or [] if isinstance(one, list) and len(one) == 3 and one[0] == "TENSOR"]
+    tensors = [
+        argument
+        for argument in arguments or []
+        if isinstance(argument, list) and len(argument) == 3 and argument[0] == "TENSOR"
+    ]
     return _Arguments([tuple(map(int, shape)) for _, _, shape in tensors], [str(dtype) for _, dtype, _ in tensors])
 
 

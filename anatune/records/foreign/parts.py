@@ -196,10 +196,10 @@ def product_of(shapes: Sequence[Shape], dtype: str, extents: Sequence[int]) -> W
     UnfitError
         There is none, or several.
     """
-    found = [one for one in _products(shapes, dtype) if sorted(one.extents.values()) == sorted(extents)]
-    if len(found) == 1:
-        return found[0]
-    raise UnfitError(NO_WORKLOAD + (f" (tensors {_shapes_text(shapes)} may be several)" if found else ""))
+    products = [product for product in _products(shapes, dtype) if sorted(product.extents.values()) == sorted(extents)]
+    if len(products) == 1:
+        return products[0]
+    raise UnfitError(NO_WORKLOAD + (f" (tensors {_shapes_text(shapes)} may be several)" if products else ""))
 
 
 def _products(shapes: Sequence[Shape], dtype: str) -> Iterator[Workload]:
@@ -258,10 +258,12 @@ def match_loops(
         tiles: dict[str, Factors] = {}
         for kind, axes, loops in kinds:
             own = {axis.name for axis in axes}
-            found = axis_factors({name: extents[name] for name in order if name in own}, loops, GPU_TILING.count(kind))
-            if found is None:
+            own_tiles = axis_factors(
+                {name: extents[name] for name in order if name in own}, loops, GPU_TILING.count(kind)
+            )
+            if own_tiles is None:
                 break
-            tiles |= found
+            tiles |= own_tiles
         else:
             return {axis.name: tiles[axis.name] for axis in workload.axes}
     stated = "x".join(str(math.prod(factors)) for factors in (*spatial, *reduction))

@@ -53,8 +53,8 @@ class Imported(NamedTuple):
     known: int
 
 
-def record_foreign(store: RecordStore, found: Foreign, path: Path) -> list[Imported]:
-    """Record what `read_foreign` found: all of it in one transaction, or nothing.
+def record_foreign(store: RecordStore, log: Foreign, path: Path) -> list[Imported]:
+    """Record what `read_foreign` returned: all of it in one transaction, or nothing.
 
     Raises
     ------
@@ -62,9 +62,9 @@ def record_foreign(store: RecordStore, found: Foreign, path: Path) -> list[Impor
         The same measurements stand there under another device or workload, or the file cannot be written.
     """
     tasks: dict[_Task, list[Trial]] = {}
-    for one in found.trials:
-        tasks.setdefault((one.trial.schedule.hardware, one.workload), []).append(one.trial)
-    before = _recorded(store, found.kind)
+    for entry in log.trials:
+        tasks.setdefault((entry.trial.schedule.hardware, entry.workload), []).append(entry.trial)
+    before = _recorded(store, log.kind)
     for task, trials in tasks.items():
         _check_other_names(store, before, task, trials)
     imported: list[Imported] = []
@@ -80,7 +80,7 @@ def record_foreign(store: RecordStore, found: Foreign, path: Path) -> list[Impor
                 new.append(trial)
         failed = sum(trial.measurement.time_s is None for trial in new)
         imported.append(Imported(hardware, workload, len(new), failed, len(trials) - len(new)))
-        rows += _rows(hardware, workload, new, found.kind, path)
+        rows += _rows(hardware, workload, new, log.kind, path)
     store.insert(rows)
     return imported
 
@@ -91,7 +91,7 @@ def _recorded(store: RecordStore, kind: str) -> dict[_Task, list[Trial]]:
     for session in store.sessions(strategy=kind, on_damage=_ignore):
         if "imported" in session.settings:
             trials = tasks.setdefault((session.hardware, session.workload), [])
-            trials += [one.trial for one in store.iterate(session=session, on_damage=_ignore)]
+            trials += [record.trial for record in store.iterate(session=session, on_damage=_ignore)]
     return tasks
 
 
