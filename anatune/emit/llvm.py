@@ -18,8 +18,6 @@ LLVM_TYPE = {"float32": "float", "float16": "half", "bfloat16": "i16", "int8": "
 
 _STACK_ALIGNMENT = 16
 """Bytes to which every caller aligns the stack. Source: System V ABI of x86-64; AAPCS64."""
-
-
 _DOTS = {
     "vdpbf16ps": ("avx512bf16.dpbf16ps", "bfloat", 2),
     "vpdpbusd": ("avx512.vpdpbusd", "i8", 4),
@@ -83,7 +81,7 @@ class LlvmCode:
     def emit(self, text: str) -> str:
         """Append ``%name = text`` and return the name."""
         name = self.name()
-        self.lines.append(f"  {name} = {text}")
+        self.line(f"  {name} = {text}")
         return name
 
     def line(self, text: str) -> None:
@@ -176,17 +174,15 @@ class LlvmCode:
         source, target = LLVM_TYPE[dtype], self.scalar
         if source == target and dtype != "bfloat16":
             return value
-        many = lanes > 1
 
         def kind(scalar: str) -> str:
-            return f"<{lanes} x {scalar}>" if many else scalar
+            return f"<{lanes} x {scalar}>" if lanes > 1 else scalar
 
         if dtype == "float16":
             return self.emit(f"fpext {kind('half')} {value} to {kind('float')}")
         if dtype == "bfloat16":
             wide = self.emit(f"zext {kind('i16')} {value} to {kind('i32')}")
-            sixteen = "<" + ", ".join(["i32 16"] * lanes) + ">" if many else "16"
-            shifted = self.emit(f"shl {kind('i32')} {wide}, {sixteen}")
+            shifted = self.emit(f"shl {kind('i32')} {wide}, {_integers(16, lanes) if lanes > 1 else '16'}")
             return self.emit(f"bitcast {kind('i32')} {shifted} to {kind('float')}")
         extend = "zext" if dtype == "uint8" else "sext"
         wide = self.emit(f"{extend} {kind('i8')} {value} to {kind('i32')}")
@@ -200,68 +196,51 @@ class LlvmCode:
         if dtype == "float16":
             return self.emit(f"fptrunc {wide} {value} to {small}")
         if dtype == "bfloat16":  # round to nearest even; a NaN keeps its sign and becomes quiet
-
-            def many(number: int) -> str:
-                return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
-
             integers = f"<{lanes} x i32>"
             bits = self.emit(f"bitcast {wide} {value} to {integers}")
-            high = self.emit(f"lshr {integers} {bits}, {many(16)}")
-            odd = self.emit(f"and {integers} {high}, {many(1)}")
-            bias = self.emit(f"add {integers} {odd}, {many(0x7FFF)}")
+            high = self.emit(f"lshr {integers} {bits}, {_integers(16, lanes)}")
+            odd = self.emit(f"and {integers} {high}, {_integers(1, lanes)}")
+            bias = self.emit(f"add {integers} {odd}, {_integers(0x7FFF, lanes)}")
             rounded = self.emit(f"add {integers} {bits}, {bias}")
-            shifted = self.emit(f"lshr {integers} {rounded}, {many(16)}")
-            quiet = self.emit(f"or {integers} {high}, {many(0x40)}")
+            shifted = self.emit(f"lshr {integers} {rounded}, {_integers(16, lanes)}")
+            quiet = self.emit(f"or {integers} {high}, {_integers(0x40, lanes)}")
             is_nan = self.emit(f"fcmp uno {wide} {value}, {value}")
             chosen = self.emit(f"select <{lanes} x i1> {is_nan}, {integers} {quiet}, {integers} {shifted}")
             return self.emit(f"trunc {integers} {chosen} to {small}")
         if self.scalar == "float":
-            integer = self.emit(f"fptosi {wide} {value} to <{lanes} x i32>")
-            return self.emit(f"trunc <{lanes} x i32> {integer} to {small}")
+            value, wide = self.emit(f"fptosi {wide} {value} to <{lanes} x i32>"), f"<{lanes} x i32>"
         return self.emit(f"trunc {wide} {value} to {small}")
 
     def load_vector(self, pointer: str, dtype: str, stride: int, used: int, mask: str | None = None) -> str:
         """Load `lanes` elements that are `stride` apart, of which the first `used` exist; or under `mask`."""
-        lanes = self.lanes
-        scalar = LLVM_TYPE[dtype]
+        lanes, scalar = self.lanes, LLVM_TYPE[dtype]
         kind = f"<{lanes} x {scalar}>"
         if stride == 0:
-            element = self.emit(f"load {scalar}, ptr {pointer}, align {_align(dtype)}")
+            element = self.emit(f"load {scalar}, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
             return self.splat(self.convert(element, dtype, 1))
         if stride == 1 and used == lanes and mask is None:
-            value = self.emit(f"load {kind}, ptr {pointer}, align {_align(dtype)}")
-        elif stride == 1:
-            value = self.call(
-                kind,
-                f"llvm.masked.load.v{lanes}{_suffix(dtype)}.p0",
-                [
-                    ("ptr", pointer),
-                    ("i32", str(_align(dtype))),
-                    (f"<{lanes} x i1>", mask or _lane_mask(used, lanes)),
-                    (kind, "zeroinitializer"),
-                ],
-            )
-        elif mask is not None:
-            places = ", ".join(f"i64 {lane * stride}" for lane in range(lanes))
-            pointers = self.emit(f"getelementptr {scalar}, ptr {pointer}, <{lanes} x i64> <{places}>")
-            value = self.call(
-                kind,
-                f"llvm.masked.gather.v{lanes}{_suffix(dtype)}.v{lanes}p0",
-                [
-                    (f"<{lanes} x ptr>", pointers),
-                    ("i32", str(_align(dtype))),
-                    (f"<{lanes} x i1>", mask),
-                    (kind, "zeroinitializer"),
-                ],
-            )
+            value = self.emit(f"load {kind}, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
+        elif stride == 1 or mask is not None:
+            value = self._masked_load(pointer, dtype, stride, mask or _lane_mask(used, lanes))
         else:
             value = "zeroinitializer"
             for lane in range(used):
                 element = self.emit(
-                    f"load {scalar}, ptr {self.address(pointer, dtype, lane * stride)}, align {_align(dtype)}"
+                    f"load {scalar}, ptr {self.address(pointer, dtype, lane * stride)}, align {DTYPE_BYTES[dtype]}"
                 )
                 value = self.emit(f"insertelement {kind} {value}, {scalar} {element}, i64 {lane}")
         return self.convert(value, dtype, lanes)
+
+    def _masked_load(self, pointer: str, dtype: str, stride: int, mask: str) -> str:
+        """Load the elements that are `stride` apart of lanes under `mask`, zeros of the others."""
+        lanes, scalar = self.lanes, LLVM_TYPE[dtype]
+        kind, function, places = f"<{lanes} x {scalar}>", f"load.v{lanes}{_suffix(dtype)}.p0", ("ptr", pointer)
+        if stride != 1:
+            offsets = ", ".join(f"i64 {lane * stride}" for lane in range(lanes))
+            pointers = self.emit(f"getelementptr {scalar}, ptr {pointer}, <{lanes} x i64> <{offsets}>")
+            function, places = f"gather.v{lanes}{_suffix(dtype)}.v{lanes}p0", (f"<{lanes} x ptr>", pointers)
+        more = [("i32", str(DTYPE_BYTES[dtype])), (f"<{lanes} x i1>", mask), (kind, "zeroinitializer")]
+        return self.call(kind, f"llvm.masked.{function}", [places, *more])
 
     def load_groups(self, pointer: str, dtype: str, group: int, used: int, *, is_vector: bool) -> str:
         """Load a group of neighbours for each lane, or one group for all lanes, of which the first `used` exist.
@@ -269,17 +248,14 @@ class LlvmCode:
         The value is a vector of 32 bits a lane, see `dot`.
         """
         if is_vector:
-            return self.emit(f"load <{self.lanes} x i32>, ptr {pointer}, align {_align(dtype)}")
+            return self.emit(f"load <{self.lanes} x i32>, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
         if used == group:
-            return self.splat(self.emit(f"load i32, ptr {pointer}, align {_align(dtype)}"), "i32")
-        bits = 8 * DTYPE_BYTES[dtype]
-        value = "0"
+            return self.splat(self.emit(f"load i32, ptr {pointer}, align {DTYPE_BYTES[dtype]}"), "i32")
+        bits, value = 8 * DTYPE_BYTES[dtype], "0"
         for place in range(used):
-            address = self.address(pointer, dtype, place)
-            element = self.emit(f"load i{bits}, ptr {address}, align {_align(dtype)}")
+            element = self.emit(f"load i{bits}, ptr {self.address(pointer, dtype, place)}, align {DTYPE_BYTES[dtype]}")
             wide = self.emit(f"zext i{bits} {element} to i32")
-            shifted = self.emit(f"shl i32 {wide}, {bits * place}") if place else wide
-            value = self.emit(f"or i32 {value}, {shifted}") if place else shifted
+            value = self.emit(f"or i32 {value}, {self.emit(f'shl i32 {wide}, {bits * place}')}") if place else wide
         return self.splat(value, "i32")
 
     def highest_bits(self) -> str:
@@ -288,8 +264,7 @@ class LlvmCode:
         LLVM 22 never ends where it selects instructions for a known vector, a broadcast and `flip`.
         """
         kind = f"<{self.lanes} x i32>"
-        highest = ", ".join(["i32 -2139062144"] * self.lanes)
-        return self.emit(f'call {kind} asm "", "=x,0"({kind} <{highest}>)')
+        return self.emit(f'call {kind} asm "", "=x,0"({kind} {_integers(-2139062144, self.lanes)})')
 
     def flip(self, groups: str, highest: str) -> str:
         """Return groups of 8-bit elements with the bits `highest` flipped: signed ones plus 128, as unsigned."""
@@ -297,24 +272,17 @@ class LlvmCode:
 
     def store_vector(self, value: str, pointer: str, dtype: str, used: int) -> None:
         """Store the first `used` lanes of an accumulator next to each other."""
-        lanes = self.lanes
-        kind = f"<{lanes} x {LLVM_TYPE[dtype]}>"
+        lanes, kind = self.lanes, f"<{self.lanes} x {LLVM_TYPE[dtype]}>"
         value = self.narrow(value, dtype, lanes)
         if used == lanes:
-            self.line(f"  store {kind} {value}, ptr {pointer}, align {_align(dtype)}")
+            self.line(f"  store {kind} {value}, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
         elif LLVM_TYPE[dtype] != self.scalar:
             # LLVM 20 turns a masked store of one truncated lane into a store of the untruncated one
             self.store_lanes(value, pointer, dtype, 1, used)
         else:
-            self.call_void(
-                f"llvm.masked.store.v{lanes}{_suffix(dtype)}.p0",
-                [
-                    (kind, value),
-                    ("ptr", pointer),
-                    ("i32", str(_align(dtype))),
-                    (f"<{lanes} x i1>", _lane_mask(used, lanes)),
-                ],
-            )
+            places = [(kind, value), ("ptr", pointer), ("i32", str(DTYPE_BYTES[dtype]))]
+            mask = (f"<{lanes} x i1>", _lane_mask(used, lanes))
+            self.call_void(f"llvm.masked.store.v{lanes}{_suffix(dtype)}.p0", [*places, mask])
 
     def store_lanes(self, value: str, pointer: str, dtype: str, stride: int, used: int) -> None:
         """Store the first `used` elements of a vector of `dtype`, `stride` elements apart."""
@@ -322,13 +290,12 @@ class LlvmCode:
         for lane in range(used):
             element = self.emit(f"extractelement <{self.lanes} x {kind}> {value}, i64 {lane}")
             address = self.address(pointer, dtype, lane * stride)
-            self.line(f"  store {kind} {element}, ptr {address}, align {_align(dtype)}")
+            self.line(f"  store {kind} {element}, ptr {address}, align {DTYPE_BYTES[dtype]}")
 
     def transpose(self, rows: list[str]) -> list[str]:
         """Return the columns of up to `lanes` vectors: column l holds lane l of every row."""
-        lanes = self.lanes
+        lanes, distance = self.lanes, self.lanes // 2
         values = rows + ["poison"] * (lanes - len(rows))
-        distance = lanes // 2
         while distance:
             following = list(values)
             for i in range(lanes):
@@ -438,7 +405,7 @@ class LlvmCode:
         lanes = self.lanes
         integers, halves = f"<{lanes} x i32>", f"<{2 * lanes} x half>"
         both = self.emit(f"bitcast {self.vector} {value} to {integers}")
-        upper = self.emit(f"lshr {integers} {both}, <{', '.join(['i32 16'] * lanes)}>")
+        upper = self.emit(f"lshr {integers} {both}, {_integers(16, lanes)}")
         first, second = (self.emit(f"bitcast {integers} {bits} to {halves}") for bits in (both, upper))
         added = self.emit(f"bitcast {halves} {self.emit(f'fadd {halves} {first}, {second}')} to {integers}")
         lower = self.emit(f"trunc {integers} {added} to <{lanes} x i16>")
@@ -462,12 +429,15 @@ class LlvmCode:
         return self.emit(f"call reassoc float @llvm.vector.reduce.fadd.v{lanes}f32(float 0.0, {self.vector} {value})")
 
 
-def _align(dtype: str) -> int:
-    return {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}[dtype]
-
-
 def _suffix(dtype: str) -> str:
-    return {"float32": "f32", "int32": "i32", "float16": "f16", "bfloat16": "i16", "int8": "i8", "uint8": "i8"}[dtype]
+    """Return how names of intrinsics call the elements of vectors."""
+    kind = LLVM_TYPE[dtype]
+    return {"float": "f32", "half": "f16"}.get(kind, kind)
+
+
+def _integers(number: int, lanes: int) -> str:
+    """Return a vector of equal numbers of 32 bits."""
+    return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
 
 
 def _lane_mask(used: int, lanes: int) -> str:
