@@ -21,8 +21,8 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
 from anatune.templates.cuda.program import program as programs
 from anatune.templates.cuda.program import staging
-from anatune.templates.cuda.program.fetch import Guard
-from anatune.templates.cuda.program.nest import GpuNest, StagedTile
+from anatune.templates.cuda.program.fetch import Guard, StagedTile
+from anatune.templates.cuda.program.nest import GpuNest
 from anatune.templates.cuda.program.program import GpuProgram
 from anatune.templates.cuda.program.staging import Staging
 from anatune.templates.gpu import splitting

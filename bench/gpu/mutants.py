@@ -21,7 +21,7 @@ from anatune.templates import PIPELINED, TENSORCORE, THIN
 from anatune.templates.cuda.program.nest import GpuNest
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.gpu.split import split_of
-from anatune.templates.thin.program.layout import layout_of
+from anatune.templates.thin.program.layout import ThinLayout
 
 __all__ = ["mutants", "spare_barriers"]
 
@@ -34,7 +34,7 @@ _INDEX = re.compile(r"(?<!\w )\b(\w+_ptr)(\[| \+ \()")
 def spare_barriers(schedule: Schedule) -> frozenset[int]:
     """Return which barriers of a schedule's CUDA C, from 1, order nothing: see above."""
     if schedule.template == THIN.name:
-        return frozenset({1} if layout_of(schedule).is_apart else ())
+        return frozenset({1} if ThinLayout(schedule).is_apart else ())
     if schedule.template == PIPELINED.name:
         nest = GpuNest(schedule)
         return frozenset({2} if nest.through_registers and nest.stages > 1 else ())

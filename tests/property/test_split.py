@@ -50,7 +50,23 @@ def test_all_steps_of_all_tiles_are_computed_once(case, varies, fewer):
         count, steps = Count("n", split.split, most), max(split.split, most - fewer)
     workload = anatune.matmul(64, 64, 64)
     check_split(workload, {"split": split.split, "whole": split.whole, "atomic": int(split.atomic)}, tiles, most)
-    reduction = SplitReduction(split, workload, tiles=tiles, steps=count, threads=THREADS, accumulators=ACCUMULATORS)
+    reduction = SplitReduction(
+        SimpleNamespace(
+            split=split,
+            workload=workload,
+            num_tiles=tiles,
+            num_blocks=split.num_blocks(tiles),
+            steps=count,
+            num_threads=THREADS,
+            num_keepers=THREADS,
+            num_accumulators=ACCUMULATORS,
+            accumulator="float32",
+            result_bytes=0,
+            ranged=None,
+            growth=None,
+            shape=lambda access: access.shape,
+        )
+    )
     text, parts, bodies = Script(), [], []
 
     def principal(part):

@@ -12,7 +12,7 @@ import anatune
 from anatune.core.workload.nest import Workload
 from anatune.errors import MissingDependencyError
 from anatune.templates.tensorcore.model import TensorCoreModel
-from anatune.templates.tensorcore.program.layout import layout_of
+from anatune.templates.tensorcore.program.layout import TileLayout
 from tests.naive_gpu import gpu
 
 DTYPES = st.sampled_from(["float16", "bfloat16", "float32"])
@@ -56,7 +56,7 @@ def test_points(workload: Workload, device: str, seed: int) -> None:
     assert (model.check(points) == 0).all()
     for point, prediction in zip(points, model.predictions(points), strict=True):
         schedule = model.space.schedule_of(point)
-        layout = layout_of(schedule)
+        layout = TileLayout(schedule)
         assert prediction.resources["shared_bytes_per_block"] == layout.shared_bytes
         assert layout.shared_bytes <= model.hardware.shared_memory.per_block_bytes
         assert prediction.time_s >= model.floor_s
@@ -81,7 +81,7 @@ def test_kernels_are_right(workload: Workload, seed: int) -> None:
         pytest.skip(str(error))
     model = TensorCoreModel(workload, gpu("a100"))
     for schedule in model.space.sample(30, seed):
-        if layout_of(schedule).num_threads <= 256:
+        if TileLayout(schedule).num_threads <= 256:
             answer = anatune.verify(schedule, seed=seed)
             assert answer.ok, f"{schedule.describe()}: {answer.message}"
             return

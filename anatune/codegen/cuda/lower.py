@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from anatune.codegen.compat import (
     DevicePart,
     cuda_source_of,
@@ -16,14 +18,14 @@ from anatune.codegen.compat import (
 )
 from anatune.codegen.cuda.preamble import preamble
 from anatune.codegen.lowered import Lowered
-from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.templates import template_named
-from anatune.templates.cuda.program.program import ROLLED
 from anatune.templates.gpu.kernel import CudaKernel, KernelProgram, Launch
 from anatune.templates.gpu.ranged import Ranged
+from anatune.templates.gpu.rules import gpu_of
+from anatune.templates.gpu.writer import ROLLED
 
 __all__ = ["LoweredGpu", "cuda_kernel", "helpers_of", "lower_gpu", "named_kernel"]
 
@@ -61,11 +63,11 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
         TVM is not installed.
     """
     hardware = schedule.check().hardware
-    if not isinstance(hardware, GpuSpec):
+    if hardware.kind != "gpu":
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu.lower builds for CPUs")
     program: KernelProgram = template_named(schedule.template).program(schedule, ranged=ranged)
     module = import_tvm().IRModule({"main": parse_program(program.script, "")})
-    return LoweredGpu(schedule, module, gpu_target_of(hardware), program)
+    return LoweredGpu(schedule, module, gpu_target_of(gpu_of(schedule)), program)
 
 
 def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
@@ -125,23 +127,16 @@ def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) ->
             bounds = f"__launch_bounds__({program.num_threads}"
             body = body.replace(f"{bounds})", f"{bounds}, {program.resident_blocks})")
         bodies.append(program.finish(body))
-    principal = launches[len(program.before)]
     made = CudaKernel(
         schedule_key=schedule.key,
-        name=principal.name,
         source=preamble({access.dtype for access in workload.tensors}) + helpers_of(text) + "".join(bodies),
         arch=schedule.hardware.arch,
-        parameters=principal.parameters,
         result=workload.write.tensor,
-        grid=principal.grid,
-        block=principal.block,
-        shared_bytes=principal.shared_bytes,
-        dynamic_shared_bytes=principal.dynamic_shared_bytes,
         before=tuple(launches[: len(program.before)]),
         after=tuple(launches[len(program.before) + 1 :]),
         workspace=program.workspace,
         ranged=ranged,
-        growth=principal.growth,
+        **msgspec.structs.asdict(launches[len(program.before)]),
     )
     return made, part
 

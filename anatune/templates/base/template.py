@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 
 if TYPE_CHECKING:
+    from anatune.core.workload.ranges import RangedWorkload
     from anatune.templates.base.family import ProgramFamily
     from anatune.templates.base.model import AnalyticalModel
 
-__all__ = ["Template"]
+__all__ = ["Template", "TemplateOf"]
+
+Device = TypeVar("Device", bound=HardwareSpec)
+"""Spec of the template's kind of device."""
 
 
-class Template(ABC):
+class TemplateOf(ABC, Generic[Device]):
     """One kind of schedules: its rules, its model with its tile space, its programs.
 
     Code that holds a schedule, a space or a model asks its template; it does not compare names or types.
@@ -83,18 +88,18 @@ class Template(ABC):
         """Return the class of its analytical model: ``(workload, hardware)``, and ``accuracy`` if it has several."""
 
     @abstractmethod
-    def program(self, schedule: Schedule, **how: Any) -> Any:
-        """Return what the lowering of its kind of device turns into a TVM module."""
+    def program(self, *schedule: Any, **how: Any) -> Any:
+        """Return what the lowering of its kind of device turns into a TVM module, of a schedule and what that needs."""
 
     @abstractmethod
-    def streaming_s(self, hardware: Any, num_bytes: int, flop: int = 0) -> float:
+    def streaming_s(self, hardware: Device, num_bytes: int, flop: int = 0) -> float:
         """Return the seconds of a call that reads and writes tensors once, whatever computes it."""
 
-    def takes(self, workload: Workload, hardware: Any) -> bool:
+    def takes(self, workload: Workload, hardware: Device) -> bool:
         """Return whether it applies to a workload on a device of its kind."""
         return True
 
-    def model(self, workload: Workload, hardware: Any, accuracy: str | None = None) -> AnalyticalModel:
+    def model(self, workload: Workload, hardware: Device, accuracy: str | None = None) -> AnalyticalModel:
         """Return the analytical model of a workload on a device, with its tile space as ``.space``.
 
         Parameters
@@ -110,7 +115,7 @@ class Template(ABC):
         limits = {} if self.all_accuracy is None else {"accuracy": accuracy or self.all_accuracy}
         return self.model_class()(workload, hardware, **limits)
 
-    def family(self, workload: Any, hardware: Any) -> ProgramFamily:
+    def family(self, workload: RangedWorkload, hardware: Device) -> ProgramFamily:
         """Return the programs for a ranged workload that take an extent when they are called, see `has_ranges`."""
         raise NotImplementedError
 
@@ -128,3 +133,7 @@ class Template(ABC):
     def program_key(self, schedule: Schedule) -> Hashable:
         """Return a key that schedules share if they become the same program."""
         return schedule.key
+
+
+Template = TemplateOf[Any]
+"""A template of any kind of device."""

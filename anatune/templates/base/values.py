@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from anatune.arguments import checked_integer, shown
 from anatune.core.workload.access import MAX_INTEGER, is_integer
@@ -48,7 +47,7 @@ def check_names(what: str, names: Iterable[object], known: Collection[str], kind
             raise SpaceError(f"{what}: unknown {kind} {name!r:.60}, expected some of {', '.join(known) or 'none'}")
 
 
-def checked_factors(axis: str, factors: Sequence[Any], levels: Sequence[str]) -> tuple[int, ...]:
+def checked_factors(axis: str, factors: Sequence[object], levels: Sequence[str]) -> tuple[int, ...]:
     """Return `factors` as Python ints; raise SpaceError unless they are one count for each level."""
     if isinstance(factors, str) or not (isinstance(factors, Sequence) or hasattr(factors, "__array__")):
         raise SpaceError(f"tiles[{axis!r}] is {shown(factors)}, expected {len(levels)} factors: {', '.join(levels)}")
@@ -60,7 +59,7 @@ def checked_factors(axis: str, factors: Sequence[Any], levels: Sequence[str]) ->
     return tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER) for factor in factors)
 
 
-def check_factors(axis: str, factors: Sequence[Any], levels: Sequence[str], extent: int) -> None:
+def check_factors(axis: str, factors: Sequence[object], levels: Sequence[str], extent: int) -> None:
     """Raise SpaceError unless `factors` are one count for each level that multiply to the extent."""
     counts = checked_factors(axis, factors, levels)
     product = math.prod(counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anatune.templates.base.family import ProgramFamily
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.gpu.kernel import KernelProgram
+    from anatune.templates.gpu.ranged import Ranged
 
 __all__ = ["CUDA", "PIPELINED"]
 
@@ -50,11 +51,11 @@ class CudaTemplate(GpuTemplate):
 
         return program_key(schedule)
 
-    def program(self, schedule: Schedule, **how: Any) -> KernelProgram:
+    def program(self, schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
         """Return the kernel of a schedule."""
-        from anatune.templates.cuda.program.cuda_cores import kernel_program
+        from anatune.templates.cuda.program.program import GpuProgram
 
-        return kernel_program(schedule, **how)
+        return GpuProgram(schedule, ranged).program()
 
 
 class PipelinedTemplate(CudaTemplate):

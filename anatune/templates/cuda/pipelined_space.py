@@ -53,7 +53,7 @@ class PipelinedSpace(GpuSpace):
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
         values = self._values(point)
-        plain = self._plain_schedule(values[:-2])
+        plain = self.plain_schedule(values[:-2])
         return msgspec.structs.replace(plain, options=dict(plain.options) | {"stages": values[-2], "pad": values[-1]})
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
@@ -13,6 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_names
 from anatune.templates.cuda.guards import check_covering_tiles
+from anatune.templates.gpu.rules import check_formats, gpu_of
 from anatune.templates.gpu.split import SPLIT, check_split, num_steps, num_tiles
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "REDUCTION_LEVELS",
     "SPATIAL_LEVELS",
     "check_cuda",
-    "check_formats",
     "check_pipeline_applies",
     "checked_choice",
     "levels_of",
@@ -45,22 +44,6 @@ PIPELINE = {"stages": 1, "pad": 0}
 def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
     """Return axis -> names of its factors, outer to inner."""
     return {axis.name: SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS for axis in workload.axes}
-
-
-def check_formats(workload: Workload) -> None:
-    """Raise SpaceError for what no GPU template computes: 8-bit steps and zero points, results wider than operands.
-
-    Raises
-    ------
-    SpaceError
-        The workload has number formats that kernels of CPUs alone take.
-    """
-    if workload.is_quantised or workload.formats != workload.dtype:
-        raise SpaceError(
-            f"{workload.operator}: {workload.formats} with the steps ({', '.join(workload.epilogue)}) and its zero "
-            "points is for CPUs; expected on a GPU one dtype for operands and result (int8: summed in int32) with the "
-            "steps bias, add, relu; change the dtype or take a CPU's --hw"
-        )
 
 
 def staged_tensors(workload: Workload) -> tuple[str, ...]:
@@ -105,10 +88,10 @@ def checked_choice(name: str, value: object, workload: Workload, hardware: GpuSp
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
-def pipeline_of(options: Mapping[str, Any]) -> tuple[int, int]:
+def pipeline_of(options: Mapping[str, object]) -> tuple[int, int]:
     """Return the buffers and the gap between rows of a checked schedule's options."""
-    stages, pad = (options.get(name, least) for name, least in PIPELINE.items())
-    return int(stages), int(pad)
+    stages, pad = (int(options.get(name, least)) for name, least in PIPELINE.items())  # type: ignore[call-overload]
+    return stages, pad
 
 
 def check_cuda(schedule: Schedule) -> None:
@@ -119,8 +102,7 @@ def check_cuda(schedule: Schedule) -> None:
 
 def check_pipelined(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "pipelined"."""
-    workload, hardware, options = schedule.workload, schedule.hardware, schedule.options
-    assert isinstance(hardware, GpuSpec)  # of the template's kind: `core.schedule`
+    workload, hardware, options = schedule.workload, gpu_of(schedule), schedule.options
     check_pipeline_applies(workload, hardware)
     check_names("options", options, (*PIPELINE, *SPLIT), "option")
     for name in PIPELINE.keys() & options.keys():

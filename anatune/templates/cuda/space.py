@@ -13,8 +13,10 @@ Nothing is materialised beyond the factorisation tables of single axes; the size
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
+from anatune.templates.base.factor import divisors, factorisations
 from anatune.templates.base.space import LegalityCheck, Part, Space
 from anatune.templates.base.values import check_names, checked_count, checked_factors
 from anatune.templates.cuda.guard_space import axis_tilings
@@ -33,10 +36,10 @@ from anatune.templates.cuda.rules import (
     MAX_FETCH_BYTES,
     REDUCTION_LEVELS,
     SPATIAL_LEVELS,
-    check_formats,
     levels_of,
     staged_tensors,
 )
+from anatune.templates.gpu.rules import check_formats
 from anatune.templates.gpu.split import SPLIT, check_split, num_steps, num_tiles
 from anatune.templates.gpu.split_space import split_of_point, split_options, split_part
 
@@ -65,7 +68,7 @@ class GpuSpace(Space):
     Raises
     ------
     SpaceError
-        The workload's number formats are not for GPUs (`cuda.rules.check_formats`).
+        The workload's number formats are not for GPUs (`gpu.rules.check_formats`).
     """
 
     template = "cuda"
@@ -113,9 +116,9 @@ class GpuSpace(Space):
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        return self._plain_schedule(self._values(point))
+        return self.plain_schedule(self._values(point))
 
-    def _plain_schedule(self, values: Sequence[int]) -> Schedule:
+    def plain_schedule(self, values: Sequence[int]) -> Schedule:
         """Return the schedule of a point's tiles, unroll depth, fetch widths and split."""
         unroll, *rest = values[sum(map(len, self.levels.values())) :]
         widths, split = rest[: len(self.staged)], tuple(rest[len(self.staged) :])
@@ -123,6 +126,47 @@ class GpuSpace(Space):
         tiles = self._tiles(values)
         options = split_options(split, num_tiles(tiles, self.workload), self.hardware) if split else {}
         return Schedule(self.workload, self.hardware, self.template, tiles, unroll, vector, options)
+
+    @cached_property
+    def _first_columns(self) -> tuple[list[int], list[int]]:
+        """The columns of the outermost factors of spatial axes, and of reduction axes."""
+        spatial, reduction = self.workload.spatial_axes, self.workload.reduction_axes
+        return (
+            [self.columns.index(f"{axis.name}.{SPATIAL_LEVELS[0]}") for axis in spatial],
+            [self.columns.index(f"{axis.name}.{REDUCTION_LEVELS[0]}") for axis in reduction],
+        )
+
+    def classes(self, macro: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return a macro choice with every number of consecutive results along each axis, and every fetch width.
+
+        Parameters
+        ----------
+        macro : (num_columns,) int64
+            A point whose results of a thread, and steps of a stage, are all in the innermost loops.
+        """
+        places, _ = self._first_columns
+        inner = _products(tuple(divisors(int(macro[place + 4])) for place in places))
+        widths = _products((self.fetch_widths,) * len(self.staged))
+        found = np.tile(macro, (len(inner) * len(widths), 1))
+        chunks = np.repeat(inner, len(widths), axis=0)
+        for at, place in enumerate(places):
+            found[:, place + 1] = macro[place + 4] // chunks[:, at]
+            found[:, place + 4] = chunks[:, at]
+        unroll = self.columns.index("unroll")
+        found[:, unroll + 1 : unroll + 1 + len(self.staged)] = np.tile(widths, (len(inner), 1))
+        return found
+
+    def members(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return every point of a row of `classes`: each split of its innermost loops, and each unroll depth."""
+        spatial, reduction = self._first_columns
+        last = [*(place + 4 for place in spatial), *(place + 2 for place in reduction)]
+        tables = [factorisations(int(row[place]), 2) for place in last]
+        index = _grid((*(len(table) for table in tables), len(self.unroll_depths)))
+        found = np.tile(row, (len(index), 1))
+        for at, (table, place) in enumerate(zip(tables, last, strict=True)):
+            found[:, place - 1 : place + 1] = table[index[:, at]]
+        found[:, self.columns.index("unroll")] = np.array(self.unroll_depths)[index[:, -1]]
+        return found
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
@@ -190,3 +234,16 @@ class GpuSpace(Space):
         check_names("split", options, SPLIT, "option")
         check_split(self.workload, options, num_tiles(complete, self.workload), num_steps(complete, self.workload))
         return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths, options)
+
+
+@lru_cache(maxsize=4096)
+def _products(lists: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
+    """Return all choices of one number of each list, the last one fastest."""
+    choices = list(itertools.product(*lists))
+    return np.array(choices, dtype=np.int64).reshape(len(choices), len(lists))
+
+
+@lru_cache(maxsize=4096)
+def _grid(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return all places of an array of some shape, the last coordinate fastest."""
+    return np.stack(np.unravel_index(np.arange(math.prod(shape)), shape), axis=1)

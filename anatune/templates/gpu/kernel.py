@@ -11,12 +11,11 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
-from anatune.errors import BuildError, RunError
+from anatune.errors import RunError
 from anatune.templates.gpu.ranged import Growth, Ranged
 
-__all__ = ["STATIC_SHARED_BYTES", "CudaKernel", "KernelProgram", "Launch", "LaunchSize", "Launches", "check_limits"]
+__all__ = ["STATIC_SHARED_BYTES", "CudaKernel", "KernelProgram", "Launch", "LaunchSize", "Launches"]
 
 STATIC_SHARED_BYTES = 49152
 """Most shared memory that a kernel may declare; more is asked for at the launch. Source: [CUDA-guide], ptxas."""
@@ -253,19 +252,3 @@ class KernelProgram(NamedTuple):
         """Of all nests, in order."""
         principal = LaunchSize(self.num_blocks, self.num_threads, self.shared_bytes, self.growth)
         return (*self.before, principal, *self.after)
-
-
-def check_limits(hardware: GpuSpec, threads: int, shared_bytes: int) -> None:
-    """Raise BuildError for what no compiler and no launch would accept."""
-    most_threads = hardware.compute.max_threads_per_block
-    if threads > most_threads:
-        raise BuildError(
-            f"schedule has {threads} threads a block, but {hardware.name} has at most {most_threads}; "
-            "choose smaller thread tiles"
-        )
-    most_bytes = hardware.shared_memory.per_block_bytes
-    if shared_bytes > most_bytes:
-        raise BuildError(
-            f"schedule needs {shared_bytes} bytes of shared memory a block, but {hardware.name} has at most "
-            f"{most_bytes} (opt-in); choose smaller tiles or fewer stages"
-        )

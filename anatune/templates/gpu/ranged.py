@@ -9,9 +9,9 @@ import msgspec
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import check_rangeable
-from anatune.errors import BuildError, SpaceError, WorkloadError
+from anatune.errors import SpaceError, WorkloadError
 
-__all__ = ["Count", "Growth", "Ranged", "check_ranged", "product", "refuse_range"]
+__all__ = ["Count", "Growth", "Ranged", "check_ranged", "product"]
 
 
 class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,14 +80,6 @@ def product(*factors: int | str) -> int | str:
     if not words:
         return number
     return " * ".join([*words, str(number)] if number != 1 else words)
-
-
-def refuse_range(template: str, ranged: Ranged | None) -> None:
-    """Raise BuildError where a template is asked for a kernel for a range, and writes none."""
-    if ranged is not None:
-        raise BuildError(
-            f"template {template} has no kernels for a range of extents (of {ranged.axis}), expected cuda or pipelined"
-        )
 
 
 def check_ranged(workload: Workload, ranged: Ranged) -> None:

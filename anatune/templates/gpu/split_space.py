@@ -18,9 +18,10 @@ from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.space import Part, listed
+from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.gpu.split import SPLIT, Split, atomic_limit, split_of
 
-__all__ = ["SPLIT_COLUMNS", "canonical_whole", "split_of_point", "split_options", "split_part"]
+__all__ = ["SPLIT_COLUMNS", "broken_splits", "canonical_whole", "split_of_point", "split_options", "split_part"]
 
 SPLIT_COLUMNS = tuple(SPLIT)
 TILE_RESULTS = 64 * 64
@@ -70,6 +71,16 @@ def canonical_whole(tiles: int, num_sms: int) -> int:
     return tiles // num_sms * num_sms
 
 
+def broken_splits(row: Integers, tiles: Integers, steps: Integers, num_sms: int) -> NDArray[np.bool_]:
+    """Return which of some choices a split does not fit; as `gpu.times.waves.split_is_broken`."""
+    split, leftovers, _ = row.tolist()
+    per = -(-steps // split)
+    broken = -(-steps // per) != split
+    if leftovers:
+        broken |= (tiles < num_sms) | (tiles % num_sms == 0)
+    return np.asarray(broken)
+
+
 def split_options(row: tuple[int, ...], tiles: int, hardware: GpuSpec) -> dict[str, OptionValue]:
     """Return the options of a schedule, of as many tiles, that a row of the list stands for; none where it has none."""
     split, whole, atomic = row
@@ -99,8 +110,7 @@ def split_of_point(schedule: Schedule, tiles: int, *, listed: bool) -> tuple[int
                 "its space has no splits; expected 1"
             )
         return ()
-    assert isinstance(schedule.hardware, GpuSpec)
-    full = canonical_whole(tiles, schedule.hardware.compute.num_sms)
+    full = canonical_whole(tiles, gpu_of(schedule).compute.num_sms)
     if split.whole not in (0, full):
         raise SpaceError(f"option whole is {split.whole}, expected 0 or {full}: full rounds of the device")
     return (split.split, int(split.whole > 0), int(split.atomic))

@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
-from anatune.core.workload.access import ACCUMULATOR_DTYPE, Access
-from anatune.core.workload.nest import Workload
+from anatune.core.workload.access import Access
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script, whole_region
 from anatune.errors import BuildError
 from anatune.templates.gpu.kernel import LaunchSize
-from anatune.templates.gpu.ranged import Count, Growth, Ranged, product
-from anatune.templates.gpu.split import Split
+from anatune.templates.gpu.layout import KernelLayout
+from anatune.templates.gpu.ranged import Growth, product
 
 __all__ = ["Part", "SplitReduction"]
 
@@ -80,24 +79,8 @@ class SplitReduction:
 
     Parameters
     ----------
-    split : Split
-    workload : Workload
-    tiles : int
-        Of the kernel.
-    steps : Count
-        Of a tile.
-    threads, accumulators : int
-        Threads of a block, accumulators of a thread.
-    keepers : int, optional
-        Threads that have accumulators at the end of a block, the first ones; all of them by default.
-    result_bytes : int
-        Shared memory that a block needs for its stores.
-    ranged : Ranged, optional
-        The axis whose extent varies; `tiles` are those of the largest.
-    growth : Growth, optional
-        How tiles follow from it, if they do.
-    shape_of : callable
-        Returns the shape of a tensor, with an expression where it varies.
+    layout : KernelLayout
+        Of the principal kernel.
 
     Attributes
     ----------
@@ -114,31 +97,19 @@ class SplitReduction:
         The workspace is too large for 32-bit addresses.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        workload: Workload,
-        *,
-        tiles: int,
-        steps: Count,
-        threads: int,
-        accumulators: int,
-        keepers: int | None = None,
-        result_bytes: int = 0,
-        ranged: Ranged | None = None,
-        growth: Growth | None = None,
-        shape_of: Callable[[Access], tuple[int | str, ...]] = lambda access: access.shape,
-    ) -> None:
-        self.split, self.workload, self._ranged, self._shape_of = split, workload, ranged, shape_of
-        self._steps, self._threads, self._accumulators = steps, keepers or threads, accumulators
+    def __init__(self, layout: KernelLayout) -> None:
+        self._layout, self.workload = layout, layout.workload
+        split, ranged, growth, tiles = layout.split, layout.ranged, layout.growth, layout.num_tiles
+        self.split = split
+        self._steps, self._threads, self._accumulators = layout.steps, layout.num_keepers, layout.num_accumulators
         self.growth = Growth(growth.blocks * split.split, growth.iterations) if growth else None
-        self._size = LaunchSize(split.num_blocks(tiles), threads, growth=self.growth)
-        self._result = self._region(workload.write)
+        self._size = LaunchSize(layout.num_blocks, layout.num_threads, growth=self.growth)
+        self._result = self._region(self.workload.write)
         self.workspace: Buffer | None = None
         self.before: tuple[LaunchSize, ...] = ()
         self.after: tuple[LaunchSize, ...] = ()
         if split.atomic:
-            elements = workload.write.num_elements
+            elements = self.workload.write.num_elements
             self.before = (LaunchSize(-(-elements // _ZEROING_THREADS), _ZEROING_THREADS),)
             if ranged is not None and growth is not None:  # blocks of as many iterations as its threads zero at once
                 each = elements // ranged.most
@@ -146,11 +117,11 @@ class SplitReduction:
                 zeroing = Growth(-(-at_once * each // _ZEROING_THREADS), at_once)
                 self.before = (LaunchSize(zeroing.grid(ranged.most), _ZEROING_THREADS, growth=zeroing),)
         elif split.is_split:
-            self.after = (LaunchSize(tiles - split.whole, self._threads, result_bytes, growth),)
-            size = split.num_parts(tiles) * accumulators * self._threads
+            self.after = (LaunchSize(tiles - split.whole, self._threads, layout.result_bytes, growth),)
+            size = split.num_parts(tiles) * self._accumulators * self._threads
             if size > MOST_ELEMENTS:
                 raise BuildError(too_large_text(_WORKSPACE, size))
-            self.workspace = Buffer(_WORKSPACE, ACCUMULATOR_DTYPE[workload.dtype], (size,))
+            self.workspace = Buffer(_WORKSPACE, layout.accumulator, (size,))
 
     def write(self, text: Script, name: str, principal: Callable[[Part], None], finish: Callable[[], None]) -> None:
         """Write all kernels.
@@ -188,15 +159,15 @@ class SplitReduction:
 
     def _region(self, access: Access) -> str:
         """Return a whole tensor."""
-        return f"{access.tensor}[{whole_region(self._shape_of(access))}]"
+        return f"{access.tensor}[{whole_region(self._layout.shape(access))}]"
 
     @contextmanager
     def _kernel(
         self, text: Script, block: str, name: str, size: LaunchSize, reads: list[str], writes: list[str]
     ) -> Iterator[None]:
         grid = str(size.grid)
-        if self._ranged is not None and size.growth is not None:
-            grid = size.growth.text(self._ranged.parameter)
+        if self._layout.ranged is not None and size.growth is not None:
+            grid = size.growth.text(self._layout.ranged.parameter)
         heads = (
             f'for {block} in T.thread_binding({grid}, thread="blockIdx.x"):',
             f'for tx in T.thread_binding({size.block}, thread="threadIdx.x"):',
@@ -292,7 +263,7 @@ class SplitReduction:
         write = self.workload.write
         number, indices = f"({_BLOCK} * {size.block} + tx)", []
         inner: int | str = 1
-        for extent in reversed(self._shape_of(write)):
+        for extent in reversed(self._layout.shape(write)):
             rest = f"T.truncdiv({number}, {inner})" if isinstance(inner, str) else f"{number} // {inner}"
             indices.append(f"T.truncmod({rest}, {extent})" if isinstance(extent, str) else f"{rest} % {extent}")
             inner = product(inner, extent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anatune.core.schedule import Schedule
 from anatune.templates.gpu.split import needed_accuracy
@@ -12,6 +12,7 @@ from anatune.templates.tensorcore.rules import check_tensorcore, levels_of
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.gpu.kernel import KernelProgram
+    from anatune.templates.gpu.ranged import Ranged
 
 __all__ = ["TENSORCORE"]
 
@@ -32,11 +33,11 @@ class TensorCoreTemplate(GpuTemplate):
 
         return TensorCoreModel
 
-    def program(self, schedule: Schedule, **how: Any) -> KernelProgram:
+    def program(self, schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
         """Return the kernel of a schedule."""
-        from anatune.templates.tensorcore.program.program import tensorcore_program
+        from anatune.templates.tensorcore.program.program import TensorCoreWriter
 
-        return tensorcore_program(schedule, **how)
+        return TensorCoreWriter(schedule, ranged).program()
 
 
 TENSORCORE = TensorCoreTemplate()

@@ -14,7 +14,7 @@ import numpy as np
 from anatune.templates.base.model import AnalyticalModel, Floats, Guarantee, Points, Ranking, Scores
 from anatune.templates.base.ranking import SLAB_POINTS, Best, gap, rejected
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.model.ranking import broken_splits
+from anatune.templates.gpu.split_space import broken_splits
 from anatune.templates.tensorcore.space import TensorCoreSpace
 from anatune.templates.tensorcore.times.block import RULE_SPLIT
 from anatune.templates.tensorcore.times.columns import TensorCol

@@ -10,7 +10,7 @@ from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names, checked_count
-from anatune.templates.cuda.rules import check_formats
+from anatune.templates.gpu.rules import check_formats, gpu_of
 from anatune.templates.gpu.split import SPLIT, check_split
 
 __all__ = [
@@ -82,10 +82,8 @@ def checked_width(tensor: str, width: object, widths: Mapping[str, tuple[int, ..
 
 def check_tensorcore(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "tensorcore"."""
-    workload, hardware, options = schedule.workload, schedule.hardware, schedule.options
-    tiles, vector = schedule.tiles, schedule.vector
-    assert isinstance(hardware, GpuSpec)  # of the template's kind: `core.schedule`
-    check_supported(workload, hardware)
+    workload, tiles, options, vector = schedule.workload, schedule.tiles, schedule.options, schedule.vector
+    check_supported(workload, gpu_of(schedule))
     check_names("options", options, ("stages", "group", *SPLIT))
     check_count("option stages", options.get("stages"), min(STAGES), max(STAGES))
     check_count("option group", options.get("group"), 1)

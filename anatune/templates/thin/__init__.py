@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anatune.core.schedule import Schedule
 from anatune.templates.gpu.template import GpuTemplate
@@ -11,6 +11,7 @@ from anatune.templates.thin.rules import applies, check_thin, levels_of
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.gpu.kernel import KernelProgram
+    from anatune.templates.gpu.ranged import Ranged
 
 __all__ = ["THIN"]
 
@@ -30,11 +31,11 @@ class ThinTemplate(GpuTemplate):
 
         return ThinModel
 
-    def program(self, schedule: Schedule, **how: Any) -> KernelProgram:
+    def program(self, schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
         """Return the kernel of a schedule."""
-        from anatune.templates.thin.program.program import thin_program
+        from anatune.templates.thin.program.program import ThinWriter
 
-        return thin_program(schedule, **how)
+        return ThinWriter(schedule, ranged).program()
 
 
 THIN = ThinTemplate()

@@ -9,7 +9,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
-from anatune.templates.cuda.rules import check_formats
+from anatune.templates.gpu.rules import check_formats, gpu_of
 from anatune.templates.gpu.split import check_split
 from anatune.templates.thin.nest import ThinNest, thin_nest
 
@@ -90,9 +90,8 @@ def vectors_of(nest: ThinNest) -> tuple[int, ...]:
 
 def check_thin(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "thin"."""
-    workload, hardware, tiles, options = schedule.workload, schedule.hardware, schedule.tiles, schedule.options
-    assert isinstance(hardware, GpuSpec)  # of the template's kind: `core.schedule`
-    check_supported(workload, hardware)
+    workload, tiles, options = schedule.workload, schedule.tiles, schedule.options
+    check_supported(workload, gpu_of(schedule))
     check_names("options", options, ("split",))
     check_names("vector", schedule.vector, (), "tensor")
     check_count("unroll", schedule.unroll, 0, 0)

@@ -9,9 +9,8 @@ import numpy as np
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Columns, Floats, Guarantee, Points, Progress, Ranking
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.model.bands import points_within
 from anatune.templates.cuda.model.features import gpu_features
-from anatune.templates.cuda.model.ranking import rank_gpu
+from anatune.templates.cuda.model.ranking import points_within, rank_gpu
 from anatune.templates.cuda.model.registers import expected_registers
 from anatune.templates.cuda.model.scoring import GpuScoring
 

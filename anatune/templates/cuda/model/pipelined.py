@@ -15,8 +15,8 @@ from anatune.templates.base.features import FeatureTable, log2
 from anatune.templates.base.model import PREDICT, Floats, Guarantee, Points, Progress, Ranking, Scores
 from anatune.templates.base.ranking import apart
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.model.bands import points_within
 from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.ranking import points_within
 from anatune.templates.cuda.pipelined_space import PipelinedSpace
 from anatune.templates.gpu.times.columns import Col
 

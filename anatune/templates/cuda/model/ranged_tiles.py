@@ -9,7 +9,6 @@ point : the columns of `GpuSpace`, then split, leftovers, atomic (`gpu.split_spa
 
 from __future__ import annotations
 
-import itertools
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.ranges import RangedWorkload
-from anatune.templates.base.factor import divisors, factorisations
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.model.scoring import floor_of
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, PREDICT, run_points
@@ -254,72 +252,33 @@ class RangedTiles:
         rows = rows[self.lowest(extent, last, rows, MACRO_BOUND) < limit_s]
         if len(rows) > MOST_ROWS:
             return None
-        classes = np.concatenate([rows[:0], *map(self._classes, rows)])
+        classes = np.concatenate([rows[:0], *map(self.space.classes, rows)])
         classes = classes[self.lowest(extent, last, classes, BOUND) < limit_s]
         if len(classes) > MOST_CLASSES:
             return None
-        points = np.concatenate([rows[:0], *map(self._members, classes)])
+        points = np.concatenate([rows[:0], *map(self.space.members, classes)])
         return points[self.lowest(extent, last, points, PREDICT) < limit_s]
 
     def best_of(self, extent: int, row: Points, limit_s: float) -> tuple[Points | None, float]:
         """Return the fastest point of a macro choice with a split at an extent, and its time; None: none is so fast."""
-        classes = self._classes(row)
+        classes = self.space.classes(row)
         bounds = self.run(extent, classes, BOUND)
         order = np.argsort(bounds, kind="stable")
         best, at = None, 0
         while at < len(order) and bounds[order[at]] < limit_s:
             taken = order[at : at + 8]
-            points = np.concatenate([self._members(one) for one in classes[taken[bounds[taken] < limit_s]]])
+            points = np.concatenate([self.space.members(row) for row in classes[taken[bounds[taken] < limit_s]]])
             times = self.run(extent, points, PREDICT)
             if times.min() < limit_s:
                 best, limit_s = points[times.argmin()], float(times.min())
             at += 8
         return best, limit_s
 
-    def _classes(self, row: Points) -> Points:
-        """Return a macro choice with every number of consecutive results along each axis, and every fetch width."""
-        places = [self.first[name] for name in self.spatial]
-        inner = _products(tuple(divisors(int(row[place + 4])) for place in places))
-        widths = _products(tuple(self.space.fetch_widths for _ in self.space.staged))
-        found = np.tile(row, (len(inner) * len(widths), 1))
-        chunks = np.repeat(inner, len(widths), axis=0)
-        for at, place in enumerate(places):
-            found[:, place + 1] = row[place + 4] // chunks[:, at]
-            found[:, place + 4] = chunks[:, at]
-        found[:, self._unroll + 1 : self.num_columns] = np.tile(widths, (len(inner), 1))
-        return found
-
-    def _members(self, row: Points) -> Points:
-        """Return every point of a class: loop splits and unroll depths."""
-        tables, places = [], []
-        for name in self.axes:
-            first = self.first[name]
-            last = first + (4 if name in self.spatial else 2)
-            tables.append(factorisations(int(row[last]), 2))
-            places.append(last)
-        shape = (*(len(table) for table in tables), len(self.space.unroll_depths))
-        index = _grid(shape)
-        found = np.tile(row, (len(index), 1))
-        for at, (table, last) in enumerate(zip(tables, places, strict=True)):
-            found[:, last - 1 : last + 1] = table[index[:, at]]
-        found[:, self._unroll] = np.array(self.space.unroll_depths)[index[:, -1]]
-        return found
-
 
 @lru_cache(maxsize=1)
 def conflicts() -> NDArray[np.uint8]:
     """Return the table of bank conflicts, made once."""
     return conflict_table()
-
-
-@lru_cache(maxsize=4096)
-def _products(lists: tuple[tuple[int, ...], ...]) -> Points:
-    return np.array(list(itertools.product(*lists)), dtype=np.int64).reshape(-1, len(lists))
-
-
-@lru_cache(maxsize=4096)
-def _grid(shape: tuple[int, ...]) -> Points:
-    return np.stack(np.unravel_index(np.arange(int(np.prod(shape))), shape), axis=1)
 
 
 def _octaves(numbers: Points) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +21,7 @@ from anatune.core.workload.ranges import RangedWorkload
 from anatune.templates.base.family import Bounds, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.ranged_tiles import MACRO_BOUND, PREDICT, Floats, Macros, Points, RangedTiles
-from anatune.templates.cuda.rules import check_formats
-from anatune.templates.gpu.split import num_tiles
-from anatune.templates.gpu.split_space import split_options
+from anatune.templates.gpu.rules import check_formats
 
 __all__ = ["CudaRanges"]
 
@@ -230,17 +229,7 @@ class CudaRanges(ProgramFamily):
     def schedule(self, program: Program, extent: int) -> Schedule:
         """Return a program as the schedule of one extent; see `ProgramFamily.schedule`."""
         point = self._tiles.at(extent, np.array([program], dtype=np.int64))[0].tolist()
-        workload, space = self.workload.at(extent), self._tiles.space
-        tiles, at = {}, 0
-        for axis in space.axes:
-            width = len(space.levels[axis])
-            tiles[axis] = tuple(point[at : at + width])
-            at += width
-        unroll, *rest = point[at:]
-        widths, split = rest[: len(space.staged)], tuple(rest[len(space.staged) :])
-        options = split_options(split, num_tiles(tiles, workload), self._tiles.hardware)
-        vector = dict(zip(space.staged, widths, strict=True))
-        return Schedule(workload, self.hardware, self.template, tiles, unroll, vector, options)
+        return msgspec.structs.replace(self._tiles.space.plain_schedule(point), workload=self.workload.at(extent))
 
 
 class _Proof:
@@ -253,21 +242,13 @@ class _Proof:
 
     def interval(self, first: int, last: int, macros: Macros, bounds: Floats, cut_s: float, watch: Watch) -> None:
         """Bound the extents of an interval, given the macro choices whose bound there may be below `cut_s`."""
-        watch.report(first / len(self._numbers))
-        part = slice(first, last + 1)
-        limits = np.minimum(self._limits[part], cut_s)
-        most = self._most(part, limits)
-        macros, bounds = _below(most, macros, bounds)
+        macros, bounds = self._left(first, last, macros, bounds, cut_s, watch)
         if not len(macros):
-            self.seconds[part] = np.maximum(self.seconds[part], limits)
-            return
-        if watch.is_over:
-            self._stop(part, limits, bounds)
             return
         tiles = self._tiles
         low, high = int(self._numbers[first]), int(self._numbers[last])
         if first == last or (high - low < LOOSE and len(macros) * len(tiles.splits) <= MOST_SPLIT):
-            rows, found = tiles.rows_below(low, high, macros, most)
+            rows, found = tiles.rows_below(low, high, macros, self._most(first, last, cut_s))
             self._rows(first, last, rows, found, cut_s, watch)
             return
         middle = self._middle(first, last)
@@ -276,23 +257,15 @@ class _Proof:
 
     def _rows(self, first: int, last: int, rows: Points, bounds: Floats, cut_s: float, watch: Watch) -> None:
         """Bound the extents of an interval, given macro choices with a split, which bound far better than without."""
-        watch.report(first / len(self._numbers))
-        part = slice(first, last + 1)
-        limits = np.minimum(self._limits[part], cut_s)
-        most = self._most(part, limits)
-        rows, bounds = _below(most, rows, bounds)
+        rows, bounds = self._left(first, last, rows, bounds, cut_s, watch)
         if not len(rows):
-            self.seconds[part] = np.maximum(self.seconds[part], limits)
-            return
-        if watch.is_over:
-            self._stop(part, limits, bounds)
             return
         low, high = int(self._numbers[first]), int(self._numbers[last])
         if first == last:
-            self._single(first, rows, float(limits[0]))
+            self._single(first, rows, min(float(self._limits[first]), cut_s))
             return
         if high <= SHORT * low:
-            points = self._tiles.expand(low, high, rows, most)
+            points = self._tiles.expand(low, high, rows, self._most(first, last, cut_s))
             if points is not None:
                 times = self._tiles.lowest(low, high, points, PREDICT)
                 self._points(first, last, points, times, cut_s, watch)
@@ -307,11 +280,6 @@ class _Proof:
         between = np.sqrt(self._numbers[first] * self._numbers[last])
         middle = int(np.searchsorted(self._numbers, between, side="left"))
         return min(max(middle, first + 1), last)
-
-    def _stop(self, part: slice, limits: Floats, bounds: Floats) -> None:
-        """Take what is proven when the time is up."""
-        self.seconds[part] = np.maximum(self.seconds[part], np.minimum(limits, bounds.min()))
-        self.is_complete = False
 
     def _single(self, place: int, rows: Points, limit_s: float) -> None:
         """Find the best time of one extent, if it is below a limit."""
@@ -334,18 +302,15 @@ class _Proof:
 
     def _points(self, first: int, last: int, points: Points, times: Floats, cut_s: float, watch: Watch) -> None:
         """Bound the extents of an interval, given points that may be fast enough, and what they do not beat there."""
-        part = slice(first, last + 1)
-        limits = np.minimum(self._limits[part], cut_s)
-        points, times = _below(self._most(part, limits), points, times)
+        points, times = self._left(first, last, points, times, cut_s, watch)
         if not len(points):
-            self.seconds[part] = np.maximum(self.seconds[part], limits)
-        elif watch.is_over:
-            self._stop(part, limits, times)
-        elif first == last:
+            return
+        if first == last:
+            limit_s = min(float(self._limits[first]), cut_s)
             exact = self._tiles.run(int(self._numbers[first]), points, PREDICT)
-            self.seconds[first] = min(float(limits[0]), float(exact.min()))
+            self.seconds[first] = min(limit_s, float(exact.min()))
             own = np.where(points[:, -2] == 0, exact, np.inf)
-            if own.min() < limits[0] and len(self.faster) < MOST_FASTER:
+            if own.min() < limit_s and len(self.faster) < MOST_FASTER:
                 self.faster[tuple(points[own.argmin()].tolist())] = None
         else:
             middle = (first + last + 1) // 2
@@ -353,9 +318,25 @@ class _Proof:
             times = self._tiles.lowest(int(self._numbers[middle]), int(self._numbers[last]), points, PREDICT)
             self._points(middle, last, points, times, cut_s, watch)
 
-    def _most(self, part: slice, limits: Floats) -> float:
-        """Return the largest limit of extents at which it is not proven yet."""
-        return float(np.where(self.seconds[part] < limits, limits, 0.0).max())
+    def _most(self, first: int, last: int, cut_s: float) -> float:
+        """Return the largest limit of an interval's extents at which it is not proven yet."""
+        limits = np.minimum(self._limits[first : last + 1], cut_s)
+        return float(np.where(self.seconds[first : last + 1] < limits, limits, 0.0).max())
+
+    def _left(
+        self, first: int, last: int, rows: NDArray[Kind], bounds: Floats, cut_s: float, watch: Watch
+    ) -> tuple[NDArray[Kind], Floats]:
+        """Return what may still be fast enough in an interval; none, and what is proven then, when the time is up."""
+        watch.report(first / len(self._numbers))
+        part = slice(first, last + 1)
+        proven = np.minimum(self._limits[part], cut_s)
+        rows, bounds = _below(self._most(first, last, cut_s), rows, bounds)
+        if len(rows) and watch.is_over:
+            proven = np.minimum(proven, bounds.min())
+            self.is_complete, rows = False, rows[:0]
+        if not len(rows):
+            self.seconds[part] = np.maximum(self.seconds[part], proven)
+        return rows, bounds
 
 
 def _below(limit_s: float, rows: NDArray[Kind], bounds: Floats) -> tuple[NDArray[Kind], Floats]:

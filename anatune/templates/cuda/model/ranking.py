@@ -12,7 +12,6 @@ levels (reg_outer and k2 small), then lexicographically.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -20,26 +19,25 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.templates.base.factor import divisors, factorisations
-from anatune.templates.base.model import Guarantee, Ranking
-from anatune.templates.base.ranking import Best, gap, rank_whole, rejected
+from anatune.templates.base.model import Floats, Guarantee, Points, Ranking
+from anatune.templates.base.ranking import Best, Slabs, gap, rank_whole, rejected
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.scoring import GpuScoring
 from anatune.templates.cuda.space import GpuSpace
 from anatune.templates.cuda.times.search import Options, list_macros
 from anatune.templates.cuda.times.tile import RULE_SPLIT, RULE_THREADS
-from anatune.templates.gpu.split_space import SPLIT_COLUMNS
+from anatune.templates.gpu.split_space import SPLIT_COLUMNS, broken_splits
 
-__all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "best_points", "options_of", "rank_gpu", "tie_keys"]
+__all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "best_points", "options_of", "points_within", "rank_gpu", "tie_keys"]
 
 EXHAUSTIVE_POINTS = 1_000_000
 SLAB_MACROS = 50_000
 SEED_POINTS = 2_000
 _BOUNDING = 0.9
 """Share of the work that bounding counts as, before what may enter is refined; only progress is told by it."""
+_BOUNDING_WITHIN = 0.5
+"""Share of the work that bounding the tile choices counts as, before points are collected."""
 UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
-
-Points = NDArray[np.int64]
 
 
 def tie_keys(space: GpuSpace, points: Points) -> tuple[NDArray[np.int64], ...]:
@@ -185,84 +183,31 @@ class BranchAndBound:
 
     def refine(self, number: int) -> None:
         """Evaluate every class of a macro choice, and every point of the classes that may enter."""
-        model, space = self._model, self._space
+        space, macro = self._space, np.ones(len(self._space.columns), dtype=np.int64)
         split, number = divmod(number, int(self._options.below[0] * self._options.num_options[0]))
-        choice = {}
         for index, axis in enumerate((*self._spatial, *self._reduction)):
             option, number = divmod(number, int(self._options.below[index]))
-            choice[axis] = option
-        at = {axis: index for index, axis in enumerate((*self._spatial, *self._reduction))}
-        spatial = {a: tuple(int(t[at[a], choice[a]]) for t in self._options[1:4]) for a in self._spatial}
-        reduction = {
-            a: tuple(int(t[at[a], choice[a]]) for t in (self._options[1], self._options[3])) for a in self._reduction
-        }
-        inner = list(itertools.product(*(divisors(spatial[a][2]) for a in self._spatial)))
-        widths = list(itertools.product(*(space.fetch_widths for _ in space.staged)))
-        classes = np.empty((len(inner) * len(widths), len(space.columns)), dtype=np.int64)
-        column = {name: index for index, name in enumerate(space.columns)}
-        chunks = np.repeat(np.array(inner, dtype=np.int64).reshape(len(inner), -1), len(widths), axis=0)
-        for position, axis in enumerate(self._spatial):
-            grid, thread, reg = spatial[axis]
-            first = column[f"{axis}.block"]
-            classes[:, first] = grid
-            classes[:, first + 1] = reg // chunks[:, position]
-            classes[:, first + 2] = thread
-            classes[:, first + 3] = 1
-            classes[:, first + 4] = chunks[:, position]
-        for axis in self._reduction:
-            first = column[f"{axis}.k0"]
-            classes[:, first : first + 3] = (reduction[axis][0], 1, reduction[axis][1])
-        classes[:, column["unroll"]] = space.unroll_depths[-1]
-        if widths:
-            first = column["unroll"] + 1
-            classes[:, first : first + len(space.staged)] = np.tile(
-                np.array(widths, dtype=np.int64).reshape(len(widths), -1), (len(inner), 1)
-            )
+            grid, thread, inner = (table[index, option] for table in self._options[1:4])
+            first = space.columns.index(f"{axis}.{space.levels[axis][0]}")
+            if index < len(self._spatial):
+                macro[[first, first + 2, first + 4]] = grid, thread, inner
+            else:
+                macro[[first, first + 2]] = grid, inner
+        macro[space.columns.index("unroll")] = space.unroll_depths[-1]
         if len(self._splits) > 1:
-            classes[:, self._first_split :] = self._splits[split]
-        bounds = model.class_bounds(classes)
+            macro[self._first_split :] = self._splits[split]
+        classes = space.classes(macro)
+        bounds = self._model.class_bounds(classes)
         self._bounded += len(classes)
         for row in np.argsort(bounds, kind="stable"):
             if bounds[row] > self._best.limit_s:
                 break
-            self._evaluate(self._expand(classes[row]))
-
-    def _expand(self, representative: Points) -> Points:
-        """Return every point of a class: the splits of reg_outer/reg_inner and k1/k2, and the unroll depths."""
-        space = self._space
-        tables: list[Points] = []
-        at = 0
-        for axis in space.axes:
-            if len(space.levels[axis]) == 5:
-                pairs = factorisations(int(representative[at + 4]), 2)
-                head = np.tile(representative[at : at + 3], (len(pairs), 1))
-                tables.append(np.column_stack([head, pairs]))
-                at += 5
-            else:
-                pairs = factorisations(int(representative[at + 2]), 2)
-                tables.append(np.column_stack([np.full(len(pairs), representative[at]), pairs]))
-                at += 3
-        tables.append(np.array(space.unroll_depths, dtype=np.int64)[:, None])
-        counts = [len(table) for table in tables]
-        index = np.unravel_index(np.arange(math.prod(counts)), counts)
-        parts = [table[i] for table, i in zip(tables, index, strict=True)]
-        tail = representative[at + 1 :]
-        return np.column_stack([*parts, np.tile(tail, (math.prod(counts), 1))]).astype(np.int64)
+            self._evaluate(space.members(classes[row]))
 
 
 def _split_rows(space: GpuSpace) -> Points:
     """Return the splits of the reduction, (num_splits, 3), that of what is not split first."""
     return np.array([(1, 0, 0)], dtype=np.int64) if space.splits is None else space.splits.table
-
-
-def broken_splits(row: Points, tiles: Points, steps: Points, num_sms: int) -> NDArray[np.bool_]:
-    """Return which of some choices a split does not fit; as `cuda.times.tile.split_is_broken`."""
-    split, leftovers, _ = row.tolist()
-    per = -(-steps // split)
-    broken = -(-steps // per) != split
-    if leftovers:
-        broken |= (tiles < num_sms) | (tiles % num_sms == 0)
-    return np.asarray(broken)
 
 
 def options_of(model: GpuScoring) -> Options:
@@ -291,3 +236,44 @@ def options_of(model: GpuScoring) -> Options:
     sums = multiplicity.sum(axis=1)
     points_below = np.array([math.prod(sums[index + 1 :].tolist()) for index in range(len(axes))])
     return Options(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)
+
+
+class _Within(Best):
+    """All points of a time up to a fixed limit, in the place of the k best."""
+
+    def __init__(self, model: GpuScoring, limit_s: float) -> None:
+        super().__init__(len(model.space.columns), 1, partial(tie_keys, model.space), distinct=False)
+        self._limit_s = limit_s
+        self._found: list[tuple[Points, Floats]] = []
+
+    @property
+    def limit_s(self) -> float:
+        return self._limit_s
+
+    def add(self, points: Points, times: Floats) -> None:
+        inside = times <= self._limit_s
+        if inside.any():
+            self._found.append((points[inside], times[inside]))
+
+    def all(self) -> tuple[Points, Floats]:
+        """Return the points and their times in ranking order, each point once."""
+        if not self._found:
+            return self.points, self.times
+        points, times = zip(*self._found, strict=True)
+        return self._sorted(np.concatenate(points), np.concatenate(times))
+
+
+def points_within(model: GpuScoring, limit_s: float, watch: Watch) -> tuple[Points, Floats]:
+    """Return every legal point of a predicted time up to `limit_s`, and the times, in the order of ``model.rank``."""
+    within = _Within(model, limit_s)
+    if model.space.size > EXHAUSTIVE_POINTS:
+        search = BranchAndBound(model, within, watch.part(0.0, _BOUNDING_WITHIN))
+        bounds, numbers, _ = search.bound_all(np.zeros(len(model.rules) + 1))
+        chosen = numbers[bounds <= limit_s]
+        for done, number in enumerate(chosen.tolist()):
+            search.refine(number)
+            watch.report(_BOUNDING_WITHIN + (1.0 - _BOUNDING_WITHIN) * (done + 1) / len(chosen))
+        return within.all()
+    for _, points, times in Slabs(model, watch):
+        within.add(points, times)
+    return within.all()

@@ -16,27 +16,24 @@ from anatune.templates.cuda.space import GpuSpace, staged_tensors
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
 from anatune.templates.cuda.times.shared_memory import conflict_table
 from anatune.templates.cuda.times.tile import MAX_LOCAL_BYTES
-from anatune.templates.gpu.model import OWN_PARTS, REGISTER_BYTES, SPLIT_RULE, BaseGpuModel
+from anatune.templates.gpu.model import (
+    BLOCK_RESOURCES,
+    GRID_RULE,
+    OWN_PARTS,
+    REGISTER_BYTES,
+    SPLIT_RULE,
+    TRAFFIC,
+    BaseGpuModel,
+    block_rules,
+)
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
 from anatune.templates.gpu.times.columns import Col, Gpu, Nest
-from anatune.templates.gpu.times.waves import MAX_GRID
 
 __all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
 
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
-RESOURCES = (
-    "registers_per_thread",
-    "counted_registers",
-    "spilled_registers",
-    "shared_bytes_per_block",
-    "threads_per_block",
-    "blocks",
-    "blocks_per_sm",
-    "accumulators_per_thread",
-    "bank_conflicts",
-    "dram_bytes",
-    "l2_bytes",
-)
+_REGISTERS = ("registers_per_thread", "counted_registers", "spilled_registers")
+RESOURCES = (*_REGISTERS, *BLOCK_RESOURCES, "bank_conflicts", *TRAFFIC)
 _CAPABILITY_TEXT = "compute capability that the dtype needs"
 
 
@@ -93,11 +90,9 @@ class GpuScoring(BaseGpuModel):
         staged = bool(staged_tensors(workload))
         self._nest = pack_nest(workload, staged=staged, stages=stages, pad=pad, splits=splits)
         self._chunk = pack_chunk(self._nest)
-        shared, compute = hardware.shared_memory, hardware.compute
         self.rules = (
-            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
-            Rule("shared_bytes_per_block", "bytes of the staged tiles", float(shared.per_block_bytes)),
-            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+            *block_rules(hardware, "bytes of the staged tiles"),
+            GRID_RULE,
             Rule("local_bytes_per_thread", "bytes of a thread's results", MAX_LOCAL_BYTES),
         )
         if splits:

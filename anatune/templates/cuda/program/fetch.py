@@ -16,7 +16,10 @@ from typing import NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 
-__all__ = ["Guard", "Side", "Walk", "fetch_width", "guards_of", "sides_of", "walk_of"]
+__all__ = ["Guard", "Level", "Side", "StagedTile", "Walk", "fetch_width", "guards_of", "sides_of", "walk_of"]
+
+Level = tuple[str, str]
+"""(axis, level)."""
 
 _VECTOR_BYTES = 16
 """Widest load or store of a thread."""
@@ -90,6 +93,69 @@ class Walk(NamedTuple):
         return self.sides[at].span // (self.width if at == len(self.sides) - 1 else 1)
 
 
+class StagedTile(NamedTuple):
+    """One staged tensor.
+
+    Attributes
+    ----------
+    access : Access
+    spans : tuple of int
+        Positions of each dimension.
+    pitches : tuple of int
+        Elements from one position of a dimension to the next, in shared memory.
+    base : int
+        First element in the block's shared memory.
+    size : int
+        Elements that it takes there, gaps included.
+    sides : tuple of Side
+        Its dimensions, joined where there are no gaps.
+    fetch : int
+        Elements that a thread copies at once.
+    threads : int
+        Threads of the block.
+    padding : tuple of Guard
+        On which sides of a dimension positions lie outside the tensor although no loop passes its axis's end.
+    guards : tuple of Guard
+        On which sides they may lie outside at all: where loops pass the ends of guarded axes, too.
+    load : int
+        Elements that a thread reads from the tile at once.
+    load_level : (axis, level) or None
+        The register loop along which they follow each other; None: one by one.
+    """
+
+    access: Access
+    spans: tuple[int, ...]
+    pitches: tuple[int, ...]
+    base: int
+    size: int
+    sides: tuple[Side, ...]
+    fetch: int
+    threads: int
+    padding: tuple[Guard, ...]
+    guards: tuple[Guard, ...]
+    load: int
+    load_level: Level | None
+
+    @property
+    def walk(self) -> Walk:
+        """How the block's threads copy it."""
+        return walk_of(self.sides, self.fetch, self.threads, DTYPE_BYTES[self.access.dtype])
+
+    @property
+    def along_reduction(self) -> bool:
+        """Whether the elements that a thread reads at once belong to consecutive reduction steps."""
+        return self.load_level is not None and self.load_level[1] == "k2"
+
+    def stride(self, axis: str) -> int:
+        """Return how far one iteration of `axis` moves the address in the tile, elements."""
+        return sum(
+            term.coefficient * pitch
+            for terms, pitch in zip(self.access.indices, self.pitches, strict=True)
+            for term in terms
+            if term.axis == axis
+        )
+
+
 def guards_of(access: Access, extents: Mapping[str, int]) -> tuple[Guard, ...]:
     """Return on which sides of each dimension positions lie outside, for so many iterations of each axis."""
     found = []
@@ -100,7 +166,7 @@ def guards_of(access: Access, extents: Mapping[str, int]) -> tuple[Guard, ...]:
 
 
 def sides_of(access: Access, spans: Sequence[int], pitches: Sequence[int], guarded: Sequence[bool]) -> list[Side]:
-    """Return the sides of a tile, outer to inner, those with one position too; arguments as `nest.Tile`'s."""
+    """Return the sides of a tile, outer to inner, those with one position too; arguments as `StagedTile`'s."""
     found: list[Side] = []
     whole = False  # the innermost side so far covers its dimensions
     for d in range(len(spans) - 1, -1, -1):

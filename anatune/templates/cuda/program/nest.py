@@ -14,22 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
 
 import msgspec
 
-from anatune.core.generation import generation_limit
-from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.errors import AnatuneError, BuildError, SpaceError
 from anatune.templates.cuda.guards import covered_extents
-from anatune.templates.cuda.program.fetch import Guard, Side, Walk, fetch_width, guards_of, sides_of, walk_of
+from anatune.templates.cuda.program.fetch import Level, StagedTile, fetch_width, guards_of, sides_of
 from anatune.templates.cuda.rules import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
-from anatune.templates.gpu.ranged import Count, Growth, Ranged, check_ranged
-from anatune.templates.gpu.split import split_of
+from anatune.templates.gpu.layout import KernelLayout
+from anatune.templates.gpu.ranged import Count, Growth, Ranged, check_ranged, product
 
-__all__ = ["GpuNest", "StagedTile", "program_key"]
+__all__ = ["GpuNest", "program_key"]
 
 _VECTOR_BYTES = 16
 """Widest load of a thread from shared memory."""
@@ -38,112 +35,24 @@ _LIVE_REGISTERS = 18
 _MOST_HELD = 32
 """Elements that a thread holds in registers on their way from global to shared memory; more would cost occupancy."""
 
-Level = tuple[str, str]
-"""(axis, level)."""
 
-
-class StagedTile(NamedTuple):
-    """One staged tensor.
-
-    Attributes
-    ----------
-    access : Access
-    spans : tuple of int
-        Positions of each dimension.
-    pitches : tuple of int
-        Elements from one position of a dimension to the next, in shared memory.
-    base : int
-        First element in the block's shared memory.
-    size : int
-        Elements that it takes there, gaps included.
-    sides : tuple of Side
-        Its dimensions, joined where there are no gaps.
-    fetch : int
-        Elements that a thread copies at once.
-    threads : int
-        Threads of the block.
-    padding : tuple of Guard
-        On which sides of a dimension positions lie outside the tensor although no loop passes its axis's end.
-    guards : tuple of Guard
-        On which sides they may lie outside at all: where loops pass the ends of guarded axes, too.
-    load : int
-        Elements that a thread reads from the tile at once.
-    load_level : (axis, level) or None
-        The register loop along which they follow each other; None: one by one.
-    """
-
-    access: Access
-    spans: tuple[int, ...]
-    pitches: tuple[int, ...]
-    base: int
-    size: int
-    sides: tuple[Side, ...]
-    fetch: int
-    threads: int
-    padding: tuple[Guard, ...]
-    guards: tuple[Guard, ...]
-    load: int
-    load_level: Level | None
-
-    @property
-    def walk(self) -> Walk:
-        """How the block's threads copy it."""
-        return walk_of(self.sides, self.fetch, self.threads, DTYPE_BYTES[self.access.dtype])
-
-    @property
-    def along_reduction(self) -> bool:
-        """Whether the elements that a thread reads at once belong to consecutive reduction steps."""
-        return self.load_level is not None and self.load_level[1] == "k2"
-
-    def stride(self, axis: str) -> int:
-        """Return how far one iteration of `axis` moves the address in the tile, elements."""
-        return sum(
-            term.coefficient * pitch
-            for terms, pitch in zip(self.access.indices, self.pitches, strict=True)
-            for term in terms
-            if term.axis == axis
-        )
-
-
-_TEMPLATES = ("cuda", "pipelined")
-
-
-class GpuNest:
+class GpuNest(KernelLayout):
     """Everything about the loops of one checked schedule that the program needs. Immutable.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    ranged : Ranged, optional
-        The axis whose extent is known at run time only; the schedule is that of its largest extent. Numbers of blocks
-        and steps are those of that extent, too, unless said otherwise.
-
-    Raises
-    ------
-    SpaceError
-        The schedule is of another template, or no kernel can have such a range.
-    BuildError
-        A tensor is too large for 32-bit addresses.
+    Parameters and errors as `KernelLayout`; SpaceError also where no kernel can have such a range, BuildError where the
+    device lacks the dtype's arithmetic, or asynchronous copies for so many buffers.
     """
 
+    templates = ("cuda", "pipelined")
+    has_ranges = True
+
     def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
-        hardware = schedule.hardware
-        if not isinstance(hardware, GpuSpec) or schedule.template not in _TEMPLATES:
-            raise SpaceError(
-                f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {' or '.join(_TEMPLATES)}"
-            )
-        self.schedule = schedule
-        self.workload = schedule.workload
-        self.hardware = hardware
-        self._capability = hardware.compute_capability or 0.0
+        super().__init__(schedule, ranged)
+        self._capability = self.hardware.compute_capability or 0.0
         self.spatial = tuple(axis.name for axis in self.workload.spatial_axes)
         self.reduction = tuple(axis.name for axis in self.workload.reduction_axes)
         stages, self.pad = pipeline_of(schedule.options)
         self._check_dtype()
-        if limit := generation_limit(self.workload, hardware):
-            raise BuildError(limit)
-        self.split = split_of(schedule.options)
-        self.ranged = ranged
         if ranged is not None:
             check_ranged(self.workload, ranged)
             self._check_ranged_split()
@@ -241,6 +150,11 @@ class GpuNest:
         varying = "" if self.ranged is None else self.ranged.parameter
         return tuple(varying if length is None else length for length in self.dimensions(access))
 
+    @property
+    def num_terms(self) -> int | str:
+        """How many terms the sum of a result has, as an expression where that varies."""
+        return product(*map(self.end, self.reduction))
+
     def aligned(self, access: Access) -> Access:
         """Return a tensor whose lengths have no divisors but those that they have at every extent."""
         multiple = 1 if self.ranged is None else self.ranged.multiple
@@ -277,11 +191,6 @@ class GpuNest:
     def num_tiles(self) -> int:
         """Tiles of the result: blocks of the grid, where no reduction is split."""
         return self._product(self.spatial, "block")
-
-    @cached_property
-    def num_blocks(self) -> int:
-        """Blocks of the grid."""
-        return self.split.num_blocks(self.num_tiles)
 
     @cached_property
     def num_threads(self) -> int:
@@ -364,7 +273,7 @@ class GpuNest:
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block."""
-        return self.stages * self.shared_elements * DTYPE_BYTES[self.workload.dtype]
+        return self.stages * self.shared_elements * self.element_bytes
 
     @cached_property
     def through_registers(self) -> bool:
@@ -380,7 +289,7 @@ class GpuNest:
             return True
         held = sum(tile.walk.copies * tile.fetch for tile in self.tiles)
         needed = held + self.num_accumulators + _LIVE_REGISTERS
-        return DTYPE_BYTES[self.workload.dtype] == 4 and held <= _MOST_HELD and needed <= self.register_cap
+        return self.element_bytes == 4 and held <= _MOST_HELD and needed <= self.register_cap
 
     @cached_property
     def register_cap(self) -> int:
@@ -392,12 +301,12 @@ class GpuNest:
     @cached_property
     def is_async(self) -> bool:
         """Whether the staging pipeline uses cp.async."""
-        element = DTYPE_BYTES[self.workload.dtype]
+        takes_largest = self.workload.body == "max"  # what is neutral to a largest value is no zero
         return (
             self.stages > 1
             and self._capability >= ASYNC_SINCE
             and all(
-                tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(map(any, tile.padding)))
+                tile.fetch * self.element_bytes in (4, 8, 16) and not (takes_largest and any(map(any, tile.padding)))
                 for tile in self.tiles
             )
         )

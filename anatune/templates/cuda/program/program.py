@@ -14,85 +14,54 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
-from anatune.core.workload.number_formats import STEP_OPERANDS
-from anatune.emit.activations import activated
-from anatune.emit.script import Script, affine, buffer_type, open_function, shape_tuple
-from anatune.templates.cuda.program.nest import GpuNest, StagedTile
-from anatune.templates.cuda.program.staging import Staging, Terms, all_of, digits, neutral, origin, within
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import DTYPE_BYTES, Access
+from anatune.emit.script import affine
+from anatune.templates.cuda.program.fetch import StagedTile
+from anatune.templates.cuda.program.hints import resident_blocks, with_byte_offsets
+from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.staging import Staging, Terms, digits, origin, within
+from anatune.templates.gpu.index import all_of
 from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES
-from anatune.templates.gpu.ranged import product
-from anatune.templates.gpu.splitting import Part, SplitReduction
+from anatune.templates.gpu.ranged import Ranged
+from anatune.templates.gpu.splitting import Part
+from anatune.templates.gpu.writer import ROLLED, KernelWriter, cast, neutral
 
-__all__ = ["ROLLED", "GpuProgram"]
-
-ROLLED = "rolled_"
-"""Prefix of loops that the compiler must not unroll either: `lower` writes ``#pragma unroll 1`` before them."""
+__all__ = ["GpuProgram"]
 
 _REGISTER = ("vthread", "reg_inner")
 
 
-class GpuProgram:
-    """Writes the program of one schedule."""
+class GpuProgram(KernelWriter[GpuNest]):
+    """Writes the program of one schedule; parameters and errors as `GpuNest` and `KernelWriter`."""
 
-    def __init__(self, nest: GpuNest) -> None:
-        self.nest = nest
-        self.workload = nest.workload
-        self.text = Script()
-        self.dtype = self.workload.dtype
-        self.accumulator = ACCUMULATOR_DTYPE[self.dtype]
+    def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
+        super().__init__(GpuNest(schedule, ranged))
+        self.nest = nest = self.layout
+        self.dtype, self.accumulator = self.workload.dtype, nest.accumulator
         self.output_axes = tuple(dict.fromkeys(self.workload.output_axes))
         self.vector = self._result_width()
         self.staging = Staging(nest, self.text)
-        self.reduction = SplitReduction(
-            nest.split,
-            self.workload,
-            tiles=nest.num_tiles,
-            steps=nest.steps,
-            threads=nest.num_threads,
-            accumulators=nest.num_accumulators,
-            ranged=nest.ranged,
-            growth=nest.growth,
-            shape_of=nest.shape,
-        )
+        self.finish = with_byte_offsets
+        if nest.shared_bytes > STATIC_SHARED_BYTES:
+            self.resident_blocks = resident_blocks(nest)
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
-    def script(self) -> str:
-        """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
-        nest, text = self.nest, self.text
-        open_function(text, "main", [*map(self._parameter, self.workload.tensors), *self._extent()])
-        for access in self.workload.tensors:
-            if None in nest.dimensions(access):  # a buffer's type cannot name an argument
-                shape = shape_tuple(nest.shape(access))
-                text.line(f'{access.tensor} = T.match_buffer({access.tensor}_argument, {shape}, "{access.dtype}")')
-        body = self._staged if self.nest.tiles else self._direct
-        self.reduction.write(text, "kernel", body, self._sum_of_parts)
-        return str(text)
-
-    def _parameter(self, access: Access) -> tuple[str, str]:
-        """Return the name and the type of a tensor among the arguments."""
-        if None in self.nest.dimensions(access):
-            return f"{access.tensor}_argument", "T.handle"
-        return access.tensor, buffer_type(access.shape, access.dtype)
-
-    def _extent(self) -> list[tuple[str, str]]:
-        """Return the name and the type of the extent that varies, if one does."""
-        ranged = self.nest.ranged
-        return [] if ranged is None else [(ranged.parameter, "T.int32")]
+    def _principal(self, part: Part) -> None:
+        (self._staged if self.nest.tiles else self._direct)(part)
 
     def _staged(self, part: Part) -> None:
         nest, text = self.nest, self.text
-        scope = "shared.dyn" if self.is_dynamic else "shared"
-        self._allocate("smem", nest.stages * nest.shared_elements, self.dtype, scope)
-        self._allocate("acc", nest.num_accumulators, self.accumulator, "local")
+        self._allocate_shared(nest.stages * nest.shared_elements, self.dtype, nest.shared_bytes)
+        self._allocate("acc", nest.num_accumulators, self.accumulator)
         if nest.is_static:
             for tile in nest.tiles:
                 steps = nest.chunk if tile.along_reduction else 1
                 size = nest.register_extent(tile.access) * steps
-                self._allocate(f"frag_{tile.access.tensor}", size, self.dtype, "local")
+                self._allocate(f"frag_{tile.access.tensor}", size, self.dtype)
         kind = self._accumulator_loop
-        with self.text.scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
+        with text.scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
             place = "r" if nest.num_accumulators > 1 else "0"
             text.line(f"acc[{place}] = {neutral(self.workload.body, self.accumulator)}")
         self._pipeline(part)
@@ -100,8 +69,8 @@ class GpuProgram:
 
     def _sum_of_parts(self) -> None:
         """Write the kernel that stores sums of parts."""
-        self._allocate("acc", self.nest.num_accumulators, self.accumulator, "local")
-        self.reduction.add_up(self.text, self._accumulator_loop, lambda one, other: self._joined(one, [other]))
+        self._allocate("acc", self.nest.num_accumulators, self.accumulator)
+        self.reduction.add_up(self.text, self._accumulator_loop, self._combined)
         self._store_sums()
 
     @property
@@ -118,14 +87,6 @@ class GpuProgram:
         self._store(lambda index: f"acc[{index}]", adds=True)
         self.vector = width
 
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the shared memory is too large to be declared."""
-        return self.nest.shared_bytes > STATIC_SHARED_BYTES
-
-    def _allocate(self, name: str, size: int, dtype: str, scope: str) -> None:
-        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
-
     # -- staging -----------------------------------------------------------------------------------------------
 
     def _pipeline(self, part: Part) -> None:
@@ -136,7 +97,7 @@ class GpuProgram:
             return
         if nest.through_registers:
             for tile in nest.tiles:
-                self._allocate(_held(tile), tile.walk.copies * tile.fetch, self.dtype, "local")
+                self._allocate(_held(tile), tile.walk.copies * tile.fetch, self.dtype)
         if nest.stages == 1:
             with self.text.scope(f"for step in range({part.turns}):" if part.most > 1 else ""):
                 self._stage(part.step("step" if part.most > 1 else "0"))
@@ -361,20 +322,12 @@ class GpuProgram:
         axes = self.output_axes
         with self.text.scope(*self._loops(axes, "vthread"), *self._loops(axes, "reg_inner")):
             place = affine(self._accumulator())
-            self.text.line(f"acc[{place}] = {self._combined(f'acc[{place}]', values)}")
+            self.text.line(f"acc[{place}] = {self._updated(f'acc[{place}]', values)}")
 
-    def _cast(self, value: str, dtype: str, to: str) -> str:
-        return value if dtype == to else f'T.Cast("{to}", {value})'
-
-    def _combined(self, before: str, values: Sequence[str]) -> str:
+    def _updated(self, before: str, values: Sequence[str]) -> str:
         """Return the body's expression of the accumulator and the operands."""
-        return self._joined(before, [self._cast(value, self.dtype, self.accumulator) for value in values])
-
-    def _joined(self, before: str, values: Sequence[str]) -> str:
-        """Return the body's expression of the accumulator and values of its dtype."""
-        if self.workload.body == "max":
-            return f"T.max({before}, {values[0]})"
-        return f"{before} + {' * '.join(values)}"
+        values = [cast(value, self.dtype, self.accumulator) for value in values]
+        return self._combined(before, values[0] if self.workload.body == "max" else " * ".join(values))
 
     # -- results -----------------------------------------------------------------------------------------------
 
@@ -453,16 +406,7 @@ class GpuProgram:
             heads.insert(len(heads) - (self.vector > 1), f"if {all_of(tests)}:")
         with self.text.scope(*heads):
             result = value(affine(self._widened(self._accumulator())) + lane)
-            if self.workload.body == "average":
-                result = self._mean(result, product(*map(nest.end, nest.reduction)))
-            extra = iter(self.workload.epilogue_reads)
-            for step in self.workload.epilogue:
-                if STEP_OPERANDS[step] is None:
-                    result = activated(step, result, self.accumulator)
-                else:
-                    access = next(extra)
-                    result = f"{result} + {self._cast(self._index(access, lane), access.dtype, self.accumulator)}"
-            result = self._cast(f"({result})", self.accumulator, write.dtype)
+            result = self._finished(result, lambda access: self._index(access, lane))
             there = self._index(write, lane)
             if adds:
                 self.text.line(
@@ -471,20 +415,13 @@ class GpuProgram:
             else:
                 self.text.line(f"{there} = {result}")
 
-    def _mean(self, value: str, count: int | str) -> str:
-        if self.accumulator == "int32":
-            return f"T.truncdiv({value}, {count})"
-        if isinstance(count, str):
-            return f'{value} / T.Cast("float32", {count})'
-        return f"{value} * T.float32({1.0 / count!r})"
-
     def _direct(self, _: Part) -> None:
         """Write an operator without a reduction: operands come straight from global memory."""
         body = self.workload.body
         lane = " + v" if self.vector > 1 else ""
 
         def value(_: str) -> str:
-            values = [self._cast(self._index(a, lane), a.dtype, self.accumulator) for a in self.workload.reads]
+            values = [cast(self._index(a, lane), a.dtype, self.accumulator) for a in self.workload.reads]
             if body in ("multiply_add", "multiply"):
                 return " * ".join(values)
             if body == "max" and len(values) > 1:

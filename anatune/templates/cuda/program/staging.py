@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.script import Script, affine
-from anatune.templates.cuda.program.fetch import Guard
-from anatune.templates.cuda.program.nest import GpuNest, StagedTile
+from anatune.templates.cuda.program.fetch import Guard, StagedTile
+from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.gpu.index import all_of
 from anatune.templates.gpu.ranged import product
+from anatune.templates.gpu.writer import neutral
 
-__all__ = ["Staging", "Terms", "all_of", "digits", "neutral", "origin", "within"]
+__all__ = ["Staging", "Terms", "digits", "origin", "within"]
 
 _MOST_UNROLLED_COPIES = 32
 """Copies of a thread up to which all are written out: their loads are on their way together."""
 _UNROLLED_COPIES = 16
 """Of more copies, so many are written out behind one another."""
-_LOWEST_BITS = -(1 << 23)
-"""Of ``-inf`` in float32."""
 
 Terms = list[tuple[str, int]]
 
@@ -220,16 +220,6 @@ def within(nest: GpuNest, step: str = "") -> list[str] | None:
     return tests
 
 
-def neutral(body: str, dtype: str) -> str:
-    """Return what leaves a result as it is."""
-    if body != "max":
-        return f'T.Cast("{dtype}", 0)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(0)"
-    if "float" not in dtype:
-        return f'T.min_value("{dtype}")'
-    lowest = f'T.call_pure_extern("float32", "__int_as_float", T.int32({_LOWEST_BITS}))'  # CUDA C has no word for -inf
-    return lowest if dtype == "float32" else f'T.Cast("{dtype}", {lowest})'
-
-
 def _vector(tile: StagedTile) -> str:
     return f"for v in T.vectorized({tile.fetch}):" if tile.fetch > 1 else ""
 
@@ -252,8 +242,3 @@ def _digit(name: str, inner: int | str, extent: int | str, outer: int | str) -> 
     if outer == 1:
         return f"({shifted})"
     return f"T.truncmod({shifted}, {extent})" if isinstance(extent, str) else f"({shifted} % {extent})"
-
-
-def all_of(conditions: Sequence[str]) -> str:
-    """Return the conjunction of at least one condition."""
-    return conditions[0] if len(conditions) == 1 else f"T.And({conditions[0]}, {all_of(conditions[1:])})"

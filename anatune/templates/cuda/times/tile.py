@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
-from anatune.templates.gpu.times.waves import MAX_GRID, sector_bytes_one
+from anatune.templates.gpu.times.waves import MAX_GRID, sector_bytes_one, split_is_broken
 
 __all__ = [
     "RULE_GRID",
@@ -26,7 +26,6 @@ __all__ = [
     "limiters",
     "load_points",
     "macro",
-    "split_is_broken",
     "take_compiled",
 ]
 
@@ -226,16 +225,6 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
                 sector_bytes[i] += fetched[i] * sector_bytes_one(footprint, run, misaligned, element)
                 lines[i] += footprint / min(run, 32.0)
             _shared_bytes(t, n, nest, c)
-
-
-@jit_scalar
-def split_is_broken(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
-    """Whether parts of a tile would have no step, or there are no full rounds, or no tiles behind them."""
-    if split == 1.0:
-        return False
-    rounds = math.floor(tiles / num_sms)
-    without = leftovers == 1.0 and (rounds == 0.0 or rounds * num_sms == tiles)
-    return without or math.ceil(steps / math.ceil(steps / split)) != split
 
 
 @jit_helper

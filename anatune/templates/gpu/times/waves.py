@@ -17,6 +17,7 @@ __all__ = [
     "combine_s_one",
     "norm4",
     "sector_bytes_one",
+    "split_is_broken",
     "waves_one",
 ]
 
@@ -54,6 +55,16 @@ def sector_bytes_one(footprint: float, run: float, misaligned: int, element_byte
     rows = footprint / run
     loose = misaligned == 1 or (row > SECTOR and row != math.floor(row / SECTOR) * SECTOR)
     return rows * (row + SECTOR - element_bytes) if loose else rows * max(SECTOR, row)
+
+
+@jit_scalar
+def split_is_broken(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
+    """Whether parts of a tile would have no step, or there are no full rounds, or no tiles behind them."""
+    if split == 1.0:
+        return False
+    rounds = math.floor(tiles / num_sms)
+    without = leftovers == 1.0 and (rounds == 0.0 or rounds * num_sms == tiles)
+    return without or math.ceil(steps / math.ceil(steps / split)) != split
 
 
 @jit_inline

@@ -13,15 +13,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anatune.core.generation import generation_limit
-from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload.implicit_gemm import ImplicitGemm, Operand, implicit_gemm
+from anatune.core.workload.implicit_gemm import Operand, implicit_gemm
 from anatune.core.workload.nest import DTYPE_BYTES
-from anatune.errors import BuildError, SpaceError
-from anatune.templates.gpu.split import Split, split_of
+from anatune.templates.gpu.layout import KernelLayout
+from anatune.templates.gpu.ranged import Ranged
 
-__all__ = ["OperandTile", "TileLayout", "layout_of"]
+__all__ = ["OperandTile", "TileLayout"]
 
 _WARP = 32
 _CHUNK_BYTES = 16
@@ -89,32 +87,40 @@ class OperandTile(NamedTuple):
         return f"{self.base} + ({row}) * {self.row} + {place} * {self.chunk}{tail}"
 
 
-class TileLayout(NamedTuple):
-    """All sizes of one schedule. m, n: warps, instructions a warp; k: instructions a stage.
+class TileLayout(KernelLayout):
+    """All sizes of one schedule; parameters and errors as `KernelLayout`.
 
-    ``grid`` and ``block`` map a fused index to blocks (stages for k) and to elements of a block (of a stage).
+    Attributes
+    ----------
+    gemm : ImplicitGemm
+    grid, block : dict of str to int
+        Fused index -> blocks (stages for k); elements of a block (of a stage).
+    warps, mma : dict of str to int
+        Warps of a block; instructions of a warp (of a stage for k).
+    stages, group : int
+        Buffers of the ring; rows of blocks that are walked together.
+    left, right : OperandTile
     """
 
-    schedule: Schedule
-    gemm: ImplicitGemm
-    grid: dict[str, int]
-    block: dict[str, int]
-    warps: dict[str, int]
-    mma: dict[str, int]
-    stages: int
-    group: int
-    left: OperandTile
-    right: OperandTile
+    templates = ("tensorcore",)
 
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of an operand's element."""
-        return DTYPE_BYTES[self.schedule.workload.dtype]
+    def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
+        super().__init__(schedule, ranged)
+        tiles = schedule.tiles
+        self.gemm = implicit_gemm(self.workload)
+        self.grid = {index: factors[0] for index, factors in tiles.items()}
+        self.block = block = {index: math.prod(factors[1:]) for index, factors in tiles.items()}
+        self.warps = {index: tiles[index][1] for index in ("m", "n")}
+        self.mma = {index: factors[-2] for index, factors in tiles.items()}
+        self.stages, self.group = (int(schedule.options[name]) for name in ("stages", "group"))  # type: ignore[arg-type]
+        self.left = self._tile(self.gemm.left, block["m"], 0)
+        self.right = self._tile(self.gemm.right, block["n"], self.left.size)
 
-    @property
-    def split(self) -> Split:
-        """How reductions are divided among blocks."""
-        return split_of(self.schedule.options)
+    def _tile(self, operand: Operand, rows: int, base: int) -> OperandTile:
+        element, depth = DTYPE_BYTES[operand.access.dtype], self.block["k"]
+        num_rows, row = (rows, depth) if operand.along_k else (depth, rows)
+        width = self.schedule.vector[operand.access.tensor]
+        return OperandTile(operand, num_rows, row, base, width, operand.along_k or element == 2, element)
 
     @property
     def num_tiles(self) -> int:
@@ -122,9 +128,9 @@ class TileLayout(NamedTuple):
         return self.gemm.extents["batch"] * self.grid["m"] * self.grid["n"]
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks of the grid."""
-        return self.split.num_blocks(self.num_tiles)
+    def num_steps(self) -> int:
+        """Stages of a tile."""
+        return self.grid["k"]
 
     @property
     def num_accumulators(self) -> int:
@@ -169,45 +175,3 @@ class TileLayout(NamedTuple):
 
 def _trailing_zeros(value: int) -> int:
     return (value & -value).bit_length() - 1
-
-
-def layout_of(schedule: Schedule) -> TileLayout:
-    """Return the sizes of a checked schedule of the tensor-core template.
-
-    Raises
-    ------
-    SpaceError
-        Another template.
-    BuildError
-        A tensor is too large for 32-bit addresses.
-    """
-    workload, hardware = schedule.workload, schedule.hardware
-    if not isinstance(hardware, GpuSpec) or schedule.template != "tensorcore":
-        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and tensorcore")
-    if limit := generation_limit(workload, hardware):
-        raise BuildError(limit)
-    gemm = implicit_gemm(workload)
-    tiles = schedule.tiles
-    grid = {axis: factors[0] for axis, factors in tiles.items()}
-    block = {axis: math.prod(factors[1:]) for axis, factors in tiles.items()}
-    left = _tile(schedule, gemm.left, block["m"], block["k"], 0)
-    right = _tile(schedule, gemm.right, block["n"], block["k"], left.size)
-    return TileLayout(
-        schedule,
-        gemm,
-        grid,
-        block,
-        {axis: tiles[axis][1] for axis in ("m", "n")},
-        {axis: factors[-2] for axis, factors in tiles.items()},
-        int(schedule.options["stages"]),  # type: ignore[arg-type]
-        int(schedule.options["group"]),  # type: ignore[arg-type]
-        left,
-        right,
-    )
-
-
-def _tile(schedule: Schedule, operand: Operand, rows: int, depth: int, base: int) -> OperandTile:
-    element = DTYPE_BYTES[operand.access.dtype]
-    num_rows, row = (rows, depth) if operand.along_k else (depth, rows)
-    width = schedule.vector[operand.access.tensor]
-    return OperandTile(operand, num_rows, row, base, width, operand.along_k or element == 2, element)

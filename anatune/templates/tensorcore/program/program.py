@@ -12,17 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.emit.script import Script, buffer_type, open_function
 from anatune.templates.gpu.index import all_of, axis_values, element, inside_tests, sum_of
-from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
-from anatune.templates.gpu.ranged import Count, Ranged, refuse_range
-from anatune.templates.gpu.splitting import Part, SplitReduction
-from anatune.templates.tensorcore.program.layout import OperandTile, TileLayout, layout_of
+from anatune.templates.gpu.ranged import Ranged
+from anatune.templates.gpu.splitting import Part
+from anatune.templates.gpu.writer import KernelWriter
+from anatune.templates.tensorcore.program.layout import OperandTile, TileLayout
 from anatune.templates.tensorcore.program.results import RESULT_ARRAYS, write_results
 
-__all__ = ["tensorcore_program"]
+__all__ = ["TensorCoreWriter"]
 
 _WARP = 32
 _PTX_TYPE = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}
@@ -32,31 +30,11 @@ _LOAD_16 = """__device__ __forceinline__ void anatune_load_u16(unsigned short& d
 """
 
 
-class _Writer:
-    """Writes the kernel of one schedule."""
+class TensorCoreWriter(KernelWriter[TileLayout]):
+    """Writes the kernel of one schedule; parameters and errors as `KernelLayout` and `KernelWriter`."""
 
-    def __init__(self, schedule: Schedule, layout: TileLayout) -> None:
-        self.workload = schedule.workload
-        self.layout = layout
-        self.text = Script()
-        self.reduction = SplitReduction(
-            layout.split,
-            self.workload,
-            tiles=layout.num_tiles,
-            steps=Count.of(layout.grid["k"]),
-            threads=layout.num_threads,
-            accumulators=layout.num_accumulators,
-            result_bytes=layout.result_bytes,
-        )
-
-    # -- frame -------------------------------------------------------------------------------------------------
-
-    def script(self) -> str:
-        """Return the text of ``main``."""
-        accesses = (*self.workload.operands, self.workload.write)
-        open_function(self.text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in accesses])
-        self.reduction.write(self.text, "kernel", self._principal, self._sum_of_parts)
-        return str(self.text)
+    def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
+        super().__init__(TileLayout(schedule, ranged))
 
     def _principal(self, part: Part) -> None:
         """Write the kernel that multiplies."""
@@ -81,7 +59,7 @@ class _Writer:
         """Write the kernel that stores sums of parts."""
         self._allocate_results(self.layout.result_bytes)
         self._place()
-        self.reduction.add_up(self.text, "unroll", lambda one, other: f"{one} + {other}")
+        self.reduction.add_up(self.text, "unroll", self._combined)
         self._store()
 
     def _store(self, *, adds: bool = False) -> None:
@@ -90,14 +68,10 @@ class _Writer:
     def _allocate_results(self, shared_bytes: int) -> None:
         """Allocate shared memory, accumulators, and what results need on their way."""
         element = "uint16" if self.layout.element_bytes == 2 else "uint32"
-        scope = "shared.dyn" if shared_bytes > STATIC_SHARED_BYTES else "shared"
-        self._allocate("smem", shared_bytes // self.layout.element_bytes, element, scope)
+        self._allocate_shared(shared_bytes // self.layout.element_bytes, element, shared_bytes)
         self._allocate("acc", self.layout.num_accumulators, "float32")
         for name, size, dtype in RESULT_ARRAYS:
             self._allocate(name, size, dtype)
-
-    def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
-        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
 
     def _place(self) -> None:
         """Set where the block's tile lies: batch entry, first row, first column."""
@@ -363,29 +337,3 @@ class _Writer:
             f'T.ptx["mma.sync.aligned.m16n8k{size}.row.col.f32.{kind}.{kind}.f32"]({sums}, {left}, {right}, {sums})'
         )
         text.close(2)
-
-
-def tensorcore_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
-    """Write the kernel of a schedule of the tensor-core template.
-
-    Raises
-    ------
-    SpaceError, BuildError
-        As `layout_of`; BuildError also if the device lacks what it needs.
-    """
-    refuse_range(schedule.template, ranged)
-    layout = layout_of(schedule)
-    assert isinstance(schedule.hardware, GpuSpec)
-    writer = _Writer(schedule, layout)
-    script = writer.script()
-    check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
-    around = writer.reduction
-    return KernelProgram(
-        script,
-        layout.num_blocks,
-        layout.num_threads,
-        layout.shared_bytes,
-        before=around.before,
-        after=around.after,
-        workspace=around.workspace,
-    )

@@ -75,7 +75,7 @@ class _Results:
     def __init__(self, text: Script, layout: TileLayout, origin: Mapping[str, str], adds: bool) -> None:
         self.text = text
         self.layout = layout
-        self.workload = layout.schedule.workload
+        self.workload = layout.workload
         self.write_access = self.workload.write
         self.origin, self.adds = origin, adds
         self.is_half = DTYPE_BYTES[self.write_access.dtype] == 2

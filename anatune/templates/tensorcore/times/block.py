@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from anatune.numerics._jit import jit_inline, jit_sequence
 from anatune.numerics.columns import Ints
-from anatune.templates.cuda.times.tile import split_is_broken
 from anatune.templates.gpu.times.columns import Gpu
 from anatune.templates.gpu.times.occupancy import ceil_div
-from anatune.templates.gpu.times.waves import MAX_GRID, sector_bytes_one
+from anatune.templates.gpu.times.waves import MAX_GRID, sector_bytes_one, split_is_broken
 from anatune.templates.tensorcore.times.columns import Product
 
 __all__ = [

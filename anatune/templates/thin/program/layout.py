@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from anatune.core.generation import generation_limit
-from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES
-from anatune.errors import BuildError, SpaceError
-from anatune.templates.thin.nest import ThinNest, thin_nest
+from anatune.templates.gpu.layout import KernelLayout
+from anatune.templates.gpu.ranged import Ranged
+from anatune.templates.thin.nest import thin_nest
 
-__all__ = ["ThinLayout", "layout_of"]
+__all__ = ["ThinLayout", "words"]
 
 _WORD_BYTES = 4
 
 
-class ThinLayout(NamedTuple):
-    """All sizes of one schedule; mappings have the fused indices "n" and "k"."""
+class ThinLayout(KernelLayout):
+    """All sizes of one schedule; parameters and errors as `KernelLayout`.
 
-    schedule: Schedule
-    nest: ThinNest
-    grid: dict[str, int]
-    """Blocks along n, steps along k."""
-    thread: dict[str, int]
-    each: dict[str, int]
-    vector: dict[str, int]
-    warp: int
-    """Threads that shuffle with each other."""
+    Attributes
+    ----------
+    nest : ThinNest
+    grid : dict of str to int
+        Blocks along the fused index "n", steps along "k".
+    thread, each, vector : dict of str to int
+        The other factors of these two: threads of a block, loads of a thread, elements of a load.
+    warp : int
+        Threads that shuffle with each other.
+    """
 
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of an operand's element."""
-        return DTYPE_BYTES[self.schedule.workload.dtype]
+    templates = ("thin",)
 
-    @property
-    def accumulator(self) -> str:
-        """Dtype of the sums."""
-        return ACCUMULATOR_DTYPE[self.schedule.workload.dtype]
+    def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
+        super().__init__(schedule, ranged)
+        self.nest = thin_nest(self.workload)
+        self.grid, self.thread, self.each, self.vector = (
+            {index: factors[at] for index, factors in schedule.tiles.items()} for at in range(4)
+        )
+        self.warp = self.hardware.compute.warp_size
 
     @property
     def rows(self) -> int:
@@ -59,9 +57,14 @@ class ThinLayout(NamedTuple):
         return self.thread["n"] * self.thread["k"]
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks of the grid."""
+    def num_tiles(self) -> int:
+        """Blocks of the grid, where no sum is split."""
         return self.nest.extents["batch"] * self.grid["n"]
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of a tile."""
+        return self.grid["k"]
 
     @property
     def load(self) -> int:
@@ -84,8 +87,8 @@ class ThinLayout(NamedTuple):
         return math.gcd(self.nest.small_width, self.few)
 
     @property
-    def accumulators(self) -> int:
-        """Sums of a thread."""
+    def num_sums(self) -> int:
+        """Sums of a thread, which others share."""
         return self.rows * self.each["n"] * self.vector["n"]
 
     @property
@@ -96,20 +99,20 @@ class ThinLayout(NamedTuple):
     @property
     def is_apart(self) -> bool:
         """Whether each thread stores what it has summed itself, so that none waits for another."""
-        own = self.results == self.thread["n"] or (self.thread["k"] == 1 and self.keepers == self.thread["n"])
+        own = self.results == self.thread["n"] or (self.thread["k"] == 1 and self.num_keepers == self.thread["n"])
         in_order = self.rows == 1 or not self.nest.rows_inside
         first = self.stride > 1 or self.thread["k"] == 1 or self.thread["n"] == 1
         return own and in_order and first and self.slots == self.vector["n"] == 1
 
     @property
-    def keepers(self) -> int:
+    def num_keepers(self) -> int:
         """Threads of a block that store results: whole warps."""
         return min(self.num_threads, -(-self.results // self.warp) * self.warp)
 
     @property
-    def turns(self) -> int:
+    def num_accumulators(self) -> int:
         """Results that each of them stores."""
-        return -(-self.results // self.keepers)
+        return -(-self.results // self.num_keepers)
 
     @property
     def stride(self) -> int:
@@ -135,22 +138,3 @@ class ThinLayout(NamedTuple):
 def words(num_bytes: int) -> int:
     """Return the registers that so many bytes fill."""
     return -(-num_bytes // _WORD_BYTES)
-
-
-def layout_of(schedule: Schedule) -> ThinLayout:
-    """Return the sizes of a checked schedule of the template thin.
-
-    Raises
-    ------
-    SpaceError
-        Another template.
-    BuildError
-        A tensor is too large for 32-bit addresses.
-    """
-    workload, hardware = schedule.workload, schedule.hardware
-    if not isinstance(hardware, GpuSpec) or schedule.template != "thin":
-        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and thin")
-    if limit := generation_limit(workload, hardware):
-        raise BuildError(limit)
-    grid, thread, each, vector = ({axis: factors[at] for axis, factors in schedule.tiles.items()} for at in range(4))
-    return ThinLayout(schedule, thin_nest(workload), grid, thread, each, vector, hardware.compute.warp_size)

@@ -11,69 +11,41 @@ Loads are predicated: what lies outside the extents or the tensor (padding) is t
 
 from __future__ import annotations
 
-import math
-
-from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
-from anatune.core.workload.number_formats import STEP_OPERANDS
-from anatune.emit.activations import activated
-from anatune.emit.script import Script, buffer_type, open_function
-from anatune.templates.cuda.program.program import ROLLED
-from anatune.templates.cuda.program.staging import neutral
 from anatune.templates.gpu.index import all_of, axis_values, element, inside_tests, sum_of
-from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
-from anatune.templates.gpu.ranged import Count, Ranged, refuse_range
-from anatune.templates.gpu.split import split_of
-from anatune.templates.gpu.splitting import Part, SplitReduction
-from anatune.templates.thin.program.layout import ThinLayout, layout_of, words
+from anatune.templates.gpu.ranged import Ranged
+from anatune.templates.gpu.splitting import Part
+from anatune.templates.gpu.writer import ROLLED, KernelWriter, neutral
+from anatune.templates.thin.program.layout import ThinLayout, words
 from anatune.templates.thin.program.pieces import dot_of_bytes, load_call, of_other_lane, value_of
 from anatune.templates.thin.rules import DOTS_SINCE
 
-__all__ = ["thin_program"]
+__all__ = ["ThinWriter"]
 
 _STEP = f"{ROLLED}_step"
 """The loop that is never unrolled: what it loads for its next turn has to be on its way when that begins. Loads that
 are used in the same turn the compiler moves to their use, two or three at once, to save registers."""
 
 
-class _Writer:
-    """Writes the kernel of one schedule."""
+class ThinWriter(KernelWriter[ThinLayout]):
+    """Writes the kernel of one schedule; parameters and errors as `KernelLayout` and `KernelWriter`."""
 
-    def __init__(self, layout: ThinLayout) -> None:
-        self.layout = layout
-        self.nest = layout.nest
-        self.workload = layout.schedule.workload
-        self.text = Script()
-        self.combine = "T.max({}, {})" if self.workload.body == "max" else "{} + {}"
-        self.reduction = SplitReduction(
-            split_of(layout.schedule.options),
-            self.workload,
-            tiles=layout.num_blocks,
-            steps=Count.of(layout.grid["k"]),
-            threads=layout.num_threads,
-            accumulators=layout.turns,
-            keepers=layout.keepers,
-        )
-
-    def script(self) -> str:
-        """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
-        open_function(self.text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in self.workload.tensors])
-        self.reduction.write(self.text, "kernel", self._principal, self._sum_of_parts)
-        return str(self.text)
+    def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
+        super().__init__(ThinLayout(schedule, ranged))
+        self.nest = self.layout.nest
 
     def _principal(self, part: Part) -> None:
         """Write the kernel that streams the large operand."""
         text, layout, self.part = self.text, self.layout, part
-        scope = "shared.dyn" if layout.shared_bytes > STATIC_SHARED_BYTES else "shared"
-        self._allocate("smem", layout.slots * layout.results, layout.accumulator, scope)
-        self._allocate("sums", layout.accumulators, layout.accumulator)
-        self._allocate("acc", layout.turns, layout.accumulator)
+        self._allocate_shared(layout.slots * layout.results, layout.accumulator, layout.shared_bytes)
+        self._allocate("sums", layout.num_sums, layout.accumulator)
+        self._allocate("acc", layout.num_accumulators, layout.accumulator)
         self._allocate("big", layout.each["k"] * layout.each["n"] * layout.load_words, "uint32")
         if self.nest.small is not None:
             self._allocate("few", self._few_words, "uint32")
         self._place()
-        with text.scope(f"for r in T.unroll({layout.accumulators}):"):
+        with text.scope(f"for r in T.unroll({layout.num_sums}):"):
             text.line(f"sums[r] = {neutral(self.workload.body, layout.accumulator)}")
         with text.scope(f"for u in T.unroll({layout.each['k']}):"):
             self._load_big("u", "0")
@@ -85,19 +57,16 @@ class _Writer:
             else:
                 self._multiply_along_n()
         self._meet()
-        with text.scope(f"if tx < {layout.keepers}:" if layout.keepers < layout.num_threads else ""):
+        with text.scope(f"if tx < {layout.num_keepers}:" if layout.num_keepers < layout.num_threads else ""):
             self._collect()
             self.reduction.store(text, "unroll", self._store, self._store)
 
     def _sum_of_parts(self) -> None:
         """Write the kernel that stores sums of parts."""
-        self._allocate("acc", self.layout.turns, self.layout.accumulator)
+        self._allocate("acc", self.layout.num_accumulators, self.layout.accumulator)
         self._place()
-        self.reduction.add_up(self.text, "unroll", self.combine.format)
+        self.reduction.add_up(self.text, "unroll", self._combined)
         self._store()
-
-    def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
-        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
 
     def _place(self) -> None:
         """Set where the block's tile lies, and where the thread is in it."""
@@ -193,7 +162,7 @@ class _Writer:
         return value_of("few", str(base), at % width, self.workload.dtype)
 
     def _add(self, place: str, value: str) -> None:
-        self.text.line(f"sums[{place}] = {self.combine.format(f'sums[{place}]', value)}")
+        self.text.line(f"sums[{place}] = {self._combined(f'sums[{place}]', value)}")
 
     def _reduce(self) -> None:
         layout, text = self.layout, self.text
@@ -221,9 +190,8 @@ class _Writer:
     @property
     def _has_dots(self) -> bool:
         """Whether four products of bytes are one instruction here: neighbours along k fill words of both operands."""
-        hardware, layout = self.layout.schedule.hardware, self.layout
-        assert isinstance(hardware, GpuSpec)
-        capable = (hardware.compute_capability or 0.0) >= DOTS_SINCE
+        layout = self.layout
+        capable = (layout.hardware.compute_capability or 0.0) >= DOTS_SINCE
         return capable and self.workload.dtype == "int8" and layout.load % 4 == 0 and layout.few_load % 4 == 0
 
     def _multiply_along_n(self) -> None:
@@ -246,7 +214,7 @@ class _Writer:
         layout, text, nest = self.layout, self.text, self.nest
         distance = layout.stride
         while distance < layout.stride * layout.lanes:
-            with text.scope(f"for r in T.unroll({layout.accumulators}):"):
+            with text.scope(f"for r in T.unroll({layout.num_sums}):"):
                 other = of_other_lane("sums[r]", distance, min(layout.num_threads, layout.warp), layout.accumulator)
                 self._add("r", other)
             distance *= 2
@@ -267,7 +235,7 @@ class _Writer:
         layout, text = self.layout, self.text
         place = self._place_of_result()
         fits = self._fits(place)
-        with text.scope(f"for turn in T.unroll({layout.turns}):"):
+        with text.scope(f"for turn in T.unroll({layout.num_accumulators}):"):
             if fits:  # what is kept for no result has to be the same in every run, too
                 text.line(f"acc[turn] = {neutral(self.workload.body, layout.accumulator)}")
                 text.open(self._test(fits))
@@ -275,15 +243,15 @@ class _Writer:
             if layout.slots > 1:
                 with text.scope(f"for slot in T.serial({layout.slots - 1}):"):
                     other = f"smem[(slot + 1) * {layout.results} + {place}]"
-                    text.line(f"acc[turn] = {self.combine.format('acc[turn]', other)}")
+                    text.line(f"acc[turn] = {self._combined('acc[turn]', other)}")
 
     def _place_of_result(self) -> str:
-        return f"(turn * {self.layout.keepers} + tx)" if self.layout.turns > 1 else "tx"
+        return f"(turn * {self.layout.num_keepers} + tx)" if self.layout.num_accumulators > 1 else "tx"
 
     def _fits(self, place: str) -> list[str]:
         """Return the condition that a thread has a result in its last turn, if it may have none."""
         layout = self.layout
-        return [f"{place} < {layout.results}"] if layout.results % layout.keepers else []
+        return [f"{place} < {layout.results}"] if layout.results % layout.num_keepers else []
 
     def _test(self, conditions: list[str]) -> str:
         return f"if {all_of(conditions)}:" if conditions else ""
@@ -299,49 +267,7 @@ class _Writer:
         column = sum_of(self.first, column)
         tests = self._fits(place)
         tests += [f"{column} < {self.nest.extents['n']}"] if layout.is_loose("n") else []
-        with text.scope(f"for turn in T.unroll({layout.turns}):", self._test(tests)):
+        with text.scope(f"for turn in T.unroll({layout.num_accumulators}):", self._test(tests)):
             values = axis_values(self.nest, self.workload, {"batch": self.batch, "m": row, "n": column})
-            write = self.workload.write
-            result = self._finished("acc[turn]", values)
-            cast = result if write.dtype == layout.accumulator else f'T.Cast("{write.dtype}", {result})'
-            text.line(f"{element(write, values)} = {cast}")
-
-    def _finished(self, value: str, values: dict[str, str]) -> str:
-        """Return a result with its mean and its epilogue."""
-        accumulator = self.layout.accumulator
-        if self.workload.body == "average":
-            count = math.prod(axis.extent for axis in self.workload.reduction_axes)
-            whole = accumulator == "int32"
-            value = f"T.truncdiv({value}, {count})" if whole else f"{value} * T.float32({1.0 / count!r})"
-        extra = iter(self.workload.epilogue_reads)
-        for step in self.workload.epilogue:
-            if STEP_OPERANDS[step] is None:
-                value = activated(step, value, accumulator)
-                continue
-            access = next(extra)
-            other = element(access, values)
-            value += f" + {other}" if access.dtype == accumulator else f' + T.Cast("{accumulator}", {other})'
-        return f"({value})"
-
-
-def thin_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
-    """Write the kernel of a schedule of the template thin.
-
-    Raises
-    ------
-    SpaceError, BuildError
-        As `layout_of`; BuildError also if the device lacks what it needs.
-    """
-    refuse_range(schedule.template, ranged)
-    layout = layout_of(schedule)
-    assert isinstance(schedule.hardware, GpuSpec)
-    check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
-    writer = _Writer(layout)
-    return KernelProgram(
-        writer.script(),
-        split_of(schedule.options).num_blocks(layout.num_blocks),
-        layout.num_threads,
-        layout.shared_bytes,
-        after=writer.reduction.after,
-        workspace=writer.reduction.workspace,
-    )
+            result = self._finished("acc[turn]", lambda access: element(access, values))
+            text.line(f"{element(self.workload.write, values)} = {result}")

@@ -10,7 +10,7 @@ import anatune
 from anatune.codegen.cuda.lower import cuda_kernel, lower_gpu
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import AnatuneError, BuildError, SpaceError
-from anatune.templates.cuda.program.cuda_cores import _has_neighbours
+from anatune.templates.cuda.program.hints import _has_neighbours
 from anatune.templates.cuda.program.nest import GpuNest
 from anatune.templates.gpu.split import split_of
 

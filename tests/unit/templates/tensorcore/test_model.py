@@ -14,7 +14,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.gpu.model import FEATURES, OWN_PARTS
 from anatune.templates.tensorcore.model import PARTS, RESOURCES, TensorCoreModel
-from anatune.templates.tensorcore.program.layout import layout_of
+from anatune.templates.tensorcore.program.layout import TileLayout
 from tests.naive_gpu import gpu
 
 LARGE = anatune.matmul(4096, 4096, 4096, dtype="bfloat16")
@@ -38,7 +38,7 @@ def test_resources_are_those_of_the_generated_kernel(name: str) -> None:
     model = TensorCoreModel(WORKLOADS[name], gpu("a100"))
     points = model.space.sample_points(60, seed=1)
     for point, prediction in zip(points, model.predictions(points), strict=True):
-        layout = layout_of(model.space.schedule_of(point))
+        layout = TileLayout(model.space.schedule_of(point))
         assert tuple(prediction.resources) == RESOURCES
         assert prediction.resources["shared_bytes_per_block"] == layout.shared_bytes
         assert prediction.resources["threads_per_block"] == layout.num_threads

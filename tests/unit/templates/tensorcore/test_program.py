@@ -11,9 +11,9 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
+from anatune.templates import TENSORCORE
 from anatune.templates.tensorcore.model import TensorCoreModel
-from anatune.templates.tensorcore.program.layout import OperandTile, layout_of
-from anatune.templates.tensorcore.program.program import tensorcore_program
+from anatune.templates.tensorcore.program.layout import OperandTile, TileLayout
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(128, 64, 96, dtype="bfloat16", epilogue=("bias",))
@@ -64,7 +64,7 @@ def test_swizzle_is_a_permutation_of_rows(row: int, bytes_: int, matrix: bool) -
 
 
 def test_instructions() -> None:
-    text = tensorcore_program(schedule_of()).script
+    text = TENSORCORE.program(schedule_of()).script
     for word in (
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
@@ -74,27 +74,27 @@ def test_instructions() -> None:
         "cvt.rn.bf16x2.f32",
     ):
         assert word in text
-    text = tensorcore_program(schedule_of(anatune.matmul(64, 64, 64))).script
+    text = TENSORCORE.program(schedule_of(anatune.matmul(64, 64, 64))).script
     assert "m16n8k8.row.col.f32.tf32.tf32.f32" in text
     assert "cvt.rna.tf32.f32" in text
 
 
 def test_only_what_may_lie_outside_is_tested() -> None:
-    assert "T.Select" not in tensorcore_program(schedule_of()).script
-    odd = tensorcore_program(schedule_of(anatune.matmul(90, 64, 90, dtype="float16"))).script
+    assert "T.Select" not in TENSORCORE.program(schedule_of()).script
+    odd = TENSORCORE.program(schedule_of(anatune.matmul(90, 64, 90, dtype="float16"))).script
     assert "< 90" in odd
     padded = anatune.conv2d(1, 16, 8, 8, 16, 3, 3, padding=1, dtype="float16", layout="NHWC")
-    assert ">= 0" in tensorcore_program(schedule_of(padded)).script
+    assert ">= 0" in TENSORCORE.program(schedule_of(padded)).script
 
 
 def test_launch_configuration() -> None:
-    program = tensorcore_program(schedule_of())
-    layout = layout_of(schedule_of())
+    program = TENSORCORE.program(schedule_of())
+    layout = TileLayout(schedule_of())
     assert (program.num_blocks, program.num_threads) == (2 * 2, 128)
     assert program.shared_bytes == layout.shared_bytes == max(3 * (64 + 32) * 32 * 2, 4 * 16 * 24 * 4)
     assert 'scope="shared")' in program.script
     large = TensorCoreModel(anatune.matmul(512, 512, 512, dtype="float16"), gpu("a100")).space
-    program = tensorcore_program(large.schedule({"m": (2, 4), "n": (2, 8), "k": (4,)}, 4))
+    program = TENSORCORE.program(large.schedule({"m": (2, 4), "n": (2, 8), "k": (4,)}, 4))
     assert program.shared_bytes > 49152
     assert 'scope="shared.dyn")' in program.script
 
@@ -102,10 +102,10 @@ def test_launch_configuration() -> None:
 def test_refusals() -> None:
     cuda_cores = anatune.space(MATMUL, gpu("a100")).schedule({})
     with pytest.raises(SpaceError, match="expected a GPU and tensorcore"):
-        tensorcore_program(cuda_cores)
+        TENSORCORE.program(cuda_cores)
     huge = anatune.matmul(65536, 8, 65536, dtype="float16")
     with pytest.raises(BuildError, match="at most 2147483647"):
-        tensorcore_program(schedule_of(huge))
+        TENSORCORE.program(schedule_of(huge))
 
 
 def test_kernel_compiles_for_every_architecture_with_tensor_cores() -> None:

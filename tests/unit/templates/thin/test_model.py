@@ -12,8 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import reduction
 from anatune.templates.gpu.model import FEATURES
 from anatune.templates.thin.model import PARTS, RESOURCES, ThinModel
-from anatune.templates.thin.program.layout import layout_of
-from anatune.templates.thin.program.program import thin_program
+from anatune.templates.thin.program.layout import ThinLayout
 from tests.naive_gpu import gpu
 
 WORKLOADS = {
@@ -32,12 +31,12 @@ def test_resources_are_those_of_the_generated_kernel(name: str) -> None:
     model = ThinModel(WORKLOADS[name], gpu("a100"))
     points = model.space.sample_points(60, seed=1)
     for point, prediction in zip(points, model.predictions(points), strict=True):
-        layout = layout_of(model.space.schedule_of(point))
+        layout = ThinLayout(model.space.schedule_of(point))
         assert tuple(prediction.resources) == RESOURCES
         assert prediction.resources["shared_bytes_per_block"] == layout.shared_bytes
         assert prediction.resources["threads_per_block"] == layout.num_threads
-        assert prediction.resources["blocks"] == thin_program(layout.schedule).num_blocks
-        assert prediction.resources["accumulators_per_thread"] == layout.accumulators
+        assert prediction.resources["blocks"] == layout.num_blocks
+        assert prediction.resources["accumulators_per_thread"] == layout.num_sums
         assert prediction.resources["loads_in_flight"] <= layout.each["n"] * layout.each["k"]
         assert prediction.resources["registers_per_thread"] <= 255
 

@@ -80,7 +80,9 @@ def test_bounds_hold_for_all_larger_extents(words):
     macros = tiles.slab(0)
     macros = macros[rng.choice(len(macros), 300, replace=False)]
     rows = tiles.split(macros, tiles.splits)
-    points = np.concatenate([tiles._members(row)[:3] for one in rows[::37] for row in tiles._classes(one)[:4]])
+    points = np.concatenate(
+        [tiles.space.members(row)[:3] for one in rows[::37] for row in tiles.space.classes(one)[:4]]
+    )
     extents = [1, 2, 7, 16, 33, 64, 65, 127, 128, 200, 256, 399, 400, 512, 600]
     bounds = np.array([tiles.bounds(extent, macros) for extent in extents])
     splits = np.array([tiles.run(extent, rows, MACRO_BOUND) for extent in extents])

@@ -1,16 +1,12 @@
-"""Schedules of the templates for CUDA cores as kernels, and what the compiler is told about them."""
+"""What the compiler is told about kernels for CUDA cores, so that it makes better code of them."""
 
 from __future__ import annotations
 
 import re
 
-from anatune.core.schedule import Schedule
 from anatune.templates.cuda.program.nest import GpuNest
-from anatune.templates.cuda.program.program import GpuProgram
-from anatune.templates.gpu.kernel import KernelProgram, check_limits
-from anatune.templates.gpu.ranged import Ranged
 
-__all__ = ["kernel_program", "with_byte_offsets"]
+__all__ = ["resident_blocks", "with_byte_offsets"]
 
 _CONSTANT = re.compile(r" \+ (\d+)$")
 """At the end of an index."""
@@ -21,37 +17,7 @@ _OTHER_REGISTERS = 32
 """Of a thread, beside its accumulators and fragments: addresses, conditions, elements on their way."""
 
 
-def kernel_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
-    """Write the kernel of a schedule, or of a range of extents of which it is the largest one's.
-
-    Raises
-    ------
-    SpaceError
-        The schedule contradicts itself.
-    BuildError
-        The device lacks what it needs.
-    """
-    nest = GpuNest(schedule, ranged)
-    check_limits(nest.hardware, nest.num_threads, nest.shared_bytes)
-    program = GpuProgram(nest)
-    script, resident_blocks = program.script(), _resident_blocks(nest) if program.is_dynamic else 0
-    around = program.reduction
-    return KernelProgram(
-        script,
-        nest.num_blocks,
-        nest.num_threads,
-        nest.shared_bytes,
-        resident_blocks,
-        with_byte_offsets,
-        around.before,
-        around.after,
-        around.workspace,
-        ranged,
-        around.growth,
-    )
-
-
-def _resident_blocks(nest: GpuNest) -> int:
+def resident_blocks(nest: GpuNest) -> int:
     """Return how many blocks of a kernel with dynamic shared memory an SM will hold.
 
     The compiler does not see what a launch asks for. It takes dynamic shared memory for none, and spills registers for

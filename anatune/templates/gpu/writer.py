@@ -1,0 +1,142 @@
+"""What the programs of all templates for GPUs are written with: frame, memory, ends of results."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from anatune.core.workload.nest import Access
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.activations import activated
+from anatune.emit.script import Script, buffer_type, open_function, shape_tuple
+from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES, KernelProgram
+from anatune.templates.gpu.layout import KernelLayout
+from anatune.templates.gpu.splitting import Part, SplitReduction
+
+__all__ = ["ROLLED", "KernelWriter", "cast", "neutral"]
+
+ROLLED = "rolled_"
+"""Prefix of loops that the compiler must not unroll either: `lower` writes ``#pragma unroll 1`` before them."""
+_LOWEST_BITS = -(1 << 23)
+"""Of ``-inf`` in float32."""
+
+Layout = TypeVar("Layout", bound=KernelLayout)
+
+
+class KernelWriter(ABC, Generic[Layout]):
+    """Writes the kernel of one schedule as TVMScript text, with those around it where its reduction is split.
+
+    A subclass writes what is between: `_principal` the kernel that computes, `_sum_of_parts` the one that adds up.
+
+    Attributes
+    ----------
+    finish : callable
+        What becomes of the body of TVM's CUDA C.
+    resident_blocks : int
+        What the compiler is told about blocks of an SM; 0: nothing.
+
+    Raises
+    ------
+    BuildError
+        The device lacks what the schedule needs.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        layout.check_limits()
+        self.layout, self.workload = layout, layout.workload
+        self.text = Script()
+        self.reduction = SplitReduction(layout)
+        self.resident_blocks = 0
+        self.finish: Callable[[str], str] = str
+
+    @abstractmethod
+    def _principal(self, part: Part) -> None:
+        """Write the body of the principal kernel, given the steps that a block has."""
+
+    @abstractmethod
+    def _sum_of_parts(self) -> None:
+        """Write the body of the kernel that stores sums of parts."""
+
+    def program(self) -> KernelProgram:
+        """Write the kernel, and say how it is launched."""
+        layout, around = self.layout, self.reduction
+        return KernelProgram(
+            self._script(),
+            layout.num_blocks,
+            layout.num_threads,
+            layout.shared_bytes,
+            self.resident_blocks,
+            self.finish,
+            around.before,
+            around.after,
+            around.workspace,
+            layout.ranged,
+            around.growth,
+        )
+
+    def _script(self) -> str:
+        """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
+        text, ranged = self.text, self.layout.ranged
+        parameters, matched = [], []
+        for access in self.workload.tensors:
+            shape = self.layout.shape(access)
+            if shape == access.shape:
+                parameters.append((access.tensor, buffer_type(shape, access.dtype)))
+                continue
+            name = f"{access.tensor}_argument"  # a buffer's type cannot name an argument
+            parameters.append((name, "T.handle"))
+            matched.append(f'{access.tensor} = T.match_buffer({name}, {shape_tuple(shape)}, "{access.dtype}")')
+        open_function(text, "main", parameters + ([] if ranged is None else [(ranged.parameter, "T.int32")]))
+        for line in matched:
+            text.line(line)
+        self.reduction.write(text, "kernel", self._principal, self._sum_of_parts)
+        return str(text)
+
+    def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
+        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
+
+    def _allocate_shared(self, size: int, dtype: str, num_bytes: int) -> None:
+        """Allocate ``smem``: declared, or of the size that the launch asks for."""
+        self._allocate("smem", size, dtype, "shared.dyn" if num_bytes > STATIC_SHARED_BYTES else "shared")
+
+    def _combined(self, one: str, other: str) -> str:
+        """Return the expression of two sums, or largest values, of the accumulator's dtype."""
+        return f"T.max({one}, {other})" if self.workload.body == "max" else f"{one} + {other}"
+
+    def _finished(self, value: str, element: Callable[[Access], str]) -> str:
+        """Return a whole sum as an element of the result: its mean, its epilogue, its dtype.
+
+        `element` gives the element of an operand of the epilogue that belongs to it.
+        """
+        accumulator, terms = self.layout.accumulator, self.layout.num_terms
+        if self.workload.body == "average":
+            if accumulator == "int32":
+                value = f"T.truncdiv({value}, {terms})"
+            elif isinstance(terms, str):
+                value = f'{value} / T.Cast("float32", {terms})'
+            else:
+                value = f"{value} * T.float32({1.0 / terms!r})"
+        operands = iter(self.workload.epilogue_reads)
+        for step in self.workload.epilogue:
+            if STEP_OPERANDS[step] is None:
+                value = activated(step, value, accumulator)
+            else:
+                access = next(operands)
+                value = f"{value} + {cast(element(access), access.dtype, accumulator)}"
+        return cast(f"({value})", accumulator, self.workload.write.dtype)
+
+
+def cast(value: str, dtype: str, to: str) -> str:
+    """Return an expression of a dtype as one of another."""
+    return value if dtype == to else f'T.Cast("{to}", {value})'
+
+
+def neutral(body: str, dtype: str) -> str:
+    """Return what leaves a result as it is."""
+    if body != "max":
+        return f'T.Cast("{dtype}", 0)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(0)"
+    if "float" not in dtype:
+        return f'T.min_value("{dtype}")'
+    lowest = f'T.call_pure_extern("float32", "__int_as_float", T.int32({_LOWEST_BITS}))'  # CUDA C has no word for -inf
+    return lowest if dtype == "float32" else f'T.Cast("{dtype}", {lowest})'
