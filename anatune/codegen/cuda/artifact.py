@@ -21,12 +21,15 @@ from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import read_file, reason
 from anatune.templates.gpu.kernel import CudaKernel, Launch, Launches
 from anatune.templates.gpu.ranged import Growth, Ranged
+from anatune.templates.gpu.rules import gpu_of
 
 __all__ = [
     "GpuArtifact",
     "build_reference",
     "build_schedule",
     "check_resources",
+    "compile_entry",
+    "compile_facts",
     "read_image",
     "set_up",
     "write_artifact",
@@ -104,26 +107,10 @@ def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifac
         path.write_bytes(cubin.image)
     except OSError as error:
         raise BuildError(f"{path}: {error.strerror or error}; free some space or choose another folder") from None
-    return GpuArtifact(
-        schedule_key=kernel.schedule_key,
-        image=str(path),
-        image_sha256=digest,
-        name=kernel.name,
-        arch=cubin.arch,
-        parameters=kernel.parameters,
-        result=kernel.result,
-        grid=kernel.grid,
-        block=kernel.block,
-        shared_bytes=cubin.facts.shared_bytes + kernel.dynamic_shared_bytes,
-        dynamic_shared_bytes=kernel.dynamic_shared_bytes,
-        facts=cubin.facts,
-        before=kernel.before,
-        after=kernel.after,
-        workspace=kernel.workspace,
-        ranged=kernel.ranged,
-        growth=kernel.growth,
-        extent=kernel.extent,
-    )
+    common = msgspec.structs.asdict(kernel)
+    del common["source"]
+    common |= {"arch": cubin.arch, "shared_bytes": cubin.facts.shared_bytes + kernel.dynamic_shared_bytes}
+    return GpuArtifact(image=str(path), image_sha256=digest, facts=cubin.facts, **common)
 
 
 def set_up() -> None:
@@ -149,9 +136,25 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
     """
     kernel = cuda_kernel(schedule)
     artifact = write_artifact(kernel, compile_kernel(kernel), folder)
-    assert isinstance(schedule.hardware, GpuSpec)
-    check_resources(artifact, schedule.hardware)
+    check_resources(artifact, gpu_of(schedule))
     return artifact
+
+
+def compile_facts(schedule: Schedule) -> CompilerFacts:
+    """Generate and compile `schedule`, through the user's cache of cubins, and return what the compiler says.
+
+    Raises
+    ------
+    BuildError, SpaceError, MissingDependencyError
+        It cannot be generated or compiled, or a package is missing.
+    """
+    kernel = cuda_kernel(schedule)
+    return compile_kernel(kernel).facts.with_dynamic(kernel.dynamic_shared_bytes)
+
+
+def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
+    """`compile_facts` as builder processes call it (`anatune.measure.run.build_processes`)."""
+    return compile_facts(schedule)
 
 
 def build_reference(hardware: GpuSpec, folder: Path) -> GpuArtifact:

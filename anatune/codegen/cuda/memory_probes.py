@@ -5,7 +5,7 @@ Parameters are those of `gpu_probes`.
 
 from __future__ import annotations
 
-from anatune.codegen.cuda.probes import START, STOP, GpuProbe, make_probe
+from anatune.codegen.cuda.probes import START, STOP, GpuProbe, ProbeCode, make_probe
 
 __all__ = [
     "CHASE_UNROLL",
@@ -69,14 +69,11 @@ __shared__ alignas(64) unsigned memory[{SHARED_WORDS}];
     return make_probe(
         "read_shared",
         f"read_shared_{width}_{warps}",
-        body,
         arch,
-        input_words=SHARED_WORDS + 1,
-        result_words=blocks * threads,
-        threads=threads,
-        blocks=blocks,
+        ProbeCode(body, shared_bytes=4 * SHARED_WORDS),
+        launch=(blocks, threads),
+        words=(SHARED_WORDS + 1, blocks * threads),
         work=float(threads * loads * width),
-        shared_bytes=4 * SHARED_WORDS,
         facts={"width": width, "loads": loads, "shifted_words": _SHIFTED_WORDS},
     )
 
@@ -119,15 +116,12 @@ int rounds = rounds_ptr[0];
     return make_probe(
         "read_global",
         "read_global",
-        body,
         arch,
-        input_words=num_bytes // 4,
-        result_words=blocks * threads,
-        threads=threads,
-        blocks=blocks,
+        ProbeCode(body, helpers=_GLOBAL_LOAD),
+        launch=(blocks, threads),
+        words=(num_bytes // 4, blocks * threads),
         work=float(threads * LOADS * 16),
         facts={"num_bytes": num_bytes, "loads": LOADS},
-        helpers=_GLOBAL_LOAD,
     )
 
 
@@ -156,15 +150,12 @@ int rounds = rounds_ptr[0];
     return make_probe(
         "copy",
         "copy",
-        body,
         arch,
-        input_words=num_bytes // 4,
-        result_words=num_bytes // 4,
-        threads=threads,
-        blocks=blocks,
+        ProbeCode(body, helpers=_GLOBAL_LOAD),
+        launch=(blocks, threads),
+        words=(num_bytes // 4, num_bytes // 4),
         work=float(threads * loads * 32),
         facts={"num_bytes": num_bytes, "loads": loads},
-        helpers=_GLOBAL_LOAD,
     )
 
 
@@ -182,13 +173,10 @@ for (int i = threadIdx.x; i < {lines}; i += 256)
     return make_probe(
         "link",
         f"link_{lines}",
-        body,
         arch,
-        input_words=lines * words,
-        result_words=lines * words,
-        threads=256,
-        blocks=1,
-        word="unsigned long long",
+        ProbeCode(body, word="unsigned long long"),
+        launch=(1, 256),
+        words=(lines * words, lines * words),
         facts={"lines": lines},
     )
 
@@ -232,16 +220,12 @@ int rounds = rounds_ptr[0], before = rounds_ptr[1];
     return make_probe(
         "chase_global",
         f"chase_{level}",
-        body,
         arch,
-        input_words=lines * LINE_BYTES // 8,
-        result_words=1,
-        threads=32,
-        blocks=1,
-        word="unsigned long long",
+        ProbeCode(body, helpers=helpers, word="unsigned long long"),
+        launch=(1, 32),
+        words=(lines * LINE_BYTES // 8, 1),
         work=float(CHASE_UNROLL),
         facts={"level": level, "lines": lines},
-        helpers=helpers,
     )
 
 
@@ -275,13 +259,10 @@ __shared__ alignas(64) unsigned memory[{_CHAINED_WORDS}];
     return make_probe(
         "chase_shared",
         "chase_shared",
-        body,
         arch,
-        input_words=_CHAINED_WORDS,
-        result_words=1,
-        threads=32,
-        blocks=1,
+        ProbeCode(body, shared_bytes=4 * _CHAINED_WORDS),
+        launch=(1, 32),
+        words=(_CHAINED_WORDS, 1),
         work=float(CHASE_UNROLL),
-        shared_bytes=4 * _CHAINED_WORDS,
         facts={"words": _CHAINED_WORDS},
     )

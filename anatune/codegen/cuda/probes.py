@@ -24,6 +24,7 @@ __all__ = [
     "START",
     "STOP",
     "GpuProbe",
+    "ProbeCode",
     "empty",
     "make_probe",
     "matrix_unit",
@@ -119,28 +120,53 @@ class GpuProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: dict[str, int | str] = {}
 
 
+class ProbeCode(NamedTuple):
+    """CUDA C of a probe.
+
+    Attributes
+    ----------
+    body : str
+        May use ``input_ptr``, ``rounds_ptr``, ``result_ptr``, ``times_ptr``.
+    helpers : str
+        What stands before the kernel.
+    word : str
+        Type of the elements of input and result.
+    shared_bytes : int
+        Shared memory that the body declares.
+    """
+
+    body: str
+    helpers: str = ""
+    word: str = "unsigned"
+    shared_bytes: int = 0
+
+
 def make_probe(
     kind: str,
     name: str,
-    body: str,
     arch: str,
+    code: ProbeCode,
     *,
-    input_words: int,
-    result_words: int,
-    threads: int,
-    blocks: int,
-    word: str = "unsigned",
+    launch: tuple[int, int],
+    words: tuple[int, int],
     work: float = 0.0,
-    shared_bytes: int = 0,
     facts: dict[str, int | str] | None = None,
-    helpers: str = "",
 ) -> GpuProbe:
-    """Put one probe together; `body` may use ``input_ptr``, ``rounds_ptr``, ``result_ptr``, ``times_ptr``."""
+    """Put one probe together.
+
+    Parameters
+    ----------
+    launch : tuple of int
+        Blocks of the grid, threads of a block.
+    words : tuple of int
+        Of the input and of the result.
+    """
+    (blocks, threads), word = launch, code.word
     source = (
-        f"{_PREAMBLE}{helpers}"
+        f"{_PREAMBLE}{code.helpers}"
         f'extern "C" __global__ void __launch_bounds__({threads}) {name}(const {word}* __restrict__ input_ptr, '
         f"const int* __restrict__ rounds_ptr, {word}* __restrict__ result_ptr, long long* __restrict__ times_ptr) {{\n"
-        f"  {body}\n}}\n"
+        f"  {code.body}\n}}\n"
     )
     dtype = {"unsigned": "uint32", "float": "float32", "uint4": "uint32", "unsigned long long": "uint64"}[word]
     kernel = CudaKernel(
@@ -149,15 +175,15 @@ def make_probe(
         source=source,
         arch=arch,
         parameters=(
-            Buffer("input", dtype, (max(1, input_words),)),
+            Buffer("input", dtype, (words[0],)),
             Buffer("rounds", "int32", (4,)),
-            Buffer("result", dtype, (max(1, result_words),)),
+            Buffer("result", dtype, (words[1],)),
             Buffer("times", "int64", (2 * blocks,)),
         ),
         result="result",
         grid=blocks,
         block=threads,
-        shared_bytes=shared_bytes,
+        shared_bytes=code.shared_bytes,
     )
     return GpuProbe(kernel, kind, work, facts or {})
 
@@ -190,16 +216,12 @@ int rounds = rounds_ptr[0];
     return make_probe(
         "multiply_add",
         f"multiply_add_{dtype}_{chains}_{warps}",
-        body,
         arch,
-        input_words=2 + chains * threads,
-        result_words=blocks * chains * threads,
-        threads=threads,
-        blocks=blocks,
-        word=arithmetic.word,
+        ProbeCode(body, helpers=step, word=arithmetic.word),
+        launch=(blocks, threads),
+        words=(2 + chains * threads, blocks * chains * threads),
         work=float(threads * chains * steps * arithmetic.lanes),
         facts={"dtype": dtype, "chains": chains, "steps": steps},
-        helpers=step,
     )
 
 
@@ -240,15 +262,12 @@ int rounds = rounds_ptr[0];
     return make_probe(
         "matrix_unit",
         f"matrix_unit_{dtype}_{chains}_{warps}",
-        body,
         arch,
-        input_words=(len(a) + len(b)) * threads,
-        result_words=blocks * chains * 4 * threads,
-        threads=threads,
-        blocks=blocks,
+        ProbeCode(body, helpers=helpers),
+        launch=(blocks, threads),
+        words=((len(a) + len(b)) * threads, blocks * chains * 4 * threads),
         work=float(warps * chains * steps * 16 * 8 * matrix.depth),
         facts={"dtype": dtype, "chains": chains, "steps": steps, "depth": matrix.depth},
-        helpers=helpers,
     )
 
 
@@ -262,9 +281,9 @@ long long first_ns = now_ns(), ns = 1000ll * rounds_ptr[0];
 #endif
   }
   KEEP_TIME(1, now_ns() - first_ns);"""
-    return make_probe("spin", "spin", body, arch, input_words=1, result_words=1, threads=1, blocks=1)
+    return make_probe("spin", "spin", arch, ProbeCode(body), launch=(1, 1), words=(1, 1))
 
 
 def empty(arch: str, threads: int, blocks: int) -> GpuProbe:
     """Return a kernel that does nothing."""
-    return make_probe("empty", "empty", "", arch, input_words=1, result_words=1, threads=threads, blocks=blocks)
+    return make_probe("empty", "empty", arch, ProbeCode(""), launch=(blocks, threads), words=(1, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anatune.codegen.cuda.facts import compile_facts
+from anatune.codegen.cuda.artifact import compile_facts
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError

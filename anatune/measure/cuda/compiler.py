@@ -31,7 +31,7 @@ COMPILE_LIMITS = Limits(build_s=10.0)
 """What generating and compiling one schedule may use. Bodies of many thousand statements, which take longer, do not
 make fast kernels."""
 _MOST_PROCESSES = 8
-_ENTRY = "anatune.codegen.cuda.facts:compile_entry"
+_ENTRY = "anatune.codegen.cuda.artifact:compile_entry"
 
 
 class Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from anatune.codegen.arithmetic import Arithmetic, comment_lines
 from anatune.codegen.cuda.export.requirements import CudaRequirements
 from anatune.emit.buffer import Buffer
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 
-__all__ = ["ALIGNMENT_BYTES", "cuda_header", "prototypes", "source_comment"]
+__all__ = ["ALIGNMENT_BYTES", "cuda_header", "prototypes", "source_comment", "supported_function", "tensor_lines"]
 
 ALIGNMENT_BYTES = 16
 """Of tensors in device memory: the widest load."""
@@ -41,18 +41,21 @@ _HEADER = """\
 #define {guard}_BLOCK {block}
 #define {guard}_DYNAMIC_SHARED_BYTES {shared}
 {defines}
-/* Whether the device and the driver can load {name}.cubin: 1 or 0; after cuInit. */
+{supported}
+{functions}
+#endif
+"""
+
+_SUPPORTED = """\
+/* Whether the device and the driver can load {what}: 1 or 0; after cuInit. */
 static inline int {name}_supported(CUdevice device) {{
   int driver = 0, major = 0, minor = 0, shared = 0;
-  return cuDriverGetVersion(&driver) == CUDA_SUCCESS && driver >= {driver_cuda} &&
+  return cuDriverGetVersion(&driver) == CUDA_SUCCESS && driver >= {driver} &&
          cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) == CUDA_SUCCESS &&
          cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) == CUDA_SUCCESS &&
          cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device) == CUDA_SUCCESS &&
-         major == {major} && minor {compared} {minor} && shared >= {guard}_DYNAMIC_SHARED_BYTES;
+         major == {major} && minor {compared} {minor} && shared >= {shared};
 }}
-
-{functions}
-#endif
 """
 
 _ONE = """\
@@ -177,23 +180,17 @@ def cuda_header(
     title, device, compiler : str
         What it computes, what it is for, what made the cubin.
     """
-    rows = [
-        f" *   {argument.tensor}: {argument.dtype} {'x'.join(map(str, argument.shape)) or 'scalar'}"
-        for argument in arguments
-        if argument != kernel.workspace
-    ]
     guard, several = kernel.name.upper(), len(kernel.launches) > 1
     said = f"{kernel.name}.cubin ({compiler}) is for {needs.capabilities()}"
     if kernel.dynamic_shared_bytes:
         said += f" with {kernel.dynamic_shared_bytes} bytes of shared memory a block"
     said += f", with a driver of {needs.drivers()}."
-    major, minor = needs.compute_capability.split(".")
     return _HEADER.format(
         title=title,
         device=device,
         arithmetic=comment_lines(arithmetic.sentences(), "* ", " * "),
         alignment=ALIGNMENT_BYTES,
-        tensors="\n".join(rows),
+        tensors=tensor_lines(argument for argument in arguments if argument != kernel.workspace),
         name=kernel.name,
         memory=comment_lines(_memory(kernel, guard), "* ", " * "),
         declared=f"kernels[{guard}_KERNELS]" if several else "kernel",
@@ -208,10 +205,30 @@ def cuda_header(
         grid=kernel.grid,
         block=kernel.block,
         shared=kernel.dynamic_shared_bytes,
-        driver_cuda=needs.driver_cuda,
+        supported=supported_function(kernel.name, f"{kernel.name}.cubin", needs, f"{guard}_DYNAMIC_SHARED_BYTES"),
+    )
+
+
+def tensor_lines(arguments: Iterable[Buffer]) -> str:
+    """Return what a header's comment says about tensors, a line each."""
+    return "\n".join(
+        f" *   {argument.tensor}: {argument.dtype} {'x'.join(map(str, argument.shape)) or 'scalar'}"
+        for argument in arguments
+    )
+
+
+def supported_function(name: str, what: str, needs: CudaRequirements, shared_bytes: str) -> str:
+    """Return the C function that says whether a device can load `what`, cubins with such needs."""
+    major, minor = needs.compute_capability.split(".")
+    compared = ">=" if needs.other_minors else "=="
+    return _SUPPORTED.format(
+        name=name,
+        what=what,
+        driver=needs.driver_cuda,
         major=major,
         minor=minor,
-        compared=">=" if needs.other_minors else "==",
+        compared=compared,
+        shared=shared_bytes,
     )
 
 

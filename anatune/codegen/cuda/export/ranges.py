@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of, comment_lines
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES, source_comment
+from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES, source_comment, supported_function, tensor_lines
 from anatune.codegen.cuda.export.portable import portable
 from anatune.codegen.cuda.export.requirements import CudaRequirements, requirements_of
+from anatune.codegen.cuda.export.write import write_files
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compiler_release, compiler_version
 from anatune.emit.buffer import Buffer
-from anatune.errors import BuildError, SpaceError
+from anatune.errors import SpaceError
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.templates.gpu.ranged import Ranged
@@ -60,16 +61,7 @@ typedef struct {{
   CUfunction kernels[{functions}];
 }} {name}_t;
 
-/* Whether the device and the driver can load the cubins: 1 or 0; after cuInit. */
-static inline int {name}_supported(CUdevice device) {{
-  int driver = 0, major = 0, minor = 0, shared = 0;
-  return cuDriverGetVersion(&driver) == CUDA_SUCCESS && driver >= {driver_cuda} &&
-         cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) == CUDA_SUCCESS &&
-         cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) == CUDA_SUCCESS &&
-         cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device) == CUDA_SUCCESS &&
-         major == {major} && minor {compared} {minor} && shared >= {shared};
-}}
-
+{supported}
 /* The number of the program that serves an extent; -1 outside the range. */
 static inline int {name}_program(int extent) {{
   static const int last[{intervals}] = {{{lasts}}};
@@ -154,8 +146,8 @@ def range_kernels(plan: RangePlan) -> list[CudaKernel]:
     if plan.hardware.kind != "gpu":
         raise SpaceError(f"range: {plan.hardware.name} is no GPU; its programs are one library for CPUs")
     return [
-        cuda_kernel(one.schedule, Ranged(plan.workload.axis, plan.least(number), one.last))
-        for number, one in enumerate(plan.programs)
+        cuda_kernel(program.schedule, Ranged(plan.workload.axis, plan.least(number), program.last))
+        for number, program in enumerate(plan.programs)
     ]
 
 
@@ -183,11 +175,7 @@ def write_cuda_range(plan: RangePlan, name: str, folder: Path) -> CudaRangeExpor
     arguments = _arguments(plan, kernels)
     files[f"{name}.h"] = _header(plan, name, kernels, arguments, device, needs).encode()
     files[f"{name}_dispatch.json"] = (json.dumps(plan.dispatch(), indent=1) + "\n").encode()
-    for file, contents in files.items():
-        try:
-            (folder / file).write_bytes(contents)
-        except OSError as error:
-            raise BuildError(f"{folder / file}: {error.strerror or error}; choose another --output") from None
+    write_files(files, folder)
     return CudaRangeExport(
         header=f"{name}.h",
         cubins=tuple(f"{kernel.name}.cubin" for kernel in kernels),
@@ -204,7 +192,7 @@ def _arguments(plan: RangePlan, kernels: Sequence[CudaKernel]) -> tuple[Buffer, 
     axis = plan.workload.axis
     tensors = tuple(Buffer.of(access, axis) for access in plan.workload.largest.tensors)
     spaces = [kernel.workspace for kernel in kernels if kernel.workspace is not None]
-    return (*tensors, *sorted(spaces, key=lambda one: one.num_bytes)[-1:])
+    return (*tensors, *sorted(spaces, key=lambda space: space.num_bytes)[-1:])
 
 
 def _header(
@@ -217,18 +205,14 @@ def _header(
 ) -> str:
     workload, guard = plan.workload, name.upper()
     launches = [(number, launch) for number, kernel in enumerate(kernels) for launch in kernel.launches]
-    workspace = [one.num_bytes for kernel in kernels if (one := kernel.workspace) is not None]
+    workspace = [space.num_bytes for kernel in kernels if (space := kernel.workspace) is not None]
     memory = (
         f" * The workspace is device memory of {guard}_WORKSPACE_BYTES bytes, of any contents; launches that may run at"
         "\n * once need one each."
         if workspace
         else " * There is no workspace."
     )
-    rows = [
-        f" *   {argument.tensor}: {argument.dtype} {'x'.join(map(str, argument.shape)) or 'scalar'}"
-        for argument in arguments
-    ]
-    major, minor = needs.compute_capability.split(".")
+    shared_bytes = max(launch.dynamic_shared_bytes for _, launch in launches)
     said = f"The cubins ({compiler_version()}) are for {needs.capabilities()}, with a driver of {needs.drivers()}."
     cases = []
     for number in range(len(kernels)):
@@ -245,17 +229,13 @@ def _header(
         name=name,
         guard=guard,
         alignment=ALIGNMENT_BYTES,
-        tensors="\n".join(rows),
+        tensors=tensor_lines(arguments),
         memory=memory,
         arguments=", ".join(argument.tensor for argument in arguments),
         needs=comment_lines(said, "* ", " * "),
         workspace=max(workspace, default=0),
         functions=len(launches),
-        driver_cuda=needs.driver_cuda,
-        major=major,
-        minor=minor,
-        compared=">=" if needs.other_minors else "==",
-        shared=max(launch.dynamic_shared_bytes for _, launch in launches),
+        supported=supported_function(name, "the cubins", needs, str(shared_bytes)),
         intervals=len(plan.intervals),
         lasts=", ".join(str(interval.last) for interval in plan.intervals),
         programs=", ".join(str(interval.program) for interval in plan.intervals),

@@ -5,6 +5,7 @@ Nothing of anatune or TVM is needed to use them; no GPU is needed to write them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = ["CudaExport", "write_cuda"]
+__all__ = ["CudaExport", "write_cuda", "write_files"]
 
 
 class CudaExport(NamedTuple):
@@ -65,13 +66,24 @@ def write_cuda(schedule: Schedule, name: str, folder: Path) -> CudaExport:
         f"{name}.cubin": cubin.image,
         f"{name}.h": header.encode(),
     }
-    for file, contents in files.items():
-        try:
-            (folder / file).write_bytes(contents)
-        except OSError as error:
-            raise BuildError(f"{folder / file}: {error.strerror or error}; choose another --output") from None
+    write_files(files, folder)
     source, binary, text = files
     return CudaExport(source, binary, text, kernel, cubin.facts, arguments, arithmetic, needs)
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files, given by their names, into a folder.
+
+    Raises
+    ------
+    BuildError
+        One cannot be written.
+    """
+    for name, contents in files.items():
+        try:
+            (folder / name).write_bytes(contents)
+        except OSError as error:
+            raise BuildError(f"{folder / name}: {error.strerror or error}; choose another --output") from None
 
 
 def _in_order(workload: Workload, kernel: CudaKernel) -> tuple[Buffer, ...]:
