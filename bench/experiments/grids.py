@@ -239,7 +239,7 @@ def _matmul_io() -> list[Surface]:
     """Return what a tiled matmul of [Droplet24] Fig. 13's size moves, which the paper does not print.
 
     A tile Ti x Tk of the first operand stays in the cache while the others stream past: N^3 (1/Ti + 1/Tk) elements.
-    Where the tile is a square that fills the cache this is the lower bound of `anatune.templates.gpu.io_formulas`.
+    Where the tile is a square that fills the cache this is the lower bound of `anatune.templates.gpu.io_bound`.
     """
     divisors = [value for value in range(1, N + 1) if N % value == 0]
     cube = float(N) ** 3

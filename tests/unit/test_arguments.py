@@ -12,7 +12,7 @@ from anatune.errors import AnatuneError, RecordError, SpaceError, UnknownNameErr
 from anatune.measure.run import correctness
 from anatune.measure.run import memory as room
 from anatune.records.store import RecordStore
-from anatune.templates.base.sampling import MOST_POINTS
+from anatune.templates.base.space import MOST_POINTS
 
 ODD = [None, "", "x", b"x", 1.5, math.nan, math.inf, True, np.True_, [], {}, object(), np.zeros(3), 10**5000, -(10**30)]
 SMALL = anatune.matmul(8, 8, 8)

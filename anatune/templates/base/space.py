@@ -15,19 +15,24 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import checked_flag, shown
+from anatune.arguments import MOST_SEED, checked_flag, checked_integer, shown
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import count_factorisations, factorisations
-from anatune.templates.base.sampling import draw_points
 
-__all__ = ["LegalityCheck", "Part", "Space", "choice", "listed", "tilings"]
+__all__ = ["MOST_POINTS", "LegalityCheck", "Part", "Space", "choice", "listed", "tilings"]
 
 Integers = NDArray[np.int64]
 LegalityCheck = Callable[[Integers], NDArray[np.bool_]]
 """(num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer."""
+MOST_POINTS = 1_000_000
+"""Most points of one sample: some hundred bytes each, as schedules some thousand."""
+_MOST_DRAWN = 1 << 18
+"""Points drawn at once."""
+_ROUNDS = 400
+"""Draws after which a space counts as having next to no legal point."""
 
 
 class Part:
@@ -247,7 +252,7 @@ class Space(ABC):
             Fewer rows only if next to nothing in the space is legal.
         """
         keep = self._is_legal if checked_flag("sample: legal", legal) else None
-        return draw_points(self.radices, self.decode, keep, count, seed)
+        return _draw_points(self.radices, self.decode, keep, count, seed)
 
     def sample(self, count: int, seed: int = 0) -> list[Schedule]:
         """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
@@ -287,3 +292,45 @@ class Space(ABC):
                 f"schedule of {found.workload.describe()!r} ({found.template}) used with {self!r}; "
                 "build it with this space's schedule()"
             )
+
+
+def _draw_points(
+    radices: Sequence[int],
+    decode: Callable[[Integers], Integers],
+    keep: Callable[[Integers], NDArray[np.bool_]] | None,
+    count: int,
+    seed: int,
+) -> Integers:
+    """Draw `count` points uniformly, with replacement, from those that `keep` accepts (None: all).
+
+    Parameters
+    ----------
+    radices : sequence of int
+        Number of choices of each coordinate.
+    decode : callable
+        (num_points, len(radices)) coordinates -> (num_points, columns) points, both int64.
+
+    Returns
+    -------
+    (count, columns) int64
+        Fewer rows only if next to nothing is accepted.
+
+    Raises
+    ------
+    SpaceError
+        `count` or `seed` is no integer >= 0, or there are too many of them.
+    """
+    count = checked_integer("sample: count", count, 0, MOST_POINTS)
+    rng = np.random.default_rng(checked_integer("sample: seed", seed, 0, MOST_SEED))
+    found = [decode(np.zeros((0, len(radices)), dtype=np.int64))]
+    have, wanted = 0, max(4 * count, 1024)
+    at_once = min(wanted, _MOST_DRAWN)
+    for _ in range(_ROUNDS * -(-wanted // at_once)):
+        if have >= count:
+            break
+        points = decode(np.column_stack([rng.integers(0, radix, at_once) for radix in radices]))
+        if keep is not None:
+            points = points[keep(points)]
+        found.append(points)
+        have += len(points)
+    return np.concatenate(found)[:count]

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.templates.gpu.io_formulas import contraction_traffic
 
-__all__ = ["gpu_io_bounds", "lower_bound_bytes", "window_reuse"]
+__all__ = ["contraction_traffic", "gpu_io_bounds", "lower_bound_bytes", "window_reuse"]
 
 _REGISTER_BYTES = 4
+
+
+def contraction_traffic(num_points: float, capacity: float, window_reuse: float) -> float:
+    """Return a lower bound on the elements that a contraction moves into a memory, whatever the schedule.
+
+    It has two operands and `num_points` iterations; the memory holds `capacity` elements.
+
+    ``2 * num_points / sqrt(capacity * window_reuse)``: for matmul ``2 M N K / sqrt(S)``. Source: [IOLB] Sec. 6, matmul,
+    leading term. A sliding window lets one element serve several kernel positions: window_reuse is the product over
+    the window's dimensions of max(1, kernel / stride). Source: [Demmel18] Theorem 1, small-filter case.
+    """
+    return 2.0 * num_points / math.sqrt(capacity * window_reuse)
 
 
 def window_reuse(workload: Workload) -> float:

@@ -19,8 +19,9 @@ from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floa
 from anatune.templates.gpu.io_bound import gpu_io_bounds
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Limiter
+from anatune.templates.gpu.times.waves import MAX_GRID
 
-__all__ = ["FEATURES", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel"]
+__all__ = ["FEATURES", "GRID_RULE", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel", "block_rules"]
 
 FEATURES = (
     "OI_Global_Mem",
@@ -32,8 +33,18 @@ FEATURES = (
     "Wave_Efficiency",
 )
 """The seven features of [ICS24] Sec. 4.1, under the paper's names."""
+BLOCK_RESOURCES = (
+    "shared_bytes_per_block",
+    "threads_per_block",
+    "blocks",
+    "blocks_per_sm",
+    "accumulators_per_thread",
+)
+"""What predictions of all templates show of blocks; behind it what only one has, then `TRAFFIC`."""
+TRAFFIC = ("dram_bytes", "l2_bytes")
 OWN_PARTS = ("combine_s",)
 """Parts of the time of split points: the second kernel, or zeroing and atomic additions, with its launch."""
+GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
 SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
 REGISTER_BYTES = 4
 _LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
@@ -156,3 +167,15 @@ class BaseGpuModel(AnalyticalModel):
             ],
         ]
         return self.predictions(points, np.array(table, dtype=np.float64))
+
+
+def block_rules(hardware: GpuSpec, shared: str, registers: str = "") -> tuple[Rule, ...]:
+    """Return the rules about threads, shared memory and, if it says what they hold, registers of a block."""
+    rules = (
+        Rule("threads_per_block", "threads of a block", float(hardware.compute.max_threads_per_block)),
+        Rule("shared_bytes_per_block", shared, float(hardware.shared_memory.per_block_bytes)),
+    )
+    if not registers:
+        return rules
+    most = min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)
+    return (*rules, Rule("registers_per_thread", registers, float(most)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from anatune.core.hardware.spec import GpuSpec
@@ -9,9 +11,13 @@ from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.templates.gpu.times.columns import Chunk, Gpu, Nest, new_chunk
 from anatune.templates.gpu.times.occupancy import fill_register_tables
 
-__all__ = ["pack_chunk", "pack_gpu", "pack_nest"]
+__all__ = ["address_instructions", "pack_chunk", "pack_gpu", "pack_nest", "rows_are_loose"]
 
 SECTOR_BYTES = 32
+_AXIS_INSTRUCTIONS = 4
+"""Instructions to take a fused index along k apart, for each axis of it that moves. Assumed."""
+_GUARD_INSTRUCTIONS = 3
+"""Instructions to test one dimension against padding. Assumed."""
 
 
 def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
@@ -110,6 +116,25 @@ def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0
 def pack_chunk(nest: Nest) -> Chunk:
     """Allocate the columns that the compiled functions need for `nest` (one a thread)."""
     return new_chunk(nest.num_spatial, nest.num_spatial + nest.num_reduction, nest.num_operands)
+
+
+def address_instructions(k: Sequence[str], guarded: Sequence[bool], workload: Workload) -> int:
+    """Return what an address along the fused index k, and its tests against padding, cost; the rest is computed once.
+
+    Parameters
+    ----------
+    k : sequence of str
+        Axes of the fused index.
+    guarded : sequence of bool
+        Whether positions of a dimension may lie outside the tensor.
+    """
+    moving = sum(workload.extents[axis] > 1 for axis in k)
+    return _AXIS_INSTRUCTIONS * max(0, moving - 1) + _GUARD_INSTRUCTIONS * sum(guarded)
+
+
+def rows_are_loose(width: int, run: int, element_bytes: int) -> int:
+    """Return 1 where rows of a tile, `run` elements long and aligned for `width`, may start inside a sector, else 0."""
+    return int(width * element_bytes < SECTOR_BYTES // 2 or run * element_bytes % SECTOR_BYTES != 0)
 
 
 def _inner_axis(access: Access, number: dict[str, int], num_spatial: int) -> tuple[int, int]:

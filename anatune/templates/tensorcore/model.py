@@ -9,16 +9,23 @@ from numpy.typing import NDArray
 
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.workload.implicit_gemm import Operand, fetch_pattern
+from anatune.core.workload.implicit_gemm import fetch_pattern
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule, Scores
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
-from anatune.templates.gpu.model import OWN_PARTS, SPLIT_RULE, BaseGpuModel
-from anatune.templates.gpu.pack import SECTOR_BYTES
-from anatune.templates.gpu.times.waves import MAX_GRID
+from anatune.templates.gpu.model import (
+    BLOCK_RESOURCES,
+    GRID_RULE,
+    OWN_PARTS,
+    SPLIT_RULE,
+    TRAFFIC,
+    BaseGpuModel,
+    block_rules,
+)
+from anatune.templates.gpu.pack import address_instructions, rows_are_loose
 from anatune.templates.tensorcore.ranking import EXHAUSTIVE_POINTS, rank_splits
 from anatune.templates.tensorcore.space import INSTRUCTION, TensorCoreSpace, check_supported
 from anatune.templates.tensorcore.times.block import MOST_COPIES
@@ -28,23 +35,9 @@ from anatune.templates.tensorcore.times.time import run_products
 __all__ = ["TensorCoreModel"]
 
 PARTS = ("mma_s", "issue_s", "shared_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
-RESOURCES = (
-    "registers_per_thread",
-    "shared_bytes_per_block",
-    "threads_per_block",
-    "blocks",
-    "blocks_per_sm",
-    "accumulators_per_thread",
-    "useful_share",
-    "dram_bytes",
-    "l2_bytes",
-)
+RESOURCES = ("registers_per_thread", *BLOCK_RESOURCES, "useful_share", *TRAFFIC)
 _STAGE_RANK = np.array([9, 3, 2, 0, 1])
 """Place of a number of stages among equals."""
-_AXIS_INSTRUCTIONS = 4
-"""Instructions to take a fused index along k apart, for each axis of it. Assumed."""
-_GUARD_INSTRUCTIONS = 3
-"""Instructions to test one dimension against padding. Assumed."""
 _REACHABLE = 0.95
 """Share of mma.sync's rate that a stream of independent instructions reaches. Assumed."""
 
@@ -73,17 +66,10 @@ class TensorCoreModel(BaseGpuModel):
         self.space = TensorCoreSpace(workload, hardware, self._is_legal, accuracy)
         self._product = _pack_product(self.space)
         self._units = _pack_units(workload, hardware)
-        shared, compute = hardware.shared_memory, hardware.compute
         self.rules = (
-            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
-            Rule("shared_bytes_per_block", "bytes of the ring of stages", float(shared.per_block_bytes)),
-            Rule(
-                "registers_per_thread",
-                "accumulators, fragments and addresses of a thread",
-                float(min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)),
-            ),
+            *block_rules(hardware, "bytes of the ring of stages", "accumulators, fragments and addresses of a thread"),
             Rule("copies_per_thread", "copies of a thread and stage", float(MOST_COPIES)),
-            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+            GRID_RULE,
         )
         if self.space.splits is not None:
             self.rules += (SPLIT_RULE,)
@@ -155,7 +141,7 @@ def _pack_units(workload: Workload, hardware: GpuSpec) -> TensorUnits:
 
 def _pack_product(space: TensorCoreSpace) -> Product:
     workload, gemm = space.workload, space.gemm
-    patterns = [fetch_pattern(operand, gemm, workload) for operand in gemm.operands]
+    fetched = [(operand, fetch_pattern(operand, gemm, workload)) for operand in gemm.operands]
     element = DTYPE_BYTES[workload.dtype]
 
     def ints(values: list[int]) -> NDArray[np.int64]:
@@ -173,27 +159,11 @@ def _pack_product(space: TensorCoreSpace) -> Product:
         store_width=gemm.store_width,
         convert=int(element == 4),
         along_k=ints([int(operand.along_k) for operand in gemm.operands]),
-        run=ints([pattern.run for pattern in patterns]),
-        step=ints([pattern.step for pattern in patterns]),
-        misaligned=ints(
-            [
-                _is_misaligned(operand, pattern.run, element)
-                for operand, pattern in zip(gemm.operands, patterns, strict=True)
-            ]
-        ),
+        run=ints([pattern.run for _, pattern in fetched]),
+        step=ints([pattern.step for _, pattern in fetched]),
+        misaligned=ints([rows_are_loose(operand.width, pattern.run, element) for operand, pattern in fetched]),
         matrix=ints([int(operand.along_k or element == 2) for operand in gemm.operands]),
-        address=ints([_address_instructions(operand, space) for operand in gemm.operands]),
+        address=ints([address_instructions(gemm.k, operand.guarded, workload) for operand in gemm.operands]),
         splits=int(space.splits is not None),
         whole_bytes=ints([operand.access.touched_elements(workload.extents) * element for operand in gemm.operands]),
     )
-
-
-def _is_misaligned(operand: Operand, run: int, element: int) -> int:
-    """Whether rows of a tile may start inside a sector."""
-    return int(operand.width * element < SECTOR_BYTES // 2 or run * element % SECTOR_BYTES != 0)
-
-
-def _address_instructions(operand: Operand, space: TensorCoreSpace) -> int:
-    """Return what a copy's index along k and its tests against padding cost; the rest is computed once."""
-    moving = [axis for axis in space.gemm.k if space.workload.extents[axis] > 1]
-    return _AXIS_INSTRUCTIONS * max(0, len(moving) - 1) + _GUARD_INSTRUCTIONS * sum(operand.guarded)

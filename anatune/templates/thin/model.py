@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.implicit_gemm import pattern_of
-from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
-from anatune.templates.gpu.model import BaseGpuModel
-from anatune.templates.gpu.pack import SECTOR_BYTES
-from anatune.templates.gpu.times.waves import MAX_GRID
-from anatune.templates.thin.nest import ThinNest
+from anatune.templates.gpu.model import BLOCK_RESOURCES, GRID_RULE, TRAFFIC, BaseGpuModel, block_rules
+from anatune.templates.gpu.pack import address_instructions, rows_are_loose
 from anatune.templates.thin.rules import DOTS_SINCE, check_supported
 from anatune.templates.thin.space import ThinSpace
 from anatune.templates.thin.times.block import MOST_PRODUCTS
@@ -26,37 +24,11 @@ from anatune.templates.thin.times.time import run_streams
 
 __all__ = ["ThinModel"]
 
-PARTS = (
-    "fma_s",
-    "issue_s",
-    "l1_s",
-    "l2_s",
-    "dram_s",
-    "latency_s",
-    "meet_s",
-    "tail_s",
-    "second_s",
-    "launch_s",
-)
-RESOURCES = (
-    "registers_per_thread",
-    "shared_bytes_per_block",
-    "threads_per_block",
-    "blocks",
-    "blocks_per_sm",
-    "accumulators_per_thread",
-    "loads_in_flight",
-    "bytes_in_flight",
-    "dram_bytes",
-    "l2_bytes",
-)
+PARTS = ("fma_s", "issue_s", "l1_s", "l2_s", "dram_s", "latency_s", "meet_s", "tail_s", "second_s", "launch_s")
+RESOURCES = ("registers_per_thread", *BLOCK_RESOURCES, "loads_in_flight", "bytes_in_flight", *TRAFFIC)
 _CONVERSIONS = {"float32": 0.0, "float16": 1.0, "bfloat16": 1.0, "int8": 2.0}
 """Instructions that make an element of a loaded word a number of the sums' dtype: half-precision conversion, a mask or
 a shift, two shifts."""
-_AXIS_INSTRUCTIONS = 4
-"""Instructions to take a fused index apart, for each axis of it that moves. Assumed, as for tensor cores."""
-_GUARD_INSTRUCTIONS = 3
-"""Instructions to test one dimension against padding. Assumed, as for tensor cores."""
 
 
 class ThinModel(BaseGpuModel):
@@ -86,18 +58,11 @@ class ThinModel(BaseGpuModel):
         super().__init__(workload, hardware)
         self.space = ThinSpace(workload, hardware, self._is_legal)
         self._stream = _pack_stream(self.space)
-        shared, compute = hardware.shared_memory, hardware.compute
         self.rules = (
-            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
-            Rule("shared_bytes_per_block", "bytes of sums that meet", float(shared.per_block_bytes)),
-            Rule(
-                "registers_per_thread",
-                "sums and loads in flight of a thread",
-                float(min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)),
-            ),
+            *block_rules(hardware, "bytes of sums that meet", "sums and loads in flight of a thread"),
             Rule("products_per_step", "unrolled products of a thread and step", float(MOST_PRODUCTS)),
             Rule("split", "parts of a sum that would have no step", 0.0),
-            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+            GRID_RULE,
         )
 
     @property
@@ -142,7 +107,6 @@ def _pack_stream(space: ThinSpace) -> Stream:
     workload, nest, hardware = space.workload, space.nest, space.hardware
     pattern = pattern_of(nest.big, nest.k if nest.along_k else nest.n, workload)
     element, extents = DTYPE_BYTES[workload.dtype], nest.extents
-    starts_inside = nest.width * element < SECTOR_BYTES // 2 or pattern.run * element % SECTOR_BYTES != 0
     return Stream(
         batch=extents["batch"],
         m=extents["m"],
@@ -153,26 +117,14 @@ def _pack_stream(space: ThinSpace) -> Stream:
         along_k=int(nest.along_k),
         run=pattern.run,
         step=pattern.step,
-        misaligned=int(starts_inside),
+        misaligned=rows_are_loose(nest.width, pattern.run, element),
         few_width=nest.small_width,
         convert=_CONVERSIONS[workload.dtype],
         dots=int(nest.along_k and workload.dtype == "int8" and (hardware.compute_capability or 0.0) >= DOTS_SINCE),
-        address=_address_instructions(nest, nest.big, nest.guarded, workload),
-        few_address=0.0
-        if nest.small is None
-        else _address_instructions(nest, nest.small, nest.small_guarded, workload),
+        address=float(address_instructions(nest.k, nest.guarded, workload)),
+        few_address=0.0 if nest.small is None else float(address_instructions(nest.k, nest.small_guarded, workload)),
         large_bytes=float(nest.big.touched_elements(workload.extents) * element),
         small_bytes=0.0 if nest.small is None else float(nest.small.touched_elements(workload.extents) * element),
         result_bytes=float(workload.write.num_bytes),
         epilogue_bytes=float(sum(access.num_bytes for access in workload.epilogue_reads)),
     )
-
-
-def _address_instructions(
-    nest: ThinNest, access: Access | None, guarded: tuple[bool, ...], workload: Workload
-) -> float:
-    """Return what a load's index along k and its tests against padding cost; the rest is computed once."""
-    if access is None:
-        return 0.0
-    moving = [axis for axis in nest.k if workload.extents[axis] > 1 and access.uses(axis)]
-    return float(_AXIS_INSTRUCTIONS * max(0, len(moving) - 1) + _GUARD_INSTRUCTIONS * sum(guarded))

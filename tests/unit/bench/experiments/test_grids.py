@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anatune.templates.gpu.io_formulas import contraction_traffic
+from anatune.templates.gpu.io_bound import contraction_traffic
 from bench.experiments import grids
 
 

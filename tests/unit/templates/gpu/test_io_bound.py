@@ -7,7 +7,7 @@ import math
 import pytest
 
 import anatune
-from anatune.templates.gpu.io_bound import lower_bound_bytes, window_reuse
+from anatune.templates.gpu.io_bound import contraction_traffic, lower_bound_bytes, window_reuse
 from tests.naive_gpu import WORKLOADS
 
 
@@ -42,3 +42,23 @@ def test_never_below_the_compulsory_bytes_and_falling_with_capacity(name: str) -
     assert bounds[-1] == workload.compulsory_bytes
     if workload.body != "multiply_add":
         assert bounds[0] == workload.compulsory_bytes
+
+
+def test_contraction_of_a_matmul() -> None:
+    assert contraction_traffic(2.0**30, 2.0**14, 1.0) == 2 * 2**30 / 2**7
+    assert contraction_traffic(1e9, 1.0, 1.0) == 2e9
+
+
+def test_contractions_fall_with_capacity_and_window_reuse() -> None:
+    values = [contraction_traffic(1e12, 2.0**e, 1.0) for e in range(20)]
+    assert values == sorted(values, reverse=True)
+    assert contraction_traffic(1e12, 1024.0, 9.0) == pytest.approx(contraction_traffic(1e12, 1024.0, 1.0) / 3)
+
+
+def test_square_tiles_of_contractions_come_within_a_constant() -> None:
+    """Output tiles of b x b with b^2 + 2b <= capacity move 2 N / b elements."""
+    for capacity in (256, 4096, 65536):
+        side = math.isqrt(capacity + 1) - 1
+        reached = 2 * 1e9 / side
+        bound = contraction_traffic(1e9, float(capacity), 1.0)
+        assert bound <= reached <= 1.2 * bound
