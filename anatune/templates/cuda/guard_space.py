@@ -39,7 +39,9 @@ def has_poor_divisors(extent: int, most: int) -> bool:
     """Return whether no divisor comes near some power of two up to the extent and to `most`."""
     sizes = (2**e for e in range(LEAST_TILE.bit_length() - 1, min(extent, most).bit_length()))
     known = divisors(extent)
-    return any(not any(size <= _below(size) * one and one <= NEAR * size for one in known) for size in sizes)
+    return any(
+        not any(size <= _below(size) * divisor and divisor <= NEAR * size for divisor in known) for size in sizes
+    )
 
 
 def _below(size: int) -> float:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from anatune.core.workload.nest import Access, Workload
 
-__all__ = ["Fused", "all_of", "axis_values", "dimension", "element", "inside_tests", "sum_of"]
+__all__ = ["Fused", "all_of", "axis_values", "dimension", "element", "if_all", "inside_tests", "sum_of"]
 
 
 class Fused(Protocol):
@@ -28,6 +28,11 @@ def all_of(conditions: Sequence[str]) -> str:
     if len(conditions) < 2:
         return "".join(conditions)
     return f"T.And({conditions[0]}, {all_of(conditions[1:])})"
+
+
+def if_all(conditions: Sequence[str]) -> str:
+    """Return the head of a block that is entered where all conditions hold, "" if there are none."""
+    return f"if {all_of(conditions)}:" if conditions else ""
 
 
 def axis_values(gemm: Fused, workload: Workload, places: Mapping[str, str]) -> dict[str, str]:

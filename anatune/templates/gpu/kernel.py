@@ -113,13 +113,13 @@ class Launches:
         if ranged is None or not ranged.has(extent):
             wanted = "no other one" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
             raise RunError(f"{self.name} is not for the extent {extent}, expected {wanted}")
-        found = self.principal.at(extent)
+        principal = self.principal.at(extent)
         return msgspec.structs.replace(  # type: ignore[type-var]
             self,
-            parameters=found.parameters,
-            grid=found.grid,
-            before=tuple(one.at(extent) for one in self.before),
-            after=tuple(one.at(extent) for one in self.after),
+            parameters=principal.parameters,
+            grid=principal.grid,
+            before=tuple(launch.at(extent) for launch in self.before),
+            after=tuple(launch.at(extent) for launch in self.after),
             extent=extent,
         )
 

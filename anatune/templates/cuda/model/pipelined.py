@@ -139,9 +139,9 @@ def _worst(guarantees: Sequence[Guarantee]) -> Guarantee:
 def _summed(counts: Sequence[dict[str, int] | None]) -> dict[str, int] | None:
     """Return the counts of all rankings by rule; None if one of them was ended."""
     total: dict[str, int] = {}
-    for one in counts:
-        if one is None:
+    for rejected in counts:
+        if rejected is None:
             return None
-        for rule, count in one.items():
+        for rule, count in rejected.items():
             total[rule] = total.get(rule, 0) + count
     return total

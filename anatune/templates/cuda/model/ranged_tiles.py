@@ -133,7 +133,7 @@ class RangedTiles:
     def _even(self, nest: Nest) -> Nest | None:
         """Return a nest whose rows along the ranged axis begin at multiples of every vector; None: all do so."""
         tensors = [*self.workload.largest.reads, self.workload.largest.write]
-        ranged = [any(term.axis == self.workload.axis for term in one.indices[-1]) for one in tensors if one.indices]
+        ranged = [any(term.axis == self.workload.axis for term in a.indices[-1]) for a in tensors if a.indices]
         if not any(ranged):
             return None
         sizes, misaligned = nest.dim_size.copy(), nest.misaligned.copy()

@@ -10,7 +10,8 @@ All instructions are TVM's own PTX intrinsics: each prints as a small function a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from anatune.core.schedule import Schedule
 from anatune.templates.gpu.index import all_of, axis_values, element, inside_tests, sum_of
@@ -45,9 +46,8 @@ class TensorCoreWriter(KernelWriter[TileLayout]):
         for tile in self._through_registers():
             self._allocate(f"stage_{tile.tensor}", -(-tile.copies // layout.num_threads), "uint16")
         self._place()
-        text.open(f"for r in T.unroll({layout.num_accumulators}):")
-        text.line("acc[r] = T.float32(0)")
-        text.close()
+        with text.scope(f"for r in T.unroll({layout.num_accumulators}):"):
+            text.line("acc[r] = T.float32(0)")
         if layout.stages == 1:
             self._one_stage()
         else:
@@ -110,18 +110,15 @@ class TensorCoreWriter(KernelWriter[TileLayout]):
             return "0"
         return f"({step}) % {self.layout.stages} * {self.layout.stage_elements}"
 
-    def _copy_loop(self, tile: OperandTile) -> tuple[str, str, int]:
-        """Open the loop over a thread's copies; return row, first column, and the levels to close."""
+    @contextmanager
+    def _copies(self, tile: OperandTile) -> Iterator[tuple[str, str]]:
+        """Write the loop over a thread's copies, with what is written inside; yield row and first column of a copy."""
         threads = self.layout.num_threads
-        self.text.open(f"for f in T.unroll({-(-tile.copies // threads)}):")
-        number = f"(f * {threads} + tx)"
-        per_row = tile.row // tile.width
-        levels = 1
-        if tile.copies % threads:
-            self.text.open(f"if {number} < {tile.copies}:")
-            levels += 1
+        number, per_row = f"(f * {threads} + tx)", tile.row // tile.width
         column = f"({number} % {per_row} * {tile.width})" if tile.width > 1 else f"({number} % {per_row})"
-        return f"({number} // {per_row})", column, levels
+        guard = f"if {number} < {tile.copies}:" if tile.copies % threads else ""
+        with self.text.scope(f"for f in T.unroll({-(-tile.copies // threads)}):", guard):
+            yield f"({number} // {per_row})", column
 
     def _shared_place(self, tile: OperandTile, row: str, column: str, step: str) -> str:
         within = "0" if tile.width == tile.chunk else f"{column} % {tile.chunk}"
@@ -148,28 +145,26 @@ class TensorCoreWriter(KernelWriter[TileLayout]):
     def _fetch(self, step: str, *, store: bool) -> None:
         """Start the copies of one stage; what goes through registers is stored at once if `store`."""
         for tile in self._tiles:
-            row, column, levels = self._copy_loop(tile)
-            source, inside = self._source(tile, row, column, step)
-            if tile.asynchronous:
-                size = tile.width * tile.element_bytes
-                kind = "cg" if size == 16 else "ca"
-                target = f"T.address_of(smem[{self._shared_place(tile, row, column, step)}])"
-                valid = f', T.Cast("uint32", T.Select({inside}, {size}, 0))' if inside else ""
-                self.text.line(
-                    f'T.ptx["cp.async.{kind}.shared.global"]({target}, T.address_of({source}), {size}{valid})'
-                )
-            else:
-                call = f'"anatune_load_u16", stage_{tile.tensor}[f], T.address_of({source}), {inside or "True"}'
-                self.text.line(f"T.evaluate(T.cuda.func_call({call}, source_code={_LOAD_16!r}))")
-            self.text.close(levels)
+            with self._copies(tile) as (row, column):
+                source, inside = self._source(tile, row, column, step)
+                if tile.asynchronous:
+                    size = tile.width * tile.element_bytes
+                    kind = "cg" if size == 16 else "ca"
+                    target = f"T.address_of(smem[{self._shared_place(tile, row, column, step)}])"
+                    valid = f', T.Cast("uint32", T.Select({inside}, {size}, 0))' if inside else ""
+                    self.text.line(
+                        f'T.ptx["cp.async.{kind}.shared.global"]({target}, T.address_of({source}), {size}{valid})'
+                    )
+                else:
+                    call = f'"anatune_load_u16", stage_{tile.tensor}[f], T.address_of({source}), {inside or "True"}'
+                    self.text.line(f"T.evaluate(T.cuda.func_call({call}, source_code={_LOAD_16!r}))")
         if store:
             self._store_stage(step)
 
     def _store_stage(self, step: str) -> None:
         for tile in self._through_registers():
-            row, column, levels = self._copy_loop(tile)
-            self.text.line(f"smem[{self._shared_place(tile, row, column, step)}] = stage_{tile.tensor}[f]")
-            self.text.close(levels)
+            with self._copies(tile) as (row, column):
+                self.text.line(f"smem[{self._shared_place(tile, row, column, step)}] = stage_{tile.tensor}[f]")
 
     def _commit(self) -> None:
         if len(self._through_registers()) < 2:
@@ -185,15 +180,14 @@ class TensorCoreWriter(KernelWriter[TileLayout]):
 
     def _one_stage(self) -> None:
         layout, text = self.layout, self.text
-        text.open(f"for k0 in T.serial({self.part.turns}):")
-        self._fetch("k0", store=True)
-        self._commit()
-        self._arrived(0)
-        for step in range(layout.mma["k"]):
-            self._fragments("k0", step, 0)
-            self._multiply(0)
-        text.line('T.tvm_storage_sync("shared")')
-        text.close()
+        with text.scope(f"for k0 in T.serial({self.part.turns}):"):
+            self._fetch("k0", store=True)
+            self._commit()
+            self._arrived(0)
+            for step in range(layout.mma["k"]):
+                self._fragments("k0", step, 0)
+                self._multiply(0)
+            text.line('T.tvm_storage_sync("shared")')
 
     def _pipeline(self) -> None:
         """Write the loop whose fragments are read one step ahead, the first of a stage at the end of the one before."""
@@ -249,27 +243,26 @@ class TensorCoreWriter(KernelWriter[TileLayout]):
         self._right_fragments(layout.right, slot, step, buffer * layout.mma["n"] * 2)
         if layout.element_bytes == 4:
             for name, count in (("frag_m", layout.mma["m"] * 4), ("frag_n", layout.mma["n"] * 2)):
-                self.text.open(f"for r in T.unroll({count}):")
-                place = f"{name}[{buffer * count} + r]"
-                self.text.line(f'T.ptx["cvt.rna.tf32.f32"]({place}, T.reinterpret("float32", {place}))')
-                self.text.close()
+                with self.text.scope(f"for r in T.unroll({count}):"):
+                    place = f"{name}[{buffer * count} + r]"
+                    self.text.line(f'T.ptx["cvt.rna.tf32.f32"]({place}, T.reinterpret("float32", {place}))')
 
     def _left_fragments(self, tile: OperandTile, slot: str, step: int, base: int) -> None:
         """16 x 32 bytes a fragment: quarters (rows 0-7, 8-15) x (k low, k high)."""
         layout, text = self.layout, self.text
         rows = layout.block["m"] // layout.warps["m"]
         first = sum_of(f"(tx // {_WARP * layout.warps['n']}) * {rows}" if layout.warps["m"] > 1 else "0", "mi * 16")
-        text.open(f"for mi in T.unroll({layout.mma['m']}):")
-        if not tile.matrix:
-            self._elements(tile, "frag_m", f"{base} + mi * 4", slot, step, first, ("0", "8", "0", "8"), (0, 0, 4, 4))
-        else:
+        with text.scope(f"for mi in T.unroll({layout.mma['m']}):"):
+            if not tile.matrix:
+                target, across = f"{base} + mi * 4", ("0", "8", "0", "8")
+                self._elements(tile, "frag_m", target, slot, step, first, across, (0, 0, 4, 4))
+                return
             if tile.operand.along_k:
                 place = tile.address(f"{first} + tx % 16", f"{2 * step} + tx % 32 // 16")
             else:
                 row = f"{16 * step} + tx % 32 // 16 * 8 + tx % 8"
                 place = tile.address(row, f"({first}) // 8 + tx % 16 // 8")
             self._matrix("frag_m", f"{base} + mi * 4", 4, slot, place, transposed=not tile.operand.along_k)
-        text.close()
 
     def _right_fragments(self, tile: OperandTile, slot: str, step: int, base: int) -> None:
         """8 x 32 bytes a fragment: k low, k high; two fragments are read at once."""
@@ -278,26 +271,22 @@ class TensorCoreWriter(KernelWriter[TileLayout]):
         warp = "tx // 32" if layout.warps["m"] == 1 else f"tx // 32 % {layout.warps['n']}"
         origin = f"({warp}) * {columns}" if layout.warps["n"] > 1 else "0"
         if not tile.matrix:
-            text.open(f"for ni in T.unroll({count}):")
-            first = sum_of(origin, "ni * 8")
-            self._elements(tile, "frag_n", f"{base} + ni * 2", slot, step, first, ("0", "0"), (0, 4))
-            text.close()
+            with text.scope(f"for ni in T.unroll({count}):"):
+                first = sum_of(origin, "ni * 8")
+                self._elements(tile, "frag_n", f"{base} + ni * 2", slot, step, first, ("0", "0"), (0, 4))
             return
         for start, pairs, size in ((0, count // 2, 2), (count - count % 2, count % 2, 1)):
             if not pairs:
                 continue
-            text.open(f"for ni in T.unroll({pairs}):")
             first = sum_of(origin, f"{8 * start} + ni * {8 * size}")
             second = "tx % 32 // 16" if size == 2 else "0"
             if tile.operand.along_k:
-                row = f"{first} + {second} * 8 + tx % 8"
-                place = tile.address(row, f"{2 * step} + tx % 16 // 8")
+                place = tile.address(f"{first} + {second} * 8 + tx % 8", f"{2 * step} + tx % 16 // 8")
             else:
-                row = f"{16 * step} + tx % 16"
-                place = tile.address(row, f"({first}) // 8 + {second}")
+                place = tile.address(f"{16 * step} + tx % 16", f"({first}) // 8 + {second}")
             target = f"{base + 2 * start} + ni * {2 * size}"
-            self._matrix("frag_n", target, 2 * size, slot, place, transposed=not tile.operand.along_k)
-            text.close()
+            with text.scope(f"for ni in T.unroll({pairs}):"):
+                self._matrix("frag_n", target, 2 * size, slot, place, transposed=not tile.operand.along_k)
 
     def _matrix(self, name: str, target: str, count: int, slot: str, place: str, *, transposed: bool) -> None:
         registers = ", ".join(f"{name}[{target} + {r}]" for r in range(count))
@@ -328,12 +317,9 @@ class TensorCoreWriter(KernelWriter[TileLayout]):
         layout, text = self.layout, self.text
         kind = _PTX_TYPE[self.workload.dtype]
         size = 16 if layout.element_bytes == 2 else 8
-        text.open(f"for mi in T.unroll({layout.mma['m']}):")
-        text.open(f"for ni in T.unroll({layout.mma['n']}):")
         sums = ", ".join(f"acc[(mi * {layout.mma['n']} + ni) * 4 + {r}]" for r in range(4))
         left = ", ".join(f"frag_m[{buffer * layout.mma['m'] * 4} + mi * 4 + {r}]" for r in range(4))
         right = ", ".join(f"frag_n[{buffer * layout.mma['n'] * 2} + ni * 2 + {r}]" for r in range(2))
-        text.line(
-            f'T.ptx["mma.sync.aligned.m16n8k{size}.row.col.f32.{kind}.{kind}.f32"]({sums}, {left}, {right}, {sums})'
-        )
-        text.close(2)
+        instruction = f"mma.sync.aligned.m16n8k{size}.row.col.f32.{kind}.{kind}.f32"
+        with text.scope(*(f"for {name}i in T.unroll({layout.mma[name]}):" for name in ("m", "n"))):
+            text.line(f'T.ptx["{instruction}"]({sums}, {left}, {right}, {sums})')

@@ -14,7 +14,7 @@ from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.activations import activated
 from anatune.emit.script import Script
-from anatune.templates.gpu.index import all_of, axis_values, element, sum_of
+from anatune.templates.gpu.index import axis_values, element, if_all, sum_of
 from anatune.templates.tensorcore.program.layout import TileLayout
 
 __all__ = ["RESULT_ARRAYS", "write_results"]
@@ -83,32 +83,35 @@ class _Results:
     def write(self) -> None:
         text, layout = self.text, self.layout
         per_float = 4 // layout.element_bytes  # elements of the shared buffer in a float32
-        pitch, columns, warps = layout.result_pitch, layout.warp_columns, layout.warps
+        pitch, columns = layout.result_pitch, layout.warp_columns
         own = f"tx // 32 * {16 * pitch * per_float}"
-        text.open(f"for mi in T.unroll({layout.mma['m']}):")
-        text.open(f"for ni in T.unroll({layout.mma['n']}):")
-        for half in range(2):
-            place = f"(tx % 32 // 4 + {8 * half}) * {pitch * per_float} + (ni * 8 + tx % 4 * 2) * {per_float}"
-            sums = ", ".join(f"acc[(mi * {layout.mma['n']} + ni) * 4 + {2 * half + e}]" for e in range(2))
-            text.line(_call("anatune_put_f32x2", f"T.address_of(smem[{own} + {place}])", sums))
-        text.close()
-        text.line("T.cuda.warp_sync()")
-        text.open(f"for it in T.unroll({columns // 8}):")
+        with text.scope(f"for mi in T.unroll({layout.mma['m']}):"):
+            with text.scope(f"for ni in T.unroll({layout.mma['n']}):"):
+                for half in range(2):
+                    place = f"(tx % 32 // 4 + {8 * half}) * {pitch * per_float} + (ni * 8 + tx % 4 * 2) * {per_float}"
+                    sums = ", ".join(f"acc[(mi * {layout.mma['n']} + ni) * 4 + {2 * half + e}]" for e in range(2))
+                    text.line(_call("anatune_put_f32x2", f"T.address_of(smem[{own} + {place}])", sums))
+            text.line("T.cuda.warp_sync()")
+            with text.scope(f"for it in T.unroll({columns // 8}):"):
+                self._write_row(own, per_float)
+            text.line("T.cuda.warp_sync()")
+
+    def _write_row(self, own: str, per_float: int) -> None:
+        """Write one turn of the loop over a slice: each lane takes neighbouring results from the shared memory."""
+        layout = self.layout
+        columns, warps = layout.warp_columns, layout.warps
         lanes = columns // _LANE_RESULTS  # lanes of a row
         row, column = f"((it * 32 + tx % 32) // {lanes})", f"((it * 32 + tx % 32) % {lanes} * {_LANE_RESULTS})"
-        place = f"{row} * {pitch * per_float} + {column} * {per_float}"
+        place = f"{row} * {layout.result_pitch * per_float} + {column} * {per_float}"
         values = ", ".join(f"value[{e}]" for e in range(_LANE_RESULTS))
         # named by their last element: TVM makes shared memory as small as the elements that a program names
         last = f"T.address_of(smem[{own} + {place} + {_LANE_RESULTS * per_float - 1}])"
-        text.line(_call("anatune_get_f32x4", values, last, str(4 * _LANE_RESULTS - layout.element_bytes)))
+        self.text.line(_call("anatune_get_f32x4", values, last, str(4 * _LANE_RESULTS - layout.element_bytes)))
         warp_row = f"tx // {32 * warps['n']} * {layout.block['m'] // warps['m']}" if warps["m"] > 1 else "0"
         warp_column = f"tx // 32 % {warps['n']} * {columns}" if warps["n"] > 1 else "0"
         self.m = sum_of(self.origin["m"], warp_row, f"mi * 16 + {row}")
         self.n = sum_of(self.origin["n"], warp_column, column)
         self._finish()
-        text.close()
-        text.line("T.cuda.warp_sync()")
-        text.close()
 
     def _values(self, offset: int) -> dict[str, str]:
         n = f"{self.n} + {offset}" if offset else self.n
@@ -123,12 +126,9 @@ class _Results:
             tests = [f"{self.m} < {extents['m']}"] if loose["m"] else []
             if loose["n"]:
                 tests.append(f"{self.n} + {start} < {extents['n']}")
-            if tests:
-                text.open(f"if {all_of(tests)}:")
-            self._epilogue(start, width)
-            self._store(start, width)
-            if tests:
-                text.close()
+            with text.scope(if_all(tests)):
+                self._epilogue(start, width)
+                self._store(start, width)
 
     def _epilogue(self, start: int, width: int) -> None:
         extra = iter(self.workload.epilogue_reads)

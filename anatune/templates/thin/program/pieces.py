@@ -34,16 +34,17 @@ def load_call(array: str, base: str, num_bytes: int, source: str, inside: str, d
     count, fill = -(-num_bytes // 4), _LEAST[dtype] if body == "max" else "0u"
     guarded = inside != "True"
     name = f"anatune_load{num_bytes}" + ("_inside" if guarded else "") + (f"_least_{dtype}" if body == "max" else "")
-    names = "abcd"[:count]
-    targets = ", ".join(f"unsigned int& {one}" for one in names)
+    words = "abcd"[:count]
+    targets = ", ".join(f"unsigned int& {register}" for register in words)
     registers = ", ".join(f"{array}[{base} + {word}]" for word in range(count))
     operands = ", ".join(f"%{at}" for at in range(count))
     load = f"ld.global.nc.{_KINDS[num_bytes]} {f'{{{operands}}}' if count > 1 else operands}, [%{count}];"
-    outputs = ", ".join(f'"{"+" if guarded else "="}r"({one})' for one in names)
+    outputs = ", ".join(f'"{"+" if guarded else "="}r"({register})' for register in words)
     if not guarded:
         text = f'void {name}({targets}, const void* p) {{\n  asm volatile("{load}" : {outputs} : "l"(p));\n}}\n'
         return f"T.evaluate({_call(name, f'{registers}, T.address_of({source})', text, 'void')})"
-    text = f"void {name}({targets}, const void* p, bool inside) {{\n  {' '.join(f'{one} = {fill};' for one in names)}\n"
+    filled = " ".join(f"{register} = {fill};" for register in words)
+    text = f"void {name}({targets}, const void* p, bool inside) {{\n  {filled}\n"
     text += f'  asm volatile("{{ .reg .pred in; setp.ne.b32 in, %{count + 1}, 0; @in {load} }}"\n'
     text += f'    : {outputs} : "l"(p), "r"((int)inside));\n}}\n'
     return f"T.evaluate({_call(name, f'{registers}, T.address_of({source}), {inside}', text, 'void')})"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
-from anatune.templates.gpu.index import all_of, axis_values, element, inside_tests, sum_of
+from anatune.templates.gpu.index import all_of, axis_values, element, if_all, inside_tests, sum_of
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.gpu.splitting import Part
 from anatune.templates.gpu.writer import ROLLED, KernelWriter, neutral
@@ -238,7 +238,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
         with text.scope(f"for turn in T.unroll({layout.num_accumulators}):"):
             if fits:  # what is kept for no result has to be the same in every run, too
                 text.line(f"acc[turn] = {neutral(self.workload.body, layout.accumulator)}")
-                text.open(self._test(fits))
+                text.open(if_all(fits))
             text.line(f"acc[turn] = smem[{place}]")
             if layout.slots > 1:
                 with text.scope(f"for slot in T.serial({layout.slots - 1}):"):
@@ -253,9 +253,6 @@ class ThinWriter(KernelWriter[ThinLayout]):
         layout = self.layout
         return [f"{place} < {layout.results}"] if layout.results % layout.num_keepers else []
 
-    def _test(self, conditions: list[str]) -> str:
-        return f"if {all_of(conditions)}:" if conditions else ""
-
     def _store(self) -> None:
         """Store the results in ``acc``, their mean and epilogue applied."""
         layout, text = self.layout, self.text
@@ -267,7 +264,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
         column = sum_of(self.first, column)
         tests = self._fits(place)
         tests += [f"{column} < {self.nest.extents['n']}"] if layout.is_loose("n") else []
-        with text.scope(f"for turn in T.unroll({layout.num_accumulators}):", self._test(tests)):
+        with text.scope(f"for turn in T.unroll({layout.num_accumulators}):", if_all(tests)):
             values = axis_values(self.nest, self.workload, {"batch": self.batch, "m": row, "n": column})
             result = self._finished("acc[turn]", lambda access: element(access, values))
             text.line(f"{element(self.workload.write, values)} = {result}")
