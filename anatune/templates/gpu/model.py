@@ -15,7 +15,9 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Workload
-from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Rule, Scores, Shown
+from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
+from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.watch import Watch
 from anatune.templates.gpu.io_bound import gpu_io_bounds
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Limiter
@@ -87,6 +89,23 @@ class BaseGpuModel(AnalyticalModel):
     @abstractmethod
     def _sharing_threads(self) -> int:
         """Threads that use each other's registers: 1, or a warp; 0: nothing is staged in shared memory."""
+
+    @property
+    @abstractmethod
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here."""
+
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the keys of points of equal time, least important first; without any they are in their own order."""
+        return ()
+
+    def best_points(self, top_k: int, *, distinct: bool) -> Best:
+        """Return what keeps the best points of the space."""
+        return Best(len(self.space.columns), top_k, self.tie_keys, distinct=distinct)
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        return rank_whole(self, self.best_points(top_k, distinct=distinct), self.floor_s, watch)
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:

@@ -13,8 +13,7 @@ from anatune.core.workload.implicit_gemm import fetch_pattern
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule, Scores
-from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule
 from anatune.templates.base.watch import Watch
 from anatune.templates.gpu.model import (
     BLOCK_RESOURCES,
@@ -109,22 +108,17 @@ class TensorCoreModel(BaseGpuModel):
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time: every unsplit point is evaluated."""
-        best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
-        if self.space.splits is not None and self.space.size > EXHAUSTIVE_POINTS:
-            return rank_splits(self, self.space, self._scores, self.floor_s, best, watch)
-        return rank_whole(self, best, self.floor_s, watch)
+        if self.space.splits is None or self.space.size <= EXHAUSTIVE_POINTS:
+            return super()._rank(top_k, watch, distinct=distinct)
+        return rank_splits(self, self.space, self.best_points(top_k, distinct=distinct), watch)
 
-    def _scores(self, points: Points) -> Scores:
-        return self._run(points, full=True)
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the keys of points of equal time, least important first.
 
-
-def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
-    """Return the keys of points of equal time, least important first.
-
-    The number of stages (3, 4, 2, 1: a third buffer costs nothing and forgives late copies), then the widest fetches,
-    then the smallest group of rows.
-    """
-    return points[:, 6], -points[:, 7] * points[:, 8], _STAGE_RANK[points[:, 5]]
+        The number of stages (3, 4, 2, 1: a third buffer costs nothing and forgives late copies), then the widest
+        fetches, then the smallest group of rows.
+        """
+        return points[:, 6], -points[:, 7] * points[:, 8], _STAGE_RANK[points[:, 5]]
 
 
 def _pack_units(workload: Workload, hardware: GpuSpec) -> TensorUnits:

@@ -7,13 +7,13 @@ them. Only points whose bound is not above the last of the best are evaluated wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
-from anatune.templates.base.model import AnalyticalModel, Floats, Guarantee, Points, Ranking, Scores
+from anatune.templates.base.model import Floats, Guarantee, Points, Ranking
 from anatune.templates.base.ranking import SLAB_POINTS, Best, gap, rejected
 from anatune.templates.base.watch import Watch
+from anatune.templates.gpu.model import BaseGpuModel
 from anatune.templates.gpu.split_space import broken_splits
 from anatune.templates.tensorcore.space import TensorCoreSpace
 from anatune.templates.tensorcore.times.block import RULE_SPLIT
@@ -25,26 +25,8 @@ EXHAUSTIVE_POINTS = 400_000
 """Points of a space with splits that is evaluated whole: about a second."""
 
 
-def rank_splits(
-    model: AnalyticalModel,
-    space: TensorCoreSpace,
-    scores: Callable[[Points], Scores],
-    floor_s: float,
-    best: Best,
-    watch: Watch,
-) -> Ranking:
-    """Return the best legal points of a space with splits, with the guarantee and exact counts.
-
-    Parameters
-    ----------
-    model : AnalyticalModel
-    space : TensorCoreSpace
-        Of the model.
-    scores : callable
-        Points -> rule codes, seconds, every quantity (rows of TensorCol).
-    floor_s : float
-        Seconds that no schedule can beat.
-    """
+def rank_splits(model: BaseGpuModel, space: TensorCoreSpace, best: Best, watch: Watch) -> Ranking:
+    """Return the best legal points of a model's space with splits, with the guarantee and exact counts."""
     assert space.splits is not None
     splits = space.splits.table
     counts: Floats = np.zeros(1 + len(model.rules))
@@ -52,11 +34,11 @@ def rank_splits(
     kept: list[tuple[Points, Floats]] = []
     for start in range(0, unsplit, SLAB_POINTS):
         if start and watch.is_over:
-            guarantee = Guarantee("best_found", gap(best.fastest_s, floor_s), evaluated)
+            guarantee = Guarantee("best_found", gap(best.fastest_s, model.floor_s), evaluated)
             return Ranking(best.points, guarantee, None, None, best.num_alike())
         # the split is the last part of a point, the fastest digit of its number
         points = space.points_at(np.arange(start, min(start + SLAB_POINTS, unsplit)) * len(splits))
-        rules, times, columns = scores(points)
+        rules, times, columns = model.raw_columns(points)
         legal = rules == 0
         best.add(points[legal], times[legal])
         evaluated += len(points)
@@ -79,7 +61,7 @@ def rank_splits(
         while at < len(points) and bounds[at] <= best.limit_s:
             some = points[at : at + math.ceil(SLAB_POINTS / len(splits))].copy()
             some[:, -len(row) :] = row
-            rules, times, _ = scores(some)
+            rules, times, _ = model.raw_columns(some)
             best.add(some[rules == 0], times[rules == 0])
             evaluated += len(some)
             at += len(some)

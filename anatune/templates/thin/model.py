@@ -11,9 +11,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.implicit_gemm import pattern_of
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule
-from anatune.templates.base.ranking import Best, rank_whole
-from anatune.templates.base.watch import Watch
+from anatune.templates.base.model import Columns, Floats, Points, Rule
 from anatune.templates.gpu.model import BLOCK_RESOURCES, GRID_RULE, TRAFFIC, BaseGpuModel, block_rules
 from anatune.templates.gpu.pack import address_instructions, rows_are_loose
 from anatune.templates.thin.rules import DOTS_SINCE, check_supported
@@ -92,15 +90,9 @@ class ThinModel(BaseGpuModel):
         gpu = self._gpu
         return self.workload.compulsory_bytes / gpu.dram_bytes_cycle / gpu.clock_hz + gpu.launch_s
 
-    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
-        best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
-        return rank_whole(self, best, self.floor_s, watch)
-
-
-def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
-    """Return the keys of points of equal time, least important first: fewest loads, then the widest ones."""
-    return points[:, 1] * points[:, 4], -points[:, 2] * points[:, 5]
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the keys of points of equal time, least important first: fewest loads, then the widest ones."""
+        return points[:, 1] * points[:, 4], -points[:, 2] * points[:, 5]
 
 
 def _pack_stream(space: ThinSpace) -> Stream:

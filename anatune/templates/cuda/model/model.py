@@ -9,8 +9,8 @@ import numpy as np
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Columns, Floats, Guarantee, Points, Progress, Ranking
 from anatune.templates.base.watch import Watch
+from anatune.templates.cuda.model import ranking
 from anatune.templates.cuda.model.features import gpu_features
-from anatune.templates.cuda.model.ranking import points_within, rank_gpu
 from anatune.templates.cuda.model.registers import expected_registers
 from anatune.templates.cuda.model.scoring import GpuScoring
 
@@ -34,7 +34,7 @@ class GpuModel(GpuScoring):
 
     def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
         """Return every legal point of a predicted time up to `limit_s`, and the times, in ranking order."""
-        return points_within(self, limit_s, Watch(progress=progress))
+        return ranking.points_within(self, limit_s, Watch(progress=progress))
 
     def _estimates(self, points: Points, quantities: Floats) -> Columns:
         registers = expected_registers(self, points, quantities)
@@ -45,4 +45,6 @@ class GpuModel(GpuScoring):
             rejected = {rule.id: self.space.size if rule is self.refusal else 0 for rule in self.rules}
             none = np.empty((0, len(self.space.columns)), dtype=np.int64)
             return Ranking(none, Guarantee("exhaustive"), 0, rejected)
-        return rank_gpu(self, top_k, watch, distinct=distinct)
+        if self.space.size <= ranking.EXHAUSTIVE_POINTS:
+            return super()._rank(top_k, watch, distinct=distinct)
+        return ranking.BranchAndBound(self, self.best_points(top_k, distinct=distinct), watch).run()

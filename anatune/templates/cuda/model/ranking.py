@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.templates.base.model import Floats, Guarantee, Points, Ranking
-from anatune.templates.base.ranking import Best, Slabs, gap, rank_whole, rejected
+from anatune.templates.base.ranking import Best, Slabs, gap, rejected
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.scoring import GpuScoring
 from anatune.templates.cuda.space import GpuSpace
@@ -28,7 +27,7 @@ from anatune.templates.cuda.times.search import Options, list_macros
 from anatune.templates.cuda.times.tile import RULE_SPLIT, RULE_THREADS
 from anatune.templates.gpu.split_space import SPLIT_COLUMNS, broken_splits
 
-__all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "best_points", "options_of", "points_within", "rank_gpu", "tie_keys"]
+__all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "options_of", "points_within"]
 
 EXHAUSTIVE_POINTS = 1_000_000
 SLAB_MACROS = 50_000
@@ -37,40 +36,6 @@ _BOUNDING = 0.9
 """Share of the work that bounding counts as, before what may enter is refined; only progress is told by it."""
 _BOUNDING_WITHIN = 0.5
 """Share of the work that bounding the tile choices counts as, before points are collected."""
-UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
-
-
-def tie_keys(space: GpuSpace, points: Points) -> tuple[NDArray[np.int64], ...]:
-    """Return the tie-break keys, least important first (the order np.lexsort wants)."""
-    column = {name: index for index, name in enumerate(space.columns)}
-    unroll = points[:, column["unroll"]]
-    preference = np.full(len(points), len(UNROLL_PREFERENCE), dtype=np.int64)
-    for depth, rank in UNROLL_PREFERENCE.items():
-        preference[unroll == depth] = rank
-    outer = np.ones(len(points), dtype=np.int64)
-    k2 = np.ones(len(points), dtype=np.int64)
-    for name, index in column.items():
-        if name.endswith(".reg_outer"):
-            outer *= points[:, index]
-        elif name.endswith(".k2"):
-            k2 *= points[:, index]
-    return k2, outer, preference
-
-
-def best_points(model: GpuScoring, top_k: int, *, distinct: bool) -> Best:
-    """Return what keeps the best points of a model's space."""
-    return Best(len(model.space.columns), top_k, partial(tie_keys, model.space), distinct=distinct)
-
-
-def rank_gpu(model: GpuScoring, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
-    """Return the `top_k` legal points of smallest predicted time, with the guarantee and exact counts.
-
-    With `distinct`, one point (the first of the tie order) of each predicted time.
-    """
-    best = best_points(model, top_k, distinct=distinct)
-    if model.space.size <= EXHAUSTIVE_POINTS:
-        return rank_whole(model, best, model.floor_s, watch)
-    return BranchAndBound(model, best, watch).run()
 
 
 class BranchAndBound:
@@ -242,7 +207,7 @@ class _Within(Best):
     """All points of a time up to a fixed limit, in the place of the k best."""
 
     def __init__(self, model: GpuScoring, limit_s: float) -> None:
-        super().__init__(len(model.space.columns), 1, partial(tie_keys, model.space), distinct=False)
+        super().__init__(len(model.space.columns), 1, model.tie_keys, distinct=False)
         self._limit_s = limit_s
         self._found: list[tuple[Points, Floats]] = []
 

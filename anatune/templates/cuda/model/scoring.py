@@ -34,6 +34,8 @@ __all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
 _REGISTERS = ("registers_per_thread", "counted_registers", "spilled_registers")
 RESOURCES = (*_REGISTERS, *BLOCK_RESOURCES, "bank_conflicts", *TRAFFIC)
+UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
+"""Unroll depth -> its place among points of equal time."""
 _CAPABILITY_TEXT = "compute capability that the dtype needs"
 
 
@@ -149,6 +151,22 @@ class GpuScoring(BaseGpuModel):
     def floor_s(self) -> float:
         """Seconds that no schedule can beat here: all SMs multiply-adding, or the compulsory bytes, and the launch."""
         return floor_of(self.workload, self._nest, self._gpu)
+
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the tie-break keys, least important first (the order np.lexsort wants)."""
+        column = {name: index for index, name in enumerate(self.space.columns)}
+        unroll = points[:, column["unroll"]]
+        preference = np.full(len(points), len(UNROLL_PREFERENCE), dtype=np.int64)
+        for depth, rank in UNROLL_PREFERENCE.items():
+            preference[unroll == depth] = rank
+        outer = np.ones(len(points), dtype=np.int64)
+        k2 = np.ones(len(points), dtype=np.int64)
+        for name, index in column.items():
+            if name.endswith(".reg_outer"):
+                outer *= points[:, index]
+            elif name.endswith(".k2"):
+                k2 *= points[:, index]
+        return k2, outer, preference
 
     def macro_bounds(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
         """Return (seconds, rule codes): no point with the same block, thread and stage sizes is faster."""

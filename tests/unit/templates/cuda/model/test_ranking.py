@@ -13,7 +13,7 @@ from anatune.templates.base import ranking as whole_ranking
 from anatune.templates.base import watch
 from anatune.templates.cuda.model import ranking as gpu_ranking
 from anatune.templates.cuda.model.model import GpuModel
-from anatune.templates.cuda.model.ranking import best_points, options_of
+from anatune.templates.cuda.model.ranking import options_of
 from tests.naive_gpu import all_points, gpu, random_points, ranking_key, with_limits
 
 SMALL = anatune.matmul(6, 8, 4)
@@ -166,7 +166,7 @@ def test_best_keeps_the_first_of_equal_times(distinct: bool) -> None:
     if distinct:
         expected = [expected[at] for at in (0, 200, 400)]
     for top_k in (1, 3, 201, 5000):
-        best = best_points(model, top_k, distinct=distinct)
+        best = model.best_points(top_k, distinct=distinct)
         for order in (np.arange(600), np.arange(599, -1, -1)):
             for part in np.array_split(order, 7):
                 best.add(points[part], times[part])
