@@ -34,7 +34,7 @@ __all__ = [
 SPATIAL_LEVELS = ("block", "vthread", "thread", "reg_outer", "reg_inner")
 REDUCTION_LEVELS = ("k0", "k1", "k2")
 MAX_FETCH_BYTES = 16
-"""Widest load instruction of a thread (128 bits)."""
+"""Widest load or store of a thread, from global and from shared memory (128 bits)."""
 ASYNC_SINCE = 8.0
 """Compute capability that copies from global to shared memory beside the arithmetic (cp.async)."""
 PIPELINE = {"stages": 1, "pad": 0}

@@ -97,7 +97,7 @@ class ThinModel(BaseGpuModel):
 
 def _pack_stream(space: ThinSpace) -> Stream:
     workload, nest, hardware = space.workload, space.nest, space.hardware
-    pattern = pattern_of(nest.big, nest.k if nest.along_k else nest.n, workload)
+    pattern = pattern_of(nest.big, nest.axes("k" if nest.along_k else "n"), workload)
     element, extents = DTYPE_BYTES[workload.dtype], nest.extents
     return Stream(
         batch=extents["batch"],
@@ -113,8 +113,8 @@ def _pack_stream(space: ThinSpace) -> Stream:
         few_width=nest.small_width,
         convert=_CONVERSIONS[workload.dtype],
         dots=int(nest.along_k and workload.dtype == "int8" and (hardware.compute_capability or 0.0) >= DOTS_SINCE),
-        address=float(address_instructions(nest.k, nest.guarded, workload)),
-        few_address=0.0 if nest.small is None else float(address_instructions(nest.k, nest.small_guarded, workload)),
+        address=float(address_instructions(nest.axes("k"), nest.guarded, workload)),
+        few_address=float(address_instructions(nest.axes("k"), nest.small_guarded, workload)) if nest.small else 0.0,
         large_bytes=float(nest.big.touched_elements(workload.extents) * element),
         small_bytes=0.0 if nest.small is None else float(nest.small.touched_elements(workload.extents) * element),
         result_bytes=float(workload.write.num_bytes),

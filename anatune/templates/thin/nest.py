@@ -37,8 +37,8 @@ class ThinNest(NamedTuple):
 
     Attributes
     ----------
-    batch, m, n, k : tuple of str
-        Axes of each fused index; a reduction of one tensor has neither batch nor m.
+    fused : dict of str to tuple of str
+        Fused index ("batch", "m", "n", "k") -> its axes; a reduction of one tensor has neither batch nor m.
     big : Access
     small : Access or None
         None: a reduction of one tensor.
@@ -53,13 +53,10 @@ class ThinNest(NamedTuple):
     guarded, small_guarded : tuple of bool
         Whether positions of a dimension may lie outside the tensor (padding).
     extents : dict of str to int
-        Fused index ("batch", "m", "n", "k") -> iterations.
+        Fused index -> iterations.
     """
 
-    batch: tuple[str, ...]
-    m: tuple[str, ...]
-    n: tuple[str, ...]
-    k: tuple[str, ...]
+    fused: dict[str, tuple[str, ...]]
     big: Access
     small: Access | None
     along_k: bool
@@ -72,7 +69,7 @@ class ThinNest(NamedTuple):
 
     def axes(self, index: str) -> tuple[str, ...]:
         """Return the axes of a fused index, outer to inner."""
-        return {"batch": self.batch, "m": self.m, "n": self.n, "k": self.k}[index]
+        return self.fused[index]
 
     @property
     def streamed(self) -> int:
@@ -118,10 +115,7 @@ def thin_nest(workload: Workload) -> ThinNest:
     moving = [axis for axis in order if extents[axis] > 1]
     fused = {"batch": batch, "m": m, "n": n, "k": k}
     return ThinNest(
-        batch,
-        m,
-        n,
-        k,
+        fused,
         big,
         small,
         along_k,

@@ -15,14 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES, Access
+from anatune.templates.cuda.rules import MAX_FETCH_BYTES
 
 __all__ = ["Guard", "Level", "Side", "StagedTile", "Walk", "fetch_width", "guards_of", "sides_of", "walk_of"]
 
 Level = tuple[str, str]
 """(axis, level)."""
 
-_VECTOR_BYTES = 16
-"""Widest load or store of a thread."""
 _COPY_COST = 4.0
 """Issue slots of a copy: load, store, what is left of addresses and conditions."""
 _BRANCH_COST = 1.0
@@ -197,7 +196,7 @@ def fetch_width(
         Whether positions of a dimension may lie outside the tensor.
     """
     width = asked
-    if width <= 1 or width & (width - 1) or width * DTYPE_BYTES[access.dtype] > _VECTOR_BYTES or not sides:
+    if width <= 1 or width & (width - 1) or width * DTYPE_BYTES[access.dtype] > MAX_FETCH_BYTES or not sides:
         return 1
     if access.dtype == "int8" and any(guarded):
         width = min(width, 4)  # TVM 0.27 cannot print a vector of eight zeros of one byte

@@ -22,14 +22,12 @@ from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.errors import AnatuneError, BuildError, SpaceError
 from anatune.templates.cuda.guards import covered_extents
 from anatune.templates.cuda.program.fetch import Level, StagedTile, fetch_width, guards_of, sides_of
-from anatune.templates.cuda.rules import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
+from anatune.templates.cuda.rules import ASYNC_SINCE, MAX_FETCH_BYTES, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
 from anatune.templates.gpu.layout import KernelLayout
 from anatune.templates.gpu.ranged import Count, Growth, Ranged, check_ranged, product
 
 __all__ = ["GpuNest", "program_key"]
 
-_VECTOR_BYTES = 16
-"""Widest load of a thread from shared memory."""
 _LIVE_REGISTERS = 18
 """Registers beside accumulators and fragments; as `cuda.times.tile.LIVE_REGISTERS`."""
 _MOST_HELD = 32
@@ -368,7 +366,7 @@ class GpuNest(KernelLayout):
         """Return how many elements a thread can read at once from the tile, and along which loop."""
         if not self.is_static:
             return 1, None
-        widest = _VECTOR_BYTES // DTYPE_BYTES[tile.access.dtype]
+        widest = MAX_FETCH_BYTES // DTYPE_BYTES[tile.access.dtype]
         levels: list[tuple[str, str, int, int]] = []
         for axis in (*self.spatial, *self.reduction):
             step = tile.stride(axis)
