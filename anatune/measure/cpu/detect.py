@@ -21,7 +21,7 @@ from anatune.core.hardware.dot import DOT_FEATURES, TILE_FEATURES, dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
 from anatune.measure.cpu.features import missing_features
-from anatune.measure.cpu.microarchitectures import APPLE, MICRO_KEYS, Micro, Processor, processor_of
+from anatune.measure.cpu.microarchitectures import MICRO_KEYS, Micro, Processor, processor_of
 
 __all__ = ["detect_cpu"]
 
@@ -323,6 +323,7 @@ def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
     }
     clock_hz = {"M1": 3.2e9, "M2": 3.5e9, "M3": 4.05e9, "M4": 4.4e9}.get(apple.group(1), 3.2e9)
     llvm = f"apple-{apple.group(1).lower()}" if apple.group(1) in ("M1", "M2", "M3", "M4") else "apple-m1"
-    micro = APPLE._replace(title=brand, llvm=llvm)
-    found = Processor(micro, "apple", f"{brand}, pipes as in M1", doubts=MICRO_KEYS)
+    known = processor_of({"cpu implementer": "0x61"})
+    micro = msgspec.structs.replace(known.micro, title=brand, llvm=llvm)
+    found = known._replace(micro=micro, why=f"{brand}, pipes as in M1", doubts=MICRO_KEYS)
     return _cpu_spec(found, brand, num_cores, clock_hz, "a table by generation", caches)

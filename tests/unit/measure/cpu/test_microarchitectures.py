@@ -7,7 +7,7 @@ from anatune.codegen.cpu.export.features import code_features
 from anatune.core.hardware.files import load_spec_file, spec_to_toml
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.features import missing_features
-from anatune.measure.cpu.microarchitectures import X86, processor_of
+from anatune.measure.cpu.microarchitectures import known_cores, processor_of
 from tests.unit.codegen.cpu.export.test_features import FLAGS
 from tests.unit.measure.cpu.test_detect import arm, cache, x86
 
@@ -119,7 +119,7 @@ def test_everything_that_is_used_is_offered(tmp_path):
     for name, told in MACHINES.items():
         spec, flags = machine(tmp_path / name.replace(" ", "_"), name), told[3].split()
         assert not set(spec.hidden_features or ()) - set(missing_features(spec.hidden_features or (), flags)), name
-        features = next(known.micro.features for known in X86 if known.micro.llvm == spec.arch)
+        features = next(known.features for known in known_cores().x86 if known.llvm == spec.arch)
         left = features - set(spec.hidden_features or ())
         assert not missing_features(left, flags), name
         assert ("tdpbf16ps" in (spec.amx or ())) == ("amx_bf16" in flags), name
@@ -157,7 +157,7 @@ def test_arm_processors(tmp_path, implementer, part, title, units):
 
 
 def test_names_are_linux_flags_but_for_punctuation():
-    names = set().union(*(known.micro.features for known in X86))
+    names = set().union(*(known.features for known in known_cores().x86))
     flags = FLAGS | {name: name.replace("amx-", "amx_") for name in names if name.startswith("amx")}
     flags |= {name: f"avx512_{name[6:]}" for name in ("avx512bitalg", "avx512vbmi2", "avx512vpopcntdq")}
     flags |= {name: name for name in ("avx512ifma", "avx512vbmi")}
@@ -171,8 +171,8 @@ def test_features_are_those_that_llvm_gives_code_for_each_processor():
     tvm = pytest.importorskip("tvm")
     from anatune.codegen.compat import features_of
 
-    for known in X86:
-        target = tvm.target.Target({"kind": "llvm", "mcpu": known.micro.llvm, "mtriple": "x86_64-linux-gnu"})
+    for known in known_cores().x86:
+        target = tvm.target.Target({"kind": "llvm", "mcpu": known.llvm, "mtriple": "x86_64-linux-gnu"})
         given = features_of(target)
         tiles = {name for name in given if name.startswith("amx")} - {"amx-fp16"}  # Linux has no flag for it
-        assert known.micro.features == {*code_features(given, "x86_64"), *tiles}, known.micro.title
+        assert known.features == {*code_features(given, "x86_64"), *tiles}, known.title
