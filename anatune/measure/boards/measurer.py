@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,15 +14,19 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.decoding import converted
 from anatune.errors import AnatuneError, DeviceError, SpaceError
+from anatune.measure.boards.asking import WAIT_S
 from anatune.measure.boards.description import BoardDescription
 from anatune.measure.place import WorkerState
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import CorePlan
-from anatune.measure.run.measurer import Entries, Measurer
+from anatune.measure.run.measurer import Entries, Measurer, MeasurerSettings
 from anatune.measure.run.process import Reply, Worker
 from anatune.measure.run.runner import RunReport
 from anatune.measure.run.runner_process import RunnerProcess
-from anatune.measure.run.timing import TimingProtocol
+from anatune.measure.run.timing import CPU_PROTOCOL
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 __all__ = ["BOARD_ENTRIES", "BoardMeasurer", "BoardRunner"]
 
@@ -33,8 +38,6 @@ BOARD_ENTRIES = Entries(
 
 _MOST_BUILDERS = 16
 _MOST_BOARDS = 64
-WAIT_S = 20.0
-"""Most seconds to wait for a free board."""
 SILENCE_S = 5.0
 """A board ends what exceeds its limit itself; one that still says nothing after so many seconds more is lost."""
 
@@ -110,8 +113,6 @@ class BoardMeasurer(Measurer):
     ----------
     hardware
         The boards' processor, with the cores that kernels use.
-    threads : int
-        Threads that kernels run with over there.
     tracker, key : str
         Who knows the boards, and under which name.
     device : CpuSpec, optional
@@ -120,8 +121,10 @@ class BoardMeasurer(Measurer):
         How many to use at most.
     cold : None
         Constants always stay where the run before left them.
-    wait_s : float, optional
-        Most seconds to wait for a free board; `WAIT_S` by default.
+    wait_s : float
+        Most seconds to wait for a free board.
+    settings
+        See `MeasurerSettings`; the threads are those over there.
 
     Raises
     ------
@@ -131,6 +134,8 @@ class BoardMeasurer(Measurer):
         No such number of threads; `cold` is given.
     """
 
+    usual_entries, usual_protocol = BOARD_ENTRIES, CPU_PROTOCOL
+
     def __init__(
         self,
         workload: Workload,
@@ -139,39 +144,28 @@ class BoardMeasurer(Measurer):
         tracker: str,
         key: str,
         device: CpuSpec | None = None,
-        threads: int = 1,
-        limits: Limits | None = None,
-        seed: int = 0,
-        protocol: TimingProtocol | None = None,
         cold: str | None = None,
         boards: int = 1,
-        wait_s: float | None = None,
-        entries: Entries = BOARD_ENTRIES,
+        wait_s: float = WAIT_S,
+        **settings: Unpack[MeasurerSettings],
     ) -> None:
-        if not isinstance(hardware, CpuSpec):
+        threads, limits = settings.get("threads", 1), settings.get("limits") or Limits()
+        if hardware.kind != "cpu":
             raise DeviceError(f"{hardware.name} is no CPU, and only CPUs of boards can be measured")
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= hardware.compute.num_cores:
             raise SpaceError(f"threads is {threads!r}, expected an integer from 1 to {hardware.compute.num_cores}")
         if cold is not None:
             raise SpaceError(f"cold is {cold!r}, but boards measure with warm caches only; leave it out")
-        limits, wait_s = limits or Limits(), WAIT_S if wait_s is None else wait_s
-        super().__init__(
-            workload,
-            hardware,
-            threads=threads,
-            limits=msgspec.structs.replace(limits, start_s=limits.start_s + wait_s),
-            seed=seed,
-            protocol=protocol or TimingProtocol(),
-            entries=entries,
-            options={
-                "tracker": tracker,
-                "key": key,
-                "device": hardware if device is None else device,
-                "threads": threads,
-                "wait_s": wait_s,
-                "run_s": limits.run_s,
-            },
-        )
+        settings["limits"] = msgspec.structs.replace(limits, start_s=limits.start_s + wait_s)
+        options = {
+            "tracker": tracker,
+            "key": key,
+            "device": device or hardware,
+            "threads": threads,
+            "wait_s": wait_s,
+            "run_s": limits.run_s,
+        }
+        super().__init__(workload, hardware, options, **settings)
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._cores = CorePlan((), (), min(_MOST_BUILDERS, usable), True)
         self._key, self._boards = key, max(1, min(boards, _MOST_BOARDS))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from anatune.arguments import checked_integer
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.errors import DeviceError, SpaceError
+from anatune.errors import DeviceError
 from anatune.measure.cpu.cold import cold_bytes
-from anatune.measure.run.build_processes import Limits
-from anatune.measure.run.measurer import Entries, Measurer
+from anatune.measure.run.measurer import Entries, Measurer, MeasurerSettings
 from anatune.measure.run.process import Worker
-from anatune.measure.run.timing import CPU_PROTOCOL, TimingProtocol
+from anatune.measure.run.timing import CPU_PROTOCOL
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 __all__ = ["CPU_ENTRIES", "CpuMeasurer"]
 
@@ -29,11 +33,11 @@ class CpuMeasurer(Measurer):
     ----------
     hardware
         A CPU: this one.
-    threads : int
-        Threads that kernels run with (TVM_NUM_THREADS of the runner).
     cold : {"l3", "dram"}, optional
         Where constant operands, weights, come from in every run, as they do in a model that reads those of all its
         kernels between two runs of one. None: from where the run before left them.
+    settings
+        See `MeasurerSettings`; kernels run with ``threads`` threads (TVM_NUM_THREADS of the runner).
 
     Raises
     ------
@@ -43,32 +47,21 @@ class CpuMeasurer(Measurer):
         No such number of threads, or no such `cold` on this CPU.
     """
 
+    usual_entries, usual_protocol = CPU_ENTRIES, CPU_PROTOCOL
+
     def __init__(
         self,
         workload: Workload,
         hardware: CpuSpec | GpuSpec,
         *,
-        threads: int = 1,
-        limits: Limits | None = None,
-        seed: int = 0,
-        protocol: TimingProtocol | None = None,
         cold: str | None = None,
-        entries: Entries = CPU_ENTRIES,
+        **settings: Unpack[MeasurerSettings],
     ) -> None:
-        if not isinstance(hardware, CpuSpec):
+        if hardware.kind != "cpu":
             raise DeviceError(f"{hardware.name} is no CPU, and only CPUs can be measured; use anatune.hardware('host')")
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise SpaceError(f"threads is {threads!r}, expected an integer >= 1")
-        super().__init__(
-            workload,
-            hardware,
-            threads=threads,
-            limits=limits,
-            seed=seed,
-            protocol=protocol or CPU_PROTOCOL,
-            entries=entries,
-            options={"threads": threads, "cold_bytes": cold_bytes(hardware, cold)},
-        )
+        threads = checked_integer("threads", settings.get("threads", 1), 1)
+        options = {"threads": threads, "cold_bytes": cold_bytes(hardware, cold)}
+        super().__init__(workload, hardware, options, **settings)
 
     def _make_runner(self, environment: Mapping[str, str]) -> Worker:
         cores, limits = self._cores, self.limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +19,13 @@ from anatune.measure.cuda.runner import GPU_PROTOCOL, check_l2
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
-from anatune.measure.run.measurer import Entries, Measurer
+from anatune.measure.run.measurer import Entries, Measurer, MeasurerSettings
 from anatune.measure.run.prebuilt import Prebuilt
 from anatune.measure.run.rounding import operands_used
-from anatune.measure.run.timing import TimingProtocol
 from anatune.templates import CUDA, template_named
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 __all__ = ["GPU_ENTRIES", "Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules"]
 
@@ -47,12 +50,8 @@ class GpuMeasurer(Measurer):
     ----------
     hardware
         A GPU: this machine's.
-    threads : int
-        1.
     template : str
         Of the schedules.
-    limits
-        Time and memory of one candidate; the memory is that of builders, on the host.
     l2 : str
         "flush": the L2 cache holds nothing of the operands when a launch begins, as in a network, where other layers
         ran since. "warm": it holds what the launch before left.
@@ -60,6 +59,8 @@ class GpuMeasurer(Measurer):
         Number of the device, as CUDA counts.
     backend : str, optional
         "pycuda" or "cuda-bindings"; by default the one that works.
+    settings
+        See `MeasurerSettings`; there is one thread, and the limit of memory is that of builders, on the host.
 
     Raises
     ------
@@ -69,34 +70,24 @@ class GpuMeasurer(Measurer):
         No such `l2`.
     """
 
+    usual_entries, usual_protocol = GPU_ENTRIES, GPU_PROTOCOL
+
     def __init__(
         self,
         workload: Workload,
         hardware: CpuSpec | GpuSpec,
         *,
-        threads: int = 1,
         template: str = CUDA.name,
-        limits: Limits | None = None,
-        seed: int = 0,
-        protocol: TimingProtocol = GPU_PROTOCOL,
         l2: str = "flush",
         device: int = 0,
         backend: str | None = None,
-        entries: Entries = GPU_ENTRIES,
+        **settings: Unpack[MeasurerSettings],
     ) -> None:
-        if not isinstance(hardware, GpuSpec):
+        if hardware.kind != "gpu":
             raise DeviceError(f"{hardware.name} is no GPU; anatune.measure.cpu.measurer measures on CPUs")
         self._template = template
-        super().__init__(
-            workload,
-            hardware,
-            threads=threads,
-            limits=limits,
-            seed=seed,
-            protocol=protocol,
-            entries=entries,
-            options={"l2": check_l2(l2), "device": device, "backend": backend},
-        )
+        options = {"l2": check_l2(l2), "device": device, "backend": backend}
+        super().__init__(workload, hardware, options, **settings)
 
     def _expected(self) -> Expected:
         sample = Schedule(self.workload, self.hardware, self._template, {})

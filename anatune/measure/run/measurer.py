@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from anatune.measure.run.runner import Setting
 from anatune.measure.run.runner_process import RunnerProcess
 from anatune.measure.run.timing import TimingProtocol
 
-__all__ = ["Entries", "Limits", "Measurer"]
+__all__ = ["Entries", "Limits", "Measurer", "MeasurerSettings"]
 
 if TYPE_CHECKING:
     from typing import Self
@@ -56,6 +56,30 @@ class Entries(NamedTuple):
     builder_setup: str = SET_UP
 
 
+class MeasurerSettings(TypedDict, total=False):
+    """What every measurer takes beside the workload, the device and what its kind of device needs.
+
+    Attributes
+    ----------
+    threads : int
+        Threads that kernels run with; 1 by default.
+    limits : Limits or None
+        Time and memory of one candidate.
+    seed : int
+        Of the random operands.
+    protocol : TimingProtocol or None
+        How candidates are timed; by default as is usual for the kind of device.
+    entries : Entries or None
+        What the processes run; by default what they run for the kind of device.
+    """
+
+    threads: int
+    limits: Limits | None
+    seed: int
+    protocol: TimingProtocol | None
+    entries: Entries | None
+
+
 class Measurer:
     """Builds, checks and times schedules of one workload; a context manager. Each kind of device has a subclass.
 
@@ -72,21 +96,15 @@ class Measurer:
     ----------
     workload, hardware
         What the schedules compute, for which device.
-    threads : int
-        Threads that kernels run with.
-    limits
-        Time and memory of one candidate.
-    seed : int
-        Of the random operands.
-    protocol
-        How candidates are timed.
-    entries : Entries
-        What the processes run.
     options : mapping of str to object
         What the session is given beside its setting.
+    threads, limits, seed, protocol, entries
+        See `MeasurerSettings`.
 
     Attributes
     ----------
+    usual_entries, usual_protocol
+        Of the kind of device.
     incumbent : float or None
         Best time over the reference kernel's so far: candidates that are clearly slower stop early. May be set, for
         example from the records of an earlier run (`Measurement.relative`).
@@ -99,22 +117,26 @@ class Measurer:
         The processes cannot be started.
     """
 
+    usual_entries: ClassVar[Entries]
+    usual_protocol: ClassVar[TimingProtocol]
+
     def __init__(
         self,
         workload: Workload,
         hardware: CpuSpec | GpuSpec,
-        *,
-        threads: int,
-        limits: Limits | None,
-        seed: int,
-        protocol: TimingProtocol,
-        entries: Entries,
         options: Mapping[str, object],
+        *,
+        threads: int = 1,
+        limits: Limits | None = None,
+        seed: int = 0,
+        protocol: TimingProtocol | None = None,
+        entries: Entries | None = None,
     ) -> None:
         self.workload, self.hardware, self.threads = workload, hardware, threads
         self.limits = limits or Limits()
         self.incumbent: float | None = None
-        self._seed, self._protocol, self._entries, self._options = seed, protocol, entries, options
+        self._seed, self._options = seed, options
+        self._protocol, self._entries = protocol or self.usual_protocol, entries or self.usual_entries
         self._cores = plan_cores(threads, physical_cores())
         self._numbers = itertools.count()
         self._kept: dict[str, BuildJob] = {}
