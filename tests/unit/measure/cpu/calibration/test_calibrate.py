@@ -7,8 +7,10 @@ import pytest
 
 from anatune.core.hardware.files import hardware, load_spec_file, spec_to_toml
 from anatune.measure.cpu.calibration import calibrate as module
-from anatune.measure.cpu.calibration.calibrate import Numbers, calibrated_spec, finished
+from anatune.measure.cpu.calibration.calibrate import finished
+from anatune.measure.cpu.calibration.numbers import Numbers
 from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, sample_quantities, snapped
+from anatune.measure.cpu.calibration.spec import calibrated_spec
 from anatune.measure.cpu.calibration.tiles import (
     LEAST_SHARE,
     MeasuredTile,

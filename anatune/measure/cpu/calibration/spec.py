@@ -1,0 +1,214 @@
+"""A calibrated spec: measured numbers in place of the detected ones, and what was decided on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, CpuLaunch, DotInstruction
+from anatune.core.hardware.dot import dot_operands
+from anatune.core.hardware.spec import CpuSpec
+from anatune.measure.cpu.calibration.numbers import Numbers
+from anatune.measure.cpu.calibration.peak import Core, solved, sure_units, with_core
+from anatune.measure.cpu.calibration.samples import snapped
+from anatune.measure.cpu.calibration.tiles import RegisterTile
+
+__all__ = ["calibrated_spec"]
+
+_POOL_SHARE = 0.9
+"""Share of what cores reach each by itself that a parallel loop reaches on a quiet machine."""
+_CLEAR = 1.25
+"""Times as fast as memory that L3 has to be, or its size cannot be told."""
+_BETWEEN = 1.4
+"""Where the first walk beyond L3's own is slow, L3 ends before it."""
+_BEST_TILES = 5
+"""The mean of as many best tiles is what code can reach."""
+
+
+def calibrated_spec(
+    hardware: CpuSpec, numbers: Numbers, shares: Mapping[RegisterTile, float], today: str
+) -> tuple[CpuSpec, tuple[str, ...]]:
+    """Return `hardware` with the measured numbers in place of the detected ones, and what was decided.
+
+    Keys that were measured leave `unverified`; those with too few quiet samples stay there.
+    """
+    compute = hardware.compute
+    source = f"anatune hw calibrate, {today}"
+    fma_per_s = numbers.fma_flop_per_s / (2 * hardware.fp32_lanes)
+    rates = (fma_per_s, numbers.fma_latency_s, numbers.integer_clock_hz)
+    core = solved(*rates, compute.fma_latency_cycles, sure_units(compute))
+    clock = core.clock_hz
+    measured = _compute(hardware, numbers, core, shares, source)
+    caches = {
+        level: _level(cache, level, numbers, clock, source)
+        for level in ("l1", "l2", "l3")
+        if (cache := getattr(hardware, level)) is not None
+    }
+    held = _held_bytes(numbers, hardware.l3)
+    if held is not None:
+        caches["l3"] = replace(caches["l3"], size_bytes=held, source=f"{source}; the rest as detected")
+    spec = replace(
+        hardware,
+        compute=measured,
+        **caches,
+        dram=_dram(hardware.dram, numbers, source),
+        launch=CpuLaunch(
+            parallel_start_s=_round(numbers.parallel_start_s or 1e-6),
+            function_call_s=_round(numbers.function_call_s),
+            microkernel_call_cycles=round(max(0.0, numbers.call_s * clock), 1),
+            source=source,
+            unverified=() if numbers.parallel_start_s else ("parallel_start_s",),
+        ),
+        microkernels=None,
+        **{name: _instruction(name, numbers, clock, source) for name in numbers.dots},
+    )
+    return spec, tuple(_notes(hardware, numbers, core, fma_per_s / clock, held))
+
+
+def _notes(
+    hardware: CpuSpec, numbers: Numbers, core: Core, fma_per_cycle: float, held_bytes: int | None
+) -> Iterator[str]:
+    """Say what was decided, a line each."""
+    clock, before = core.clock_hz, hardware.compute.fma_per_cycle
+    yield f"clock {clock / 1e9:.3f} GHz in vector code, {numbers.integer_clock_hz / 1e9:.3f} GHz in integer code"
+    decided = "as detected" if core.fma_per_cycle == before else f"instead of {before:g}"
+    unsure = "" if core.is_sure else ", unverified: calibrate again when the machine is quieter"
+    yield f"fma_per_cycle {core.fma_per_cycle:g}: measured {fma_per_cycle:.3f}, {decided}{unsure}"
+    if numbers.half_share:
+        yield f"vectors of half the width reach {100 * numbers.half_share:.0f} %"
+    for name, (rate, _) in numbers.dots.items():
+        yield f"{name} reaches {rate / numbers.fma_flop_per_s:.2f} times float32's peak"
+    if held_bytes is not None and hardware.l3 is not None:
+        rates = f"{_near(numbers) / 1e9:.1f} and {numbers.fill_bytes_s['dram'] / 1e9:.1f} GB/s"
+        whole = hardware.l3.size_bytes / 2**20
+        yield f"L3 holds {held_bytes / 2**20:.0f} of its {whole:.0f} MB for this machine ({rates} within and beyond)"
+    pool = numbers.all_fma_flop_per_s / numbers.fma_flop_per_s
+    together = numbers.together
+    if together is not None:
+        yield together.line
+    slow = together is not None and pool < _POOL_SHARE * together.speedup
+    why = ": other programs run, or TVM_NUM_THREADS or TVM_BIND_THREADS keep them away" if slow else ""
+    yield f"TVM's threads on all cores reach {pool:.2f} times one core's peak{why}"
+
+
+def _compute(
+    hardware: CpuSpec, numbers: Numbers, core: Core, shares: Mapping[RegisterTile, float], source: str
+) -> CpuCompute:
+    """Return the measured rates of a core, and what all cores do at once."""
+    compute, clock, doubts, together = hardware.compute, core.clock_hz, numbers.doubtful, numbers.together
+    vector_bytes = 4 * hardware.fp32_lanes
+    loads = round(numbers.fill_bytes_s["l1"] / clock / vector_bytes, 2)
+    best = sorted(shares.values())[-_BEST_TILES:]
+    reachable, speedup = compute.reachable_fraction, None
+    if best:
+        filled = numbers.fma_flop_per_s / (2 * hardware.fp32_lanes) / (clock * core.fma_per_cycle)
+        reachable = round(min(1.0, filled * sum(best) / len(best)), 3)
+    if together is not None:  # from those cores that were tried to all
+        speedup = round(min(1.0, together.speedup / together.cores) * compute.num_cores, 2)
+    unsure = {
+        "clock_hz": "clock" in doubts,
+        "fma_per_cycle": not core.is_sure,
+        "fma_latency_cycles": "fma_latency" in doubts,
+        "loads_per_cycle": "l1_load" in doubts,
+        "stores_per_cycle": "l1_store" in doubts,
+        "broadcasts_per_cycle": "broadcast" in doubts,
+        "fp32_peak_flop_per_s": "clock" in doubts,
+        "reachable_fraction": not best,
+        "parallel_speedup": together is not None and together.cause == "crowded",
+    }
+    return with_core(
+        compute,
+        core,
+        loads_per_cycle=loads,
+        stores_per_cycle=round(numbers.store_bytes_s / clock / vector_bytes, 2),
+        broadcasts_per_cycle=max(loads, round(numbers.broadcasts_s / clock, 2)),
+        reachable_fraction=reachable,
+        parallel_speedup=speedup,
+        source=f"{source}; the rest {compute.source}",
+        unverified=_unverified(compute.unverified, unsure),
+    )
+
+
+def _dram(dram: CpuDram, numbers: Numbers, source: str) -> CpuDram:
+    core_rate, doubts = numbers.fill_bytes_s["dram"], numbers.doubtful
+    unsure = {
+        "bandwidth_bytes_per_s": False,
+        "core_bandwidth_bytes_per_s": "dram_load" in doubts,
+        "latency_s": "dram_chase" in doubts,
+    }
+    return replace(
+        dram,
+        bandwidth_bytes_per_s=_round(max(numbers.all_dram_bytes_s, core_rate)),
+        core_bandwidth_bytes_per_s=_round(core_rate),
+        latency_s=_round(numbers.latency_s["dram"]),
+        source=source,
+        unverified=_unverified(dram.unverified, unsure),
+    )
+
+
+def _held_bytes(numbers: Numbers, cache: CacheLevel | None) -> int | None:
+    """Return the bytes of the last cache that there are for this machine; None: all, or nobody can tell.
+
+    Virtual machines are told of a processor's whole L3, and have a part of it. Where memory of some size comes no
+    faster than halfway between L3 and memory (a geometric mean), the cache does not hold it.
+    """
+    if cache is None or not numbers.footprint_bytes_s:
+        return None
+    near, far = _near(numbers), numbers.fill_bytes_s["dram"]
+    if near < _CLEAR * far:
+        return None
+    slow = [size for size, rate in numbers.footprint_bytes_s.items() if rate < math.sqrt(near * far)]
+    least = min(slow, default=cache.size_bytes)
+    held = [size for size in numbers.footprint_bytes_s if size < least]
+    if least > cache.size_bytes // 2:  # a walk as large as the cache misses some of it anyway
+        return None
+    unit = cache.ways * cache.line_bytes
+    return max(held, default=int(least / _BETWEEN)) // unit * unit
+
+
+def _near(numbers: Numbers) -> float:
+    """Return the most bytes a second that came from the last cache: a victim cache keeps what was used again."""
+    return max(numbers.fill_bytes_s["l3"], *numbers.footprint_bytes_s.values())
+
+
+def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotInstruction:
+    """Return an instruction's rate, a usual number where that agrees, and its latency."""
+    flop_per_s, latency_s = numbers.dots[name]
+    rate, latency = flop_per_s / numbers.fma_flop_per_s, latency_s * clock
+    group = dot_operands(name).size
+    unsure = {"rate": name in numbers.doubtful, "latency_cycles": f"{name}_latency" in numbers.doubtful}
+    return DotInstruction(
+        rate=snapped(rate, [group * share for share in (0.25, 0.5, 1.0, 2.0)]) or round(rate, 2),
+        latency_cycles=snapped(latency, [*range(1, 20)]) or round(latency, 1),
+        source=source,
+        unverified=_unverified((), unsure),
+    )
+
+
+def _level(cache: CacheLevel, level: str, numbers: Numbers, clock: float, source: str) -> CacheLevel:
+    return replace(
+        cache,
+        bandwidth_bytes_per_cycle=round(numbers.fill_bytes_s[level] / clock, 1),
+        latency_cycles=round(numbers.latency_s[level] * clock, 1),
+        source=f"sizes as detected; {source}",
+        unverified=_unverified(
+            cache.unverified,
+            {
+                "bandwidth_bytes_per_cycle": f"{level}_load" in numbers.doubtful,
+                "latency_cycles": f"{level}_chase" in numbers.doubtful,
+            },
+        ),
+    )
+
+
+def _unverified(before: Sequence[str], unsure: Mapping[str, bool]) -> tuple[str, ...]:
+    """Return the doubtful keys: those that were not measured, and measured ones that are unsure."""
+    kept = [key for key in before if key not in unsure]
+    return (*kept, *(key for key, is_unsure in unsure.items() if is_unsure))
+
+
+def _round(value: float) -> float:
+    """Return four significant digits."""
+    return float(f"{value:.4g}")
