@@ -39,7 +39,7 @@ def check_generation(workload: Workload, hardware: GpuSpec | CpuSpec) -> None:
 
 def vendor_limit(hardware: GpuSpec | CpuSpec) -> str:
     """Return why no kernel at all can be generated for `hardware`; "": some can."""
-    if not isinstance(hardware, GpuSpec) or hardware.compute_capability is not None:
+    if hardware.kind != "gpu" or hardware.compute_capability is not None:
         return ""
     return (
         f"{hardware.name} is of architecture {hardware.arch!r}, expected an NVIDIA one (sm_..): code is generated in "

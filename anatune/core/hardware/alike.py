@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 
 __all__ = ["difference"]
 
@@ -16,11 +16,11 @@ def difference(wanted: HardwareSpec, there: HardwareSpec) -> tuple[str, str] | N
     CPUs are told apart by architecture and instruction set. GPUs by architecture and multiprocessors, and by the
     bandwidth of their memory: an H100 and an H200 differ in that only.
     """
-    if isinstance(wanted, CpuSpec) and isinstance(there, CpuSpec):
+    if wanted.kind == "cpu" and there.kind == "cpu":
         if (wanted.arch, wanted.compute.isa) == (there.arch, there.compute.isa):
             return None
         return f"a {wanted.arch} with {wanted.compute.isa}", f"a {there.arch} with {there.compute.isa}"
-    if isinstance(wanted, GpuSpec) and isinstance(there, GpuSpec):
+    if wanted.kind == "gpu" and there.kind == "gpu":
         if _words(wanted) != _words(there):
             return _words(wanted), _words(there)
         bandwidths = wanted.dram.bandwidth_bytes_per_s, there.dram.bandwidth_bytes_per_s

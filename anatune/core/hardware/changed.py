@@ -44,7 +44,7 @@ class Change(NamedTuple):
 
 def changes_of(hardware: HardwareSpec) -> list[Change]:
     """Return the numbers of a device that a "what if" changes, one at a time."""
-    return _of_gpu(hardware) if isinstance(hardware, GpuSpec) else _of_cpu(hardware)
+    return _of_gpu(hardware) if hardware.kind == "gpu" else _of_cpu(hardware)
 
 
 def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:

@@ -213,7 +213,7 @@ def check_spec_file(path: str | Path) -> list[Finding]:
                 f"is {spec.name!r}, but the file is {path.name}; found by the file's name first",
             )
         )
-    findings += _gpu_findings(spec) if isinstance(spec, GpuSpec) else _cpu_findings(spec)
+    findings += _gpu_findings(spec) if spec.kind == "gpu" else _cpu_findings(spec)
     peak = f"{spec.compute.fp32_peak_flop_per_s / 1e9:.1f} GFLOP/s in float32, agrees with its product"
     findings.append(Finding("note", "compute.fp32_peak_flop_per_s", peak))
     for group, value in _groups(spec):

@@ -60,11 +60,13 @@ def read_spec(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
     if findings:
         return None, findings
     try:
-        spec = converted(tree | {"kind": tag}, kind)
+        spec: HardwareSpec = converted(tree | {"kind": tag}, kind)
     except msgspec.ValidationError as error:
         return None, [Finding("error", "", f"{error}; correct the file")]
-    used = () if isinstance(spec, GpuSpec) else (*dot_features(spec), *tile_features(spec))
-    if clash := [name for name in used if name in (spec.hidden_features or ())]:  # type: ignore[union-attr]
+    if spec.kind == "gpu":
+        return spec, []
+    used = (*dot_features(spec), *tile_features(spec))
+    if clash := [name for name in used if name in (spec.hidden_features or ())]:
         text = f"names {clash[0]!r}, but an instruction of the spec needs it; leave one of them out"
         return None, [Finding("error", "hidden_features", text)]
     return spec, []

@@ -139,6 +139,11 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self.compute.reachable_fraction
 
     @property
+    def multiply_add_flop_per_s(self) -> float:
+        """What float32 multiply-adds between registers reach on the whole device."""
+        return self.compute.fp32_peak_flop_per_s * self.compute.reachable_fraction
+
+    @property
     def most_threads(self) -> None:
         """None: a GPU's kernels have no threads on the host."""
         return None
@@ -245,6 +250,11 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
         """Return the share of the theoretical peak that compiled code reaches."""
         return self.compute.reachable_fraction
+
+    @property
+    def multiply_add_flop_per_s(self) -> float:
+        """What float32 multiply-adds between registers reach on one core."""
+        return self.compute.fp32_peak_flop_per_s / self.compute.num_cores
 
     @property
     def most_threads(self) -> int:

@@ -15,6 +15,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import DeviceError
 from anatune.measure.cluster.fleet import Kind, Seen, Snapshot
 from anatune.measure.cluster.messages import WorkerDescription, code_digest
+from anatune.measure.cpu.host_files import CALIBRATED
 from anatune.measure.place import WorkerState
 from anatune.records.environment import environment
 
@@ -35,9 +36,6 @@ MOST_OFF = {"gpu": 1.1, "cpu": 2.5}
 """Kind of device -> times as slow or fast as expected that its arithmetic may be to be taken for the same. Of a CPU
 much of that is the machine's own: its clock goes from one minute to the next with what its neighbours do, by a factor
 of 1.3 on a quiet host and of 2 on a busy one, and trials are compared by the reference kernel beside them."""
-
-_CALIBRATED = "anatune hw calibrate"
-"""What sources of measured numbers say (`measure.cpu.host_files.CALIBRATED`)."""
 
 
 class Member:
@@ -276,7 +274,7 @@ def wanted_of(hardware: CpuSpec | GpuSpec, threads: int, joined: Iterable[Worker
     joined = list(joined)
     versions = Counter(worker.environment.tvm for worker in joined if worker.environment.tvm is not None)
     wanted = Wanted(hardware, threads, code_digest(), environment().tvm or _most(versions), None)
-    if isinstance(hardware, CpuSpec):
+    if hardware.kind == "cpu":
         cpus = Counter(worker.environment.cpu for worker in _fitting(joined, wanted) if worker.device is not None)
         wanted = msgspec.structs.replace(wanted, cpu=hardware.model if hardware.model in cpus else _most(cpus))
     peak = _calibrated_peak(hardware)
@@ -296,12 +294,7 @@ def _most(words: Counter[str]) -> str | None:
 
 def _calibrated_peak(hardware: CpuSpec | GpuSpec) -> float | None:
     """Return the measured peak in a spec, as workers measure theirs; None where nobody measured."""
-    if _CALIBRATED not in hardware.compute.source:
-        return None
-    compute = hardware.compute
-    if isinstance(hardware, CpuSpec):
-        return hardware.compute.fp32_peak_flop_per_s / hardware.compute.num_cores
-    return compute.fp32_peak_flop_per_s * compute.reachable_fraction
+    return hardware.multiply_add_flop_per_s if CALIBRATED in hardware.compute.source else None
 
 
 def refusal(worker: WorkerDescription, wanted: Wanted) -> str | None:
@@ -318,7 +311,7 @@ def refusal(worker: WorkerDescription, wanted: Wanted) -> str | None:
     differs = difference(wanted.hardware, worker.device)
     if differs is not None:
         return f"{differs[1]}, the session tunes for {differs[0]}"
-    if isinstance(worker.device, CpuSpec) and isinstance(wanted.hardware, CpuSpec):
+    if worker.device.kind == "cpu" and wanted.hardware.kind == "cpu":
         if worker.environment.cpu != (wanted.cpu or worker.environment.cpu):
             return f"{worker.environment.cpu}, the session measures on {wanted.cpu}"
         cores = min(worker.device.compute.num_cores, worker.environment.cores)

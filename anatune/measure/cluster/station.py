@@ -373,7 +373,7 @@ def peak_flop_per_s(
     RunError, DeviceError, MissingDependencyError
         The kernel cannot be built or run.
     """
-    is_cpu = isinstance(hardware, CpuSpec)
+    is_cpu = hardware.kind == "cpu"
     entry = f"{__name__}:build_fma" if is_cpu else entries.reference
     builders = BuildProcesses(entries.builder, 1, limits, setup=entries.builder_setup)
     try:

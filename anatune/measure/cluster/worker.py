@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from anatune.core.hardware.alike import difference
-from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import AnatuneError, DeviceError, RunError, UnknownNameError
 from anatune.files import scratch_folder
 from anatune.measure.cluster.dask_fleet import BUILD, LEASE, MEASURE, WORD
@@ -91,7 +90,7 @@ def _device(named: str, backend: str | None) -> Device:
         if number is None:
             raise
         spec = None
-    if isinstance(spec, CpuSpec):
+    if spec is not None and spec.kind == "cpu":
         there = hardware("host")
         differs = difference(spec, there)
         if differs is not None:

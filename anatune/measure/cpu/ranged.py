@@ -10,7 +10,6 @@ import msgspec
 
 from anatune.arguments import shown
 from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range, dispatch_of
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.ranges import ranged
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import scratch_folder
@@ -100,7 +99,7 @@ def load_range(dispatch: Dispatch, threads: int = 1) -> RangeKernel:
         As `build_range`; the present machine lacks their instructions.
     """
     hardware = dispatch.schedules[0].hardware
-    assert isinstance(hardware, CpuSpec)
+    assert hardware.kind == "cpu"
     check_instructions(hardware)
     folder = scratch_folder(BuildError)
     try:

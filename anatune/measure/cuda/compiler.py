@@ -200,7 +200,7 @@ def compile_ranking(
 
 def check_compiler(hardware: GpuSpec | CpuSpec) -> None:
     """Raise an error if nothing can be compiled for `hardware`: better before a search than after it."""
-    if not isinstance(hardware, GpuSpec):
+    if hardware.kind != "gpu":
         raise SpaceError(
             f"plan: compile is for GPUs, and {hardware.name} is none; anatune.inspect(schedule) asks the compiler here"
         )

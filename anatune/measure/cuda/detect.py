@@ -150,5 +150,5 @@ def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:
 def _packaged_gpus() -> Iterator[GpuSpec]:
     for path in sorted(data_folder("hwspecs").glob("nvidia_*.toml")):
         spec = load_spec_file(path)
-        if isinstance(spec, GpuSpec):
+        if spec.kind == "gpu":
             yield spec

@@ -12,7 +12,6 @@ import numpy as np
 from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_artifact
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.ranges import range_kernels
-from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError
 from anatune.files import no_scratch, temporary_folder
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
@@ -132,7 +131,7 @@ class GpuRangeKernel:
             try:
                 with temporary_folder() as folder:
                     artifact = write_artifact(kernel, compile_kernel(kernel), folder)
-                    assert isinstance(self.plan.hardware, GpuSpec)
+                    assert self.plan.hardware.kind == "gpu"
                     check_resources(artifact, self.plan.hardware)
                     self._programs[number] = _Program(artifact, load_functions(self._device, artifact))
             except OSError as error:
