@@ -8,7 +8,7 @@ besides what errs several times as much: Winograd's F(4x4, 3x3), and much more: 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anatune.arguments import checked_choice
 from anatune.core.templates import known_templates
@@ -53,7 +53,7 @@ TRUNCATION = 4.0
 Source: [Fasi2021] (V100, T4, A100); four times covers sums of some 10,000 products."""
 
 
-def checked_accuracy(what: str, value: Any) -> str:
+def checked_accuracy(what: str, value: object) -> str:
     """Return `value` if it is one of `ACCURACIES`; `what` leads the message.
 
     Raises

@@ -7,14 +7,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from anatune.doctor.findings import Finding
 from anatune.doctor.folders import folder_findings
 from anatune.doctor.machine import compiler_findings, gpu_findings, machine_findings
 from anatune.doctor.packages import EXTRAS, Serves, module_of, problem, version_of
 from anatune.doctor.shell import shell_findings
-from anatune.doctor.trials import IS_TRIED, run_trials
+from anatune.doctor.trials import IS_TRIED, Told, run_trials
 from anatune.requirements import Need, needs, pip_line
 from anatune.version import __version__
 
@@ -80,7 +79,7 @@ def _words(wanted: Sequence[Need], extra: str = "") -> list[str]:
     return [*filter(None, modules), *([_DEEPER[extra]] if extra in _DEEPER else [])]
 
 
-def _failures(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _failures(answer: Told) -> Iterator[tuple[str, str]]:
     """Yield (word, reason) of what was tried in vain."""
     for word, reason in answer.items():
         if word != "died" and isinstance(reason, str):
@@ -89,7 +88,7 @@ def _failures(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield word, told if word.startswith("*") else f"{word} cannot be imported ({told})"
 
 
-def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Mapping[str, Any]) -> Iterator[Finding]:
+def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Told) -> Iterator[Finding]:
     place = Path(__file__).parents[1]
     python = f"Python {platform.python_version()} ({sys.executable})"
     if sys.version_info < _LEAST_PYTHON:

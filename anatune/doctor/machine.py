@@ -7,12 +7,12 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from anatune.doctor.findings import Finding
 from anatune.doctor.packages import version_of
+from anatune.doctor.trials import Told
 from anatune.requirements import pip_line
 
 __all__ = ["compiler_findings", "gpu_findings", "machine_findings"]
@@ -22,7 +22,7 @@ _COMPILERS = "Compilers and GPUs"
 _TUNE = "tune, hw calibrate"
 
 
-def machine_findings(told: Mapping[str, Any], root: str | Path = "/") -> Iterator[Finding]:
+def machine_findings(told: Told, root: str | Path = "/") -> Iterator[Finding]:
     """Yield what is known of the CPU, its cores, clocks and counters.
 
     Parameters
@@ -130,7 +130,7 @@ def _program(subject: str, names: tuple[str, ...], serves: str, fix: str) -> Fin
     return Finding(_COMPILERS, "missing", subject, f"none found ({wanted})", serves, fix)
 
 
-def gpu_findings(told: Mapping[str, Any], compiler: Mapping[str, Any] | None) -> Iterator[Finding]:
+def gpu_findings(told: Told, compiler: Told | None) -> Iterator[Finding]:
     """Yield what the trials of the compiler of CUDA C and of NVIDIA's driver told.
 
     Parameters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 from anatune.doctor.findings import LEVELS, Finding, can_plan, verdict
 from anatune.report.text import Line, Style
@@ -34,7 +33,7 @@ def _text(finding: Finding) -> str:
     return f"{finding.subject}: {finding.text}{serves}{fix}"
 
 
-def tree(findings: Sequence[Finding]) -> dict[str, Any]:
+def tree(findings: Sequence[Finding]) -> dict[str, object]:
     """Return the findings as JSON's objects, with the version and whether anatune can plan."""
     return {
         "anatune": __version__,

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
-__all__ = ["IS_TRIED", "answer", "run_trials"]
+__all__ = ["IS_TRIED", "Told", "answer", "run_trials"]
 
 CHILD = """\
 import json, os, sys
@@ -25,13 +25,15 @@ sys.path[:] = json.loads(sys.argv[1])
 from anatune.doctor.trials import answer
 answer(sys.argv[2:])
 """
+Told = dict[str, Any]
+"""What a trial told, by key: values of JSON."""
 IS_TRIED = "is tried"
 """Told of a word before it is tried: what is told last where the process dies."""
 _MOST_SECONDS = 60.0
 """A trial that takes longer is ended: importing TVM takes 3 s of CPU time, on a busy machine several times as long."""
 
 
-def run_trials(trials: Mapping[str, Sequence[str]], most_seconds: float = _MOST_SECONDS) -> dict[str, dict[str, Any]]:
+def run_trials(trials: Mapping[str, Sequence[str]], most_seconds: float = _MOST_SECONDS) -> dict[str, Told]:
     """Run trials side by side, as many as there are cores, and return what each told.
 
     Parameters
@@ -53,7 +55,7 @@ def run_trials(trials: Mapping[str, Sequence[str]], most_seconds: float = _MOST_
         return dict(zip(trials, answers, strict=True))
 
 
-def _run(words: Sequence[str], most_seconds: float) -> dict[str, Any]:
+def _run(words: Sequence[str], most_seconds: float) -> Told:
     command = [sys.executable, "-c", CHILD, json.dumps(sys.path), *words]
     try:
         done = subprocess.run(command, capture_output=True, timeout=most_seconds, stdin=subprocess.DEVNULL, check=False)
@@ -62,7 +64,7 @@ def _run(words: Sequence[str], most_seconds: float) -> dict[str, Any]:
         out, ended = error.stdout or b"", f"it took longer than {most_seconds:g} s"
     except OSError as error:
         out, ended = b"", f"Python cannot be started: {error.strerror}"
-    told: dict[str, Any] = {}
+    told: Told = {}
     for line in out.decode(errors="replace").splitlines():
         with contextlib.suppress(ValueError):  # of a process that was ended in the middle of a line
             key, value = json.loads(line)

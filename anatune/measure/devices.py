@@ -8,7 +8,6 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.measure.run.correctness import Verification
 from anatune.measure.run.measurer import Measurer
-from anatune.measure.run.timing import CPU_PROTOCOL, TimingProtocol
 from anatune.model.ranges.plan import RangePlan
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from anatune.measure.cuda.kernel import GpuKernel
     from anatune.measure.cuda.ranges import GpuRangeKernel
 
-__all__ = ["Calls", "RangeCalls", "calls_of", "measurer_of", "protocol_of", "range_calls_of"]
+__all__ = ["Calls", "RangeCalls", "calls_of", "measurer_of", "range_calls_of"]
 
 
 class Calls(Protocol):
@@ -74,12 +73,3 @@ def measurer_of(hardware: HardwareSpec) -> type[Measurer]:
     from anatune.measure.cpu.measurer import CpuMeasurer
 
     return CpuMeasurer
-
-
-def protocol_of(hardware: HardwareSpec) -> TimingProtocol:
-    """Return how long and how often that times a kernel."""
-    if hardware.kind == "gpu":
-        from anatune.measure.cuda.runner import GPU_PROTOCOL
-
-        return GPU_PROTOCOL
-    return CPU_PROTOCOL

@@ -129,8 +129,8 @@ class NvmlCounter:
 def cpu_counter(root: Path = _POWERCAP) -> RaplCounter | None:
     """Return the counter of all processor packages; None where there is none that may be read."""
     try:
-        found = sorted(one for one in root.iterdir() if _DOMAIN.fullmatch(one.name))
-        packages = [one for one in found if _text(one / "name").startswith("package")]
+        domains = sorted(folder for folder in root.iterdir() if _DOMAIN.fullmatch(folder.name))
+        packages = [folder for folder in domains if _text(folder / "name").startswith("package")]
         return RaplCounter(packages) if packages else None
     except (OSError, ValueError):
         return None
@@ -151,25 +151,31 @@ def gpu_counter(address: str, nvml: ModuleType | None = None) -> NvmlCounter | N
 class Metered:
     """A kernel as something that can be sampled (`measure.run.timing.Timed`), whose samples a counter watches.
 
-    Samples too short for the counter are not counted; nothing takes longer than without it.
+    Samples too short for the counter are not counted; nothing takes longer than without it. Without a counter it is
+    the kernel, and knows no energy.
 
     Parameters
     ----------
     kernel : callable
         Runs -> seconds.
-    counter : EnergyCounter
+    counter : EnergyCounter or None
     clock : callable
         Seconds of the wall; for tests.
     """
 
     def __init__(
-        self, kernel: Callable[[int], float], counter: EnergyCounter, clock: Callable[[], float] = time.perf_counter
+        self,
+        kernel: Callable[[int], float],
+        counter: EnergyCounter | None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._kernel, self._counter, self._clock = kernel, counter, clock
         self._joules, self._runs = 0.0, 0
 
     def __call__(self, count: int) -> float:
         """Run the kernel so many times in a row; return the seconds they took by its own clock."""
+        if self._counter is None:
+            return self._kernel(count)
         before, began = self._counter.joules(), self._clock()
         seconds = self._kernel(count)
         took_s, after = self._clock() - began, self._counter.joules()
@@ -195,17 +201,17 @@ class EnergyMeter:
 
     def __init__(self, counters: Sequence[EnergyCounter]) -> None:
         self._counters = list(counters)
-        self._first = [one.joules() for one in self._counters]
+        self._first = [counter.joules() for counter in self._counters]
         self._joules: list[float | None] = []
 
     @property
     def names(self) -> tuple[str, ...]:
         """What is counted."""
-        return tuple(one.name for one in self._counters)
+        return tuple(counter.name for counter in self._counters)
 
     def read(self) -> None:
         """Read all counters."""
-        self._joules = [one.joules() for one in self._counters]
+        self._joules = [counter.joules() for counter in self._counters]
 
     @property
     def energy_j(self) -> float | None:

@@ -17,7 +17,7 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement, Trial
 from anatune.decoding import converted
 from anatune.files import read_file, replace_file
-from anatune.measure.devices import protocol_of
+from anatune.measure.devices import measurer_of
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
 from anatune.tuning.cost import CostEstimate, Measuring, SessionCost, estimate_session, session_cost
@@ -124,7 +124,7 @@ class SessionCosts:
         """Return an estimate of what is left to measure after `history`; `left_s` is the rest of the time limit."""
         is_built = target.manifest is not None
         cores = plan_cores(target.threads, physical_cores()) if place.is_here else None
-        protocol = protocol_of(target.hardware)
+        protocol = measurer_of(target.hardware).usual_protocol
         self._measuring = Measuring(target.workload, target.hardware, protocol, cores, is_built)
         self._key = machine_key(
             target.hardware, f"{target.threads} threads", *(template.name for template in target.templates)

@@ -59,19 +59,23 @@ def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareS
     return scaled
 
 
+def _with(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
+    """Return a function that makes some numbers of a group so many times as large; whole ones are rounded down."""
+    before = getattr(hardware, group)
+
+    def scaled(factor: float) -> HardwareSpec:
+        numbers = {key: type(getattr(before, key))(getattr(before, key) * factor) for key in keys}
+        return replace(hardware, **{group: replace(before, **numbers)})
+
+    return _tried(scaled)
+
+
 def _of_gpu(gpu: GpuSpec) -> list[Change]:
     compute, registers, shared = gpu.compute, gpu.registers, gpu.shared_memory
-
-    def bandwidth(factor: float) -> GpuSpec:
-        return replace(gpu, dram=replace(gpu.dram, bandwidth_bytes_per_s=gpu.dram.bandwidth_bytes_per_s * factor))
 
     def register_file(factor: float) -> GpuSpec:
         size = max(registers.allocation_unit, int(registers.per_sm * factor))
         return replace(gpu, registers=replace(registers, per_sm=size, per_block=min(registers.per_block, size)))
-
-    def shared_memory(factor: float) -> GpuSpec:
-        sizes = {name: int(getattr(shared, name) * factor) for name in ("per_sm_bytes", "per_block_bytes")}
-        return replace(gpu, shared_memory=replace(shared, **sizes))
 
     def cores(factor: float) -> GpuSpec:
         count = max(1, round(compute.num_sms * factor))
@@ -83,33 +87,23 @@ def _of_gpu(gpu: GpuSpec) -> list[Change]:
             units = replace(units, **more)
         return replace(gpu, compute=replace(compute, num_sms=count, fp32_peak_flop_per_s=peak), tensor_cores=units)
 
+    rate, sizes = "bandwidth_bytes_per_s", ("per_sm_bytes", "per_block_bytes")
+    dram_held, shared_held = "its latency, and the bandwidth of L2", "its bandwidth, and L1"
     return [
+        Change("DRAM bandwidth", gpu.dram.bandwidth_bytes_per_s, "bytes/s", dram_held, _with(gpu, "dram", rate)),
+        Change("registers of an SM", registers.per_sm, "", "those a thread can have", _tried(register_file)),
         Change(
-            "DRAM bandwidth", gpu.dram.bandwidth_bytes_per_s, "bytes/s", "its latency, and the bandwidth of L2",
-            _tried(bandwidth),
-        ),
-        Change(
-            "registers of an SM", registers.per_sm, "", "those a thread can have", _tried(register_file),
-        ),
-        Change(
-            "shared memory of an SM", shared.per_sm_bytes, "bytes", "its bandwidth, and L1", _tried(shared_memory),
+            "shared memory of an SM", shared.per_sm_bytes, "bytes", shared_held, _with(gpu, "shared_memory", *sizes)
         ),
         Change("SMs", compute.num_sms, "", "the clock, L2 and DRAM", _tried(cores)),
-    ]  # fmt: skip
+    ]
 
 
 def _of_cpu(cpu: CpuSpec) -> list[Change]:
     compute, dram, l2 = cpu.compute, cpu.dram, cpu.l2
 
-    def bandwidth(factor: float) -> CpuSpec:
-        rates = {name: getattr(dram, name) * factor for name in ("bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s")}
-        return replace(cpu, dram=replace(dram, **rates))
-
     def vector_registers(factor: float) -> CpuSpec:
         return replace(cpu, compute=replace(compute, num_vector_registers=round(compute.num_vector_registers * factor)))
-
-    def cache(factor: float) -> CpuSpec:
-        return replace(cpu, l2=replace(l2, size_bytes=int(l2.size_bytes * factor)))
 
     def cores(factor: float) -> CpuSpec:
         count = max(1, round(compute.num_cores * factor))
@@ -119,11 +113,11 @@ def _of_cpu(cpu: CpuSpec) -> list[Change]:
         numbers = {"num_cores": count, "fp32_peak_flop_per_s": peak, "parallel_speedup": speedup}
         return replace(cpu, compute=replace(compute, **numbers))
 
+    rates = _with(cpu, "dram", "bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s")
+    count, held = compute.num_vector_registers, "its bandwidth and latency, and L3"
     return [
-        Change("DRAM bandwidth", dram.bandwidth_bytes_per_s, "bytes/s", "its latency", _tried(bandwidth)),
-        Change(
-            "vector registers of a core", compute.num_vector_registers, "", "their width", _tried(vector_registers),
-        ),
-        Change("L2 of a core", l2.size_bytes, "bytes", "its bandwidth and latency, and L3", _tried(cache)),
+        Change("DRAM bandwidth", dram.bandwidth_bytes_per_s, "bytes/s", "its latency", rates),
+        Change("vector registers of a core", count, "", "their width", _tried(vector_registers)),
+        Change("L2 of a core", l2.size_bytes, "bytes", held, _with(cpu, "l2", "size_bytes")),
         Change("cores", compute.num_cores, "", "the clock, the caches of a core, L3 and DRAM", _tried(cores)),
-    ]  # fmt: skip
+    ]

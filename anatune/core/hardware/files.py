@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import msgspec
 
+from anatune.core.hardware.groups import Group
 from anatune.core.hardware.reading import Finding, read_spec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError, UnknownNameError
@@ -206,125 +207,73 @@ def check_spec_file(path: str | Path) -> list[Finding]:
     if spec is None:
         return findings
     if _normal(spec.name) not in _file_names(path):
-        findings.append(
-            Finding(
-                "warning",
-                "name",
-                f"is {spec.name!r}, but the file is {path.name}; found by the file's name first",
-            )
-        )
-    findings += _gpu_findings(spec) if spec.kind == "gpu" else _cpu_findings(spec)
+        text = f"is {spec.name!r}, but the file is {path.name}; found by the file's name first"
+        findings.append(Finding("warning", "name", text))
+    doubts = _gpu_doubts(spec) if spec.kind == "gpu" else _cpu_doubts(spec)
+    findings += [Finding("warning", key, text) for key, text in doubts]
     peak = f"{spec.compute.fp32_peak_flop_per_s / 1e9:.1f} GFLOP/s in float32, agrees with its product"
     findings.append(Finding("note", "compute.fp32_peak_flop_per_s", peak))
-    for group, value in _groups(spec):
-        if value.unverified:
-            findings.append(Finding("note", group, f"unverified: {', '.join(value.unverified)}"))
+    for key in spec.__struct_fields__:
+        group = getattr(spec, key)
+        if isinstance(group, Group) and group.unverified:
+            findings.append(Finding("note", key, f"unverified: {', '.join(group.unverified)}"))
     return findings
 
 
-def _groups(spec: HardwareSpec) -> Iterator[tuple[str, Any]]:
-    for key in spec.__struct_fields__:
-        value = getattr(spec, key)
-        if isinstance(value, msgspec.Struct):
-            yield key, value
-
-
-def _gpu_findings(spec: GpuSpec) -> list[Finding]:
-    """Doubtful relations between a GPU's numbers."""
-    compute, shared, registers, dram = spec.compute, spec.shared_memory, spec.registers, spec.dram
+def _gpu_doubts(spec: GpuSpec) -> Iterator[tuple[str, str]]:
+    """Yield keys of a GPU's spec that do not go well with others, and why."""
+    compute, shared, registers, l2, dram = spec.compute, spec.shared_memory, spec.registers, spec.l2, spec.dram
     smem_bandwidth = compute.num_sms * shared.bytes_per_cycle_per_sm * compute.clock_hz
     max_threads = compute.max_warps_per_sm * compute.warp_size
-    doubts = [
-        (
-            spec.l2.bandwidth_bytes_per_s < dram.bandwidth_bytes_per_s,
-            "l2.bandwidth_bytes_per_s",
-            f"is {spec.l2.bandwidth_bytes_per_s:.4g}, below the DRAM's {dram.bandwidth_bytes_per_s:.4g}",
-        ),
-        (
-            smem_bandwidth < spec.l2.bandwidth_bytes_per_s,
-            "shared_memory.bytes_per_cycle_per_sm",
-            f"gives {smem_bandwidth:.4g} bytes/s in all, below the L2's {spec.l2.bandwidth_bytes_per_s:.4g}",
-        ),
-        (
-            shared.per_block_bytes + shared.reserved_per_block_bytes > shared.per_sm_bytes,
-            "shared_memory.per_block_bytes",
-            f"{shared.per_block_bytes} and {shared.reserved_per_block_bytes} reserved exceed per_sm_bytes "
-            f"({shared.per_sm_bytes}): such a block never starts",
-        ),
-        (
-            shared.per_sm_bytes % shared.granularity_bytes != 0,
-            "shared_memory.per_sm_bytes",
-            f"{shared.per_sm_bytes} is no multiple of granularity_bytes ({shared.granularity_bytes})",
-        ),
-        (
-            max_threads < compute.max_threads_per_block,
-            "compute.max_warps_per_sm",
-            f"{max_threads} threads an SM, below max_threads_per_block ({compute.max_threads_per_block})",
-        ),
-        (
-            registers.per_sm % (registers.num_sub_partitions * registers.allocation_unit) != 0,
-            "registers.per_sm",
-            f"{registers.per_sm} does not divide into sub-partitions of whole allocation units",
-        ),
-        (
-            not shared.latency_cycles < spec.l2.latency_cycles < dram.latency_cycles
-            or spec.l1.latency_cycles >= spec.l2.latency_cycles,
-            "dram.latency_cycles",
-            "latencies do not rise from shared memory and L1 over L2 to DRAM (load-to-use is meant for each)",
-        ),
-    ]
-    return [Finding("warning", key, text) for wrong, key, text in doubts if wrong]
+    if l2.bandwidth_bytes_per_s < dram.bandwidth_bytes_per_s:
+        text = f"is {l2.bandwidth_bytes_per_s:.4g}, below the DRAM's {dram.bandwidth_bytes_per_s:.4g}"
+        yield "l2.bandwidth_bytes_per_s", text
+    if smem_bandwidth < l2.bandwidth_bytes_per_s:
+        text = f"gives {smem_bandwidth:.4g} bytes/s in all, below the L2's {l2.bandwidth_bytes_per_s:.4g}"
+        yield "shared_memory.bytes_per_cycle_per_sm", text
+    if shared.per_block_bytes + shared.reserved_per_block_bytes > shared.per_sm_bytes:
+        text = f"{shared.per_block_bytes} and {shared.reserved_per_block_bytes} reserved exceed per_sm_bytes "
+        yield "shared_memory.per_block_bytes", f"{text}({shared.per_sm_bytes}): such a block never starts"
+    if shared.per_sm_bytes % shared.granularity_bytes:
+        text = f"{shared.per_sm_bytes} is no multiple of granularity_bytes ({shared.granularity_bytes})"
+        yield "shared_memory.per_sm_bytes", text
+    if max_threads < compute.max_threads_per_block:
+        text = f"{max_threads} threads an SM, below max_threads_per_block ({compute.max_threads_per_block})"
+        yield "compute.max_warps_per_sm", text
+    if registers.per_sm % (registers.num_sub_partitions * registers.allocation_unit):
+        yield "registers.per_sm", f"{registers.per_sm} does not divide into sub-partitions of whole allocation units"
+    rises = shared.latency_cycles < l2.latency_cycles < dram.latency_cycles
+    if not rises or spec.l1.latency_cycles >= l2.latency_cycles:
+        text = "latencies do not rise from shared memory and L1 over L2 to DRAM (load-to-use is meant for each)"
+        yield "dram.latency_cycles", text
 
 
-def _cpu_findings(spec: CpuSpec) -> list[Finding]:
-    """Doubtful relations between a CPU's numbers."""
-    compute = spec.compute
+def _cpu_doubts(spec: CpuSpec) -> Iterator[tuple[str, str]]:
+    """Yield keys of a CPU's spec that do not go well with others, and why."""
+    compute, l1, dram = spec.compute, spec.l1, spec.dram
     widths = {"avx512": (256, 512), "avx2": (256,), "avx": (256,), "sse": (128,), "neon": (128,)}
     ports = compute.loads_per_cycle * compute.simd_bits / 8
-    levels = [("l1", spec.l1), ("l2", spec.l2)] + ([("l3", spec.l3)] if spec.l3 else [])
-    doubts = [
-        (
-            compute.simd_bits not in widths.get(compute.isa, (compute.simd_bits,)),
-            "compute.simd_bits",
-            f"is {compute.simd_bits}, unusual for isa {compute.isa!r}",
-        ),
-        (
-            spec.l1.bandwidth_bytes_per_cycle > ports * 1.02,
-            "l1.bandwidth_bytes_per_cycle",
-            f"is {spec.l1.bandwidth_bytes_per_cycle:g}, more than the load ports take ({ports:g})",
-        ),
-        (spec.l1.shared_by_cores != 1, "l1.shared_by_cores", f"is {spec.l1.shared_by_cores}, expected 1"),
-        (
-            spec.dram.bandwidth_bytes_per_s > 1.2e12,
-            "dram.bandwidth_bytes_per_s",
-            f"is {spec.dram.bandwidth_bytes_per_s:.4g}, more than any socket's memory delivers",
-        ),
-    ]
+    levels = [("l1", l1), ("l2", spec.l2)] + ([("l3", spec.l3)] if spec.l3 else [])
+    if compute.simd_bits not in widths.get(compute.isa, (compute.simd_bits,)):
+        yield "compute.simd_bits", f"is {compute.simd_bits}, unusual for isa {compute.isa!r}"
+    if l1.bandwidth_bytes_per_cycle > ports * 1.02:
+        text = f"is {l1.bandwidth_bytes_per_cycle:g}, more than the load ports take ({ports:g})"
+        yield "l1.bandwidth_bytes_per_cycle", text
+    if l1.shared_by_cores != 1:
+        yield "l1.shared_by_cores", f"is {l1.shared_by_cores}, expected 1"
+    if dram.bandwidth_bytes_per_s > 1.2e12:
+        text = f"is {dram.bandwidth_bytes_per_s:.4g}, more than any socket's memory delivers"
+        yield "dram.bandwidth_bytes_per_s", text
     for key, level in levels:
-        sets = level.size_bytes / (level.ways * level.line_bytes)
-        doubts.append(
-            (
-                sets != int(sets),
-                f"{key}.size_bytes",
-                f"{level.size_bytes} is no multiple of ways x line_bytes",
-            )
-        )
+        if level.size_bytes % (level.ways * level.line_bytes):
+            yield f"{key}.size_bytes", f"{level.size_bytes} is no multiple of ways x line_bytes"
     for (inner_key, inner), (key, outer) in itertools.pairwise(levels):
-        total = inner.size_bytes / inner.shared_by_cores
-        doubts += [
-            (outer.size_bytes <= total, f"{key}.size_bytes", f"is not larger than {inner_key}"),
-            (
-                outer.latency_cycles <= inner.latency_cycles,
-                f"{key}.latency_cycles",
-                f"is not above {inner_key}'s",
-            ),
-            (
-                outer.bandwidth_bytes_per_cycle > inner.bandwidth_bytes_per_cycle,
-                f"{key}.bandwidth_bytes_per_cycle",
-                f"is above {inner_key}'s",
-            ),
-        ]
-    return [Finding("warning", key, text) for wrong, key, text in doubts if wrong]
+        if outer.size_bytes <= inner.size_bytes / inner.shared_by_cores:
+            yield f"{key}.size_bytes", f"is not larger than {inner_key}"
+        if outer.latency_cycles <= inner.latency_cycles:
+            yield f"{key}.latency_cycles", f"is not above {inner_key}'s"
+        if outer.bandwidth_bytes_per_cycle > inner.bandwidth_bytes_per_cycle:
+            yield f"{key}.bandwidth_bytes_per_cycle", f"is above {inner_key}'s"
 
 
 # ---- writing -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -125,7 +125,7 @@ def _table_type(hint: object) -> type[msgspec.Struct] | None:
     return None
 
 
-def _type_text(hint: Any) -> str:
+def _type_text(hint: object) -> str:
     if typing.get_origin(hint) is Literal:
         return " or ".join(repr(value) for value in typing.get_args(hint))
     table = _table_type(hint)
@@ -133,7 +133,7 @@ def _type_text(hint: Any) -> str:
         return f"a table with {', '.join(_fields(table))}"
     if isinstance(hint, types.UnionType):
         hint = next(option for option in typing.get_args(hint) if option is not type(None))
-    words = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
+    words: dict[object, str] = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
     if typing.get_origin(hint) is tuple and typing.get_origin(typing.get_args(hint)[0]) is tuple:
         return "a list of lists of numbers"
     return words.get(hint, "a list of texts")

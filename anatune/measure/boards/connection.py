@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -126,11 +125,10 @@ class Board:
                 self._functions[name] = self._errands[name]
             return int(self._functions[name](*numbers))
 
-    def function(self, name: str) -> Callable[..., Any]:
+    def function(self, name: str) -> TvmObject:
         """Return a function of TVM's runtime on the board."""
         with self.telling(f"asked for {name}"):
-            found: Callable[..., Any] = self._session.get_function(name)
-            return found
+            return self._session.get_function(name)
 
     def limit(self, seconds: float) -> None:
         """Have the board end this session by itself after so many seconds; a later call replaces an earlier one.
@@ -151,11 +149,10 @@ class Board:
         self._session.remove(name)
         return module
 
-    def timer(self, module: TvmObject, name: str, runs: int) -> Callable[..., Any]:
+    def timer(self, module: TvmObject, name: str, runs: int) -> TvmObject:
         """Return TVM's time_evaluator: it runs the function once, then times `runs` runs in a row."""
         with self.telling("asked for a timer"):
-            found: Callable[..., Any] = module.time_evaluator(name, self._device, number=runs, repeat=1)
-            return found
+            return module.time_evaluator(name, self._device, number=runs, repeat=1)
 
     # -- memory ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
 from anatune.measure.boards.connection import Board, connected
 from anatune.measure.boards.tracker import boards_of, checked_key, tracker_of
-from anatune.measure.cpu.detect import detect_cpu
+from anatune.measure.cpu.detect import cpu_list, detect_cpu
 from anatune.printable import printable
 from anatune.records.environment import Environment, environment
 
@@ -152,7 +152,7 @@ def _copy_system(board: Board, root: Path) -> set[int]:
     _keep(root, "proc/cpuinfo", cpuinfo)
     present = sorted({int(number) for number in re.findall(r"(?m)^processor\s*:\s*(\d+)\s*$", cpuinfo)})[:_MOST_CPUS]
     told = re.search(r"(?m)^Cpus_allowed_list:\s*([\d,-]+)", board.file("/proc/self/status") or "")
-    allowed = _cpu_list(told[1]) & set(present) if told else set(present)
+    allowed = cpu_list(told[1]) & set(present) if told else set(present)
     for path in _OF_ALL:
         _keep(root, path, board.file(f"/{path}"))
     sockets: set[str | None] = set()
@@ -198,13 +198,3 @@ def _keep(root: Path, path: str, text: str | None) -> None:
     if text is not None:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
-
-
-def _cpu_list(text: str) -> set[int]:
-    """Parse "0-3,8"."""
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (not last or last.isdecimal()):
-            cpus.update(range(int(first), min(int(last or first), _MOST_CPUS) + 1))
-    return cpus

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
-from anatune.decoding import converted
 from anatune.errors import AnatuneError, DeviceError, SpaceError
 from anatune.measure.boards.asking import WAIT_S
 from anatune.measure.boards.description import BoardDescription
@@ -188,21 +187,10 @@ class BoardMeasurer(Measurer):
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return the boards, those that are gone first."""
-        here = [_state(one, "ready", "") for one in self._runners if isinstance(one, BoardRunner)]
+        here = [_state(runner, "ready", "") for runner in self._runners if isinstance(runner, BoardRunner)]
         return (*self._gone, *here)
 
 
-def _state(runner: BoardRunner, state: str, why: str) -> WorkerState:
-    board = runner.board
-    return converted(
-        {
-            "name": runner.name,
-            "device": "" if board is None else board.hardware.model,
-            "state": state,
-            "why": why,
-            "trials": runner.trials,
-            "failed": runner.failed,
-            "environment": None if board is None else board.environment,
-        },
-        WorkerState,
-    )
+def _state(runner: BoardRunner, state: Literal["ready", "lost", "refused"], why: str) -> WorkerState:
+    device, there = ("", None) if runner.board is None else (runner.board.hardware.model, runner.board.environment)
+    return WorkerState(runner.name, device, state, why, runner.trials, runner.failed, there)

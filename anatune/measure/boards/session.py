@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.cpu.artifact import CpuArtifact
@@ -261,7 +261,7 @@ class BoardSession:
 
 def timed_by(board: Board, module: TvmObject, function: str, tensors: Sequence[TvmObject]) -> Timed:
     """Return a function of the board's as something that can be sampled, by the board's clock."""
-    timers: dict[int, Callable[..., Any]] = {}
+    timers: dict[int, TvmObject] = {}
 
     def run(count: int) -> float:
         runs = _rounded(count)

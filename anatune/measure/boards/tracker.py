@@ -12,7 +12,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.errors import DeviceError
@@ -110,7 +110,7 @@ def _connected(tracker: Tracker) -> Iterator[socket.socket]:
         raise DeviceError(f"what listens at {tracker} is no tracker of TVM's") from None
 
 
-def _asked(connection: socket.socket, question: list[Any]) -> Any:
+def _asked(connection: socket.socket, question: list[object]) -> TvmObject:
     """Return the tracker's answer."""
     from tvm.rpc import base
 
@@ -135,7 +135,7 @@ def boards_of(tracker: Tracker, key: str) -> int:
         told = _asked(connection, [base.TrackerCode.SUMMARY])
         if not isinstance(told, dict) or not isinstance(told.get("server_info"), list):
             raise ValueError("another answer")
-        return sum(isinstance(one, dict) and one.get("key") == f"server:{key}" for one in told["server_info"])
+        return sum(isinstance(server, dict) and server.get("key") == f"server:{key}" for server in told["server_info"])
 
 
 def request(tracker: Tracker, key: str, wait_s: float) -> BoardAddress:

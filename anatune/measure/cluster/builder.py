@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,13 +19,11 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import AnatuneError, RunError
 from anatune.files import scratch_folder
 from anatune.measure.cluster.messages import BuildRequest, Built, line_of, pack
+from anatune.measure.devices import measurer_of
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses
 from anatune.measure.run.measurer import Entries
-from anatune.named import resolve
 
 __all__ = ["BuildSlots", "Builder", "entries_of", "trouble_of"]
-
-_ENTRIES = {"cpu": "anatune.measure.cpu.measurer:CPU_ENTRIES", "gpu": "anatune.measure.cuda.measurer:GPU_ENTRIES"}
 
 _MOST_KEPT = 2
 """Processes that stay: sessions of two kinds take turns without starting new ones."""
@@ -37,8 +35,7 @@ _Answer = TypeVar("_Answer")
 
 def entries_of(hardware: CpuSpec | GpuSpec) -> Entries:
     """Return what processes run for a kind of device."""
-    entries: Entries = resolve(_ENTRIES[hardware.kind])
-    return entries
+    return measurer_of(hardware).usual_entries
 
 
 class Builder:
@@ -100,10 +97,9 @@ class Builder:
             self._processes.popitem(last=False)[1].kill()
         self._processes[key] = made = BuildProcesses(
             entries.builder,
-            1,
+            [self._cores],
             request.limits,
             threads=request.threads,
-            cores=self._cores,
             environment={} if self._folder is None else {"TMPDIR": str(self._folder)},
             setup=entries.builder_setup,
         )
@@ -123,8 +119,10 @@ def trouble_of(error: Exception) -> str:
 
 
 class _Work(NamedTuple):
-    call: Callable[[int], Any]
-    future: Future[Any]
+    """What waits for a thread: a call with the thread's number, what takes it back, and since when it waits."""
+
+    run: Callable[[int], None]
+    cancel: Callable[[], object]
     since: float
 
 
@@ -156,11 +154,19 @@ class BuildSlots:
 
     def submit(self, call: Callable[[int], _Answer]) -> Future[_Answer]:
         """Have a thread call `call` with its own number."""
-        work = _Work(call, Future(), time.monotonic())
+        future: Future[_Answer] = Future()
+
+        def run(slot: int) -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(slot))
+                except BaseException as error:  # noqa: BLE001  it is whose work it is that hears of it
+                    future.set_exception(error)
+
         with self._condition:
-            self._waiting.append(work)
+            self._waiting.append(_Work(run, future.cancel, time.monotonic()))
             self._condition.notify_all()
-        return work.future
+        return future
 
     @contextlib.contextmanager
     def apart(self, cores: Collection[int]) -> Iterator[None]:
@@ -186,7 +192,7 @@ class BuildSlots:
         with self._condition:
             self._closed = True
             for work in self._waiting:
-                work.future.cancel()
+                work.cancel()
             self._waiting.clear()
             self._condition.notify_all()
 
@@ -197,13 +203,7 @@ class BuildSlots:
 
     def _serve(self, slot: int) -> None:
         while (work := self._next(slot)) is not None:
-            if work.future.set_running_or_notify_cancel():
-                try:
-                    answer = work.call(slot)
-                except BaseException as error:  # noqa: BLE001  it is whose work it is that hears of it
-                    work.future.set_exception(error)
-                else:
-                    work.future.set_result(answer)
+            work.run(slot)
             del work
             with self._condition:
                 self._busy.discard(slot)

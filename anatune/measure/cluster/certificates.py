@@ -153,15 +153,15 @@ def read_certificates(folder: str | os.PathLike[str], *, now: datetime.datetime 
         )
     authority, certificate = _certificate(place / AUTHORITY), _certificate(place / CERTIFICATE)
     _check_key(place / KEY, certificate[0], place / CERTIFICATE)
-    if len(certificate) == 1 and not any(_issued(certificate[0], one) for one in authority):
+    if len(certificate) == 1 and not any(_issued(certificate[0], issuer) for issuer in authority):
         raise SecurityError(
             f"{place / CERTIFICATE}: was not issued by the authority of {AUTHORITY}: files of two sets are mixed; copy "
             "the whole folder from where the set was made"
         )
     moment = now or datetime.datetime.now(datetime.timezone.utc)
     expires = moment + datetime.timedelta(days=MOST_DAYS * 100)
-    for path, one in ((place / AUTHORITY, authority[0]), (place / CERTIFICATE, certificate[0])):
-        begin, end = one.not_valid_before_utc, one.not_valid_after_utc
+    for path, first in ((place / AUTHORITY, authority[0]), (place / CERTIFICATE, certificate[0])):
+        begin, end = first.not_valid_before_utc, first.not_valid_after_utc
         if moment < begin:
             raise SecurityError(
                 f"{path}: is valid from {_date(begin)} on, and here it is {_date(moment)}; set the clock"

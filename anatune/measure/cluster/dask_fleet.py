@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from anatune.errors import AnatuneError, DeviceError
 from anatune.measure.cluster import tasks
 from anatune.measure.cluster.fleet import Done, Event, Kind, Lost, Seen, Snapshot
 from anatune.measure.cluster.messages import Standing, WorkerDescription, line_of
+from anatune.measure.cluster.security import Identity
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -32,6 +33,8 @@ WORD = "anatune"
 BUILD, MEASURE, LEASE = "build", "measure", "anatune-lease"
 """Resources of workers; how keys of leases begin."""
 
+_Untyped: TypeAlias = Any
+"""A client or a future of Dask's, whose methods have no types."""
 _LOOK_S = 1.0
 """Between two looks at who is there."""
 _SCHEDULER_S = 30.0
@@ -53,9 +56,9 @@ class DaskFleet:
 
     def __init__(self, client: Client, session: str) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._client: Any = client
+        self._client: _Untyped = client
         self._session = session
-        self._futures: dict[int, Any] = {}
+        self._futures: dict[int, _Untyped] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._read = _Reader()
@@ -112,7 +115,7 @@ class DaskFleet:
             self._futures[number] = future
         future.add_done_callback(lambda done: self._ended(number, done, kind != "build"))
 
-    def _ended(self, number: int, future: Any, fetched: bool) -> None:
+    def _ended(self, number: int, future: _Untyped, fetched: bool) -> None:
         """Tell of a task that ended; called in a thread of Dask's."""
         with self._lock:
             if number not in self._futures or self._closed:
@@ -180,36 +183,37 @@ class _Reader:
         self._known: dict[str, WorkerDescription | None] = {}
         self._heard: dict[str, tuple[object, float]] = {}
 
-    def __call__(self, identity: Mapping[str, Any]) -> Snapshot:
+    def __call__(self, identity: Identity) -> Snapshot:
         now, heard, seen = time.monotonic(), {}, {}
-        for address, one in identity["workers"].items():
-            text, last = str(one.get(WORD, "")), one.get("last_seen")
+        for address, told in identity["workers"].items():
+            text, last = str(told.get(WORD, "")), told.get("last_seen")
             if text not in self._known:
-                self._known[text] = description_in(one)
+                self._known[text] = description_in(told)
             before = self._heard.get(address)
             heard[address] = before if before is not None and before[0] == last else (last, now)
-            seen[address] = Seen(self._known[text], now - heard[address][1], standing_in(one))
+            seen[address] = Seen(self._known[text], now - heard[address][1], standing_in(told))
         self._heard = heard
         return Snapshot(seen)
 
 
-def description_in(one: Mapping[str, Any]) -> WorkerDescription | None:
+def description_in(told: Mapping[str, object]) -> WorkerDescription | None:
     """Return what a worker says of itself in the scheduler's ``identity()``; None if it is no anatune worker."""
     try:
-        return from_json(str(one.get(WORD, "")), WorkerDescription)
+        return from_json(str(told.get(WORD, "")), WorkerDescription)
     except (msgspec.DecodeError, AnatuneError):
         return None
 
 
-def standing_in(one: Mapping[str, Any]) -> Standing:
+def standing_in(told: Mapping[str, object]) -> Standing:
     """Return what a worker is at, likewise."""
+    metrics = told.get("metrics")
     try:
-        return from_json(str((one.get("metrics") or {}).get(WORD, "")), Standing)
+        return from_json(str(metrics.get(WORD, "") if isinstance(metrics, Mapping) else ""), Standing)
     except msgspec.DecodeError:
         return Standing()
 
 
-def _why_cancelled(future: Any) -> str:
+def _why_cancelled(future: _Untyped) -> str:
     """Return the reason that Dask gives for a cancelled task, "" if it gives none."""
     try:
         future.result(timeout=_SCHEDULER_S)

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import Workload
 from anatune.measure.cluster.builder import Builder
 from anatune.measure.cluster.fleet import Done, Event, Kind, Seen, Snapshot
 from anatune.measure.cluster.measurer import ClusterMeasurer
@@ -143,11 +144,11 @@ class ExecutorMeasurer(ClusterMeasurer):
 
     def __init__(
         self,
-        workload: Any,
+        workload: Workload,
         hardware: CpuSpec | GpuSpec,
         *,
         executor: Executor,
-        where: Mapping[str, Any],
+        where: Mapping[str, object],
         threads: int = 1,
         **more: Any,
     ) -> None:

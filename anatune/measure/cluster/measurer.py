@@ -7,7 +7,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,10 +18,10 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
 from anatune.measure.cluster.fleet import Done, Event, Fleet, Kind, Lost, Snapshot
 from anatune.measure.cluster.messages import Answer, SessionSetting, checked_measurement, decode
-from anatune.measure.cluster.requests import Comparison, Job, KeptBuilds, Pace, Requests, Task
+from anatune.measure.cluster.requests import Comparison, Job, Pace, Requests, Task
 from anatune.measure.cluster.roster import Member, Roster
 from anatune.measure.place import Ask, WorkerState, checked_of
-from anatune.measure.run.build_processes import Limits
+from anatune.measure.run.build_processes import KeptBuilds, Limits
 
 if TYPE_CHECKING:
     from typing import Self
@@ -100,7 +99,7 @@ class ClusterMeasurer:
         self._waiting: dict[Kind, deque[Job]] = {"build": deque(), "measure": deque()}
         self._answers: deque[tuple[Job, Measurement]] = deque()
         self._jobs: set[Job] = set()
-        self._kept = KeptBuilds(self._drop_build)
+        self._kept: KeptBuilds[Job] = KeptBuilds(self._drop_build)
         self._pace = Pace()
         self._comparison: Comparison | None = None
 
@@ -114,9 +113,7 @@ class ClusterMeasurer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -213,7 +210,7 @@ class ClusterMeasurer:
             if not measurement.stopped_early:
                 self.incumbent = relative if self.incumbent is None else min(self.incumbent, relative)
         self._answers.append((job, measurement))
-        self._kept.settle(job, relative)
+        self._kept.settle(job.schedule.key, job, None if job.built is None else relative)
 
     def _drop_build(self, job: Job) -> None:
         if job.built is not None:
@@ -226,7 +223,7 @@ class ClusterMeasurer:
             return
         for task in self._open.of_jobs():
             self._open.forget(task)
-        kept = self._kept.numbers()
+        kept = {job.built for job in self._kept.jobs()}
         for job in self._jobs:
             if job.built not in kept:
                 self._drop_build(job)
@@ -414,7 +411,9 @@ class ClusterMeasurer:
                 requests.forget(self._comparison.task)
                 self._comparison.task = None
             self._again(job)
-        self._kept.lose(member.address)
+        for job in self._kept.jobs():
+            if job.builder == member.address:
+                self._kept.lose(job.schedule.key)
 
     def _moved(self, task: Task, *, blamed: bool) -> None:
         """Have somebody else do a task that a worker did not."""

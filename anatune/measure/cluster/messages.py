@@ -6,7 +6,7 @@ import functools
 import hashlib
 import math
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,6 +20,10 @@ from anatune.files import MOST_BYTES, read_file, reason
 from anatune.measure.run.build_processes import Limits
 from anatune.named import resolve
 from anatune.records.environment import Environment
+
+if TYPE_CHECKING:
+    from anatune.codegen.cpu.artifact import CpuArtifact
+    from anatune.codegen.cuda.artifact import GpuArtifact
 
 __all__ = [
     "Answer",
@@ -315,7 +319,7 @@ def checked_measurement(measurement: Measurement) -> Measurement:
     return msgspec.structs.replace(measurement, message=message)
 
 
-def pack(artifact: Any, kind: Literal["cpu", "gpu"]) -> Packed:
+def pack(artifact: object, kind: Literal["cpu", "gpu"]) -> Packed:
     """Return an artifact with the bytes of its file.
 
     Raises
@@ -323,6 +327,7 @@ def pack(artifact: Any, kind: Literal["cpu", "gpu"]) -> Packed:
     RunError
         The file cannot be read.
     """
+    assert isinstance(artifact, msgspec.Struct)
     how = _KINDS[kind]
     path = getattr(artifact, how.file)
     try:
@@ -334,7 +339,7 @@ def pack(artifact: Any, kind: Literal["cpu", "gpu"]) -> Packed:
     return Packed(kind, msgspec.json.encode(named), digest, content)
 
 
-def unpack(packed: Packed, folder: Path, schedule_key: str) -> Any:
+def unpack(packed: Packed, folder: Path, schedule_key: str) -> object:
     """Write an artifact's file into `folder`, which exists, and return the artifact.
 
     Parameters
@@ -353,7 +358,7 @@ def unpack(packed: Packed, folder: Path, schedule_key: str) -> Any:
     if len(packed.content) > MOST_BYTES or hashlib.sha256(packed.content).hexdigest() != packed.sha256:
         raise DamagedError("a built kernel arrived damaged: its contents are not what was built")
     try:
-        artifact = from_json(packed.artifact, resolve(how.artifact))
+        artifact: CpuArtifact | GpuArtifact = from_json(packed.artifact, resolve(how.artifact))
     except (msgspec.DecodeError, RecursionError) as error:
         raise DamagedError(f"a built kernel arrived damaged: {error}") from None
     if artifact.schedule_key != schedule_key or getattr(artifact, how.file) != packed.sha256:

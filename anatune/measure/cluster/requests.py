@@ -19,7 +19,7 @@ from anatune.measure.cluster.messages import BuildRequest, MeasureRequest, Runni
 from anatune.measure.cluster.roster import QUEUED, Member
 from anatune.measure.run.build_processes import Limits
 
-__all__ = ["Comparison", "Job", "KeptBuilds", "Pace", "Requests", "Task"]
+__all__ = ["Comparison", "Job", "Pace", "Requests", "Task"]
 
 _SLACK_S = 10.0
 """Beside the limits of a request: what travels, processes that start anew."""
@@ -27,8 +27,6 @@ _OTHERS_S = 600.0
 """What another session has done on a worker for so long is taken for dead."""
 _MEMORY = 0.1
 """Weight of the latest trial in the usual times of building and running."""
-_KEPT_BUILDS = 8
-"""As many as `measure.run.measurer` keeps on one machine."""
 _WAITS = "wait"
 """Stage of a request that waits for its turn (`station`)."""
 
@@ -267,42 +265,3 @@ class Pace:
         slots = sum(member.builders for member in ready)
         ahead = math.ceil(devices * self._build_s / self._run_s) if self._run_s else 2 * devices
         return (1 + QUEUED) * devices + min(slots, max(2, ahead)) if devices and slots else 0
-
-
-class KeptBuilds:
-    """What was built of the best candidates: comparing them needs no build.
-
-    Parameters
-    ----------
-    drop : callable
-        Lets a job's build go.
-    """
-
-    def __init__(self, drop: Callable[[Job], None]) -> None:
-        self._drop = drop
-        self._kept: dict[str, tuple[float, Job]] = {}
-
-    def get(self, key: str) -> Job | None:
-        """Return the job of a schedule whose build is kept."""
-        return self._kept[key][1] if key in self._kept else None
-
-    def numbers(self) -> set[int | None]:
-        """Return the builds that are kept."""
-        return {job.built for _, job in self._kept.values()}
-
-    def settle(self, job: Job, relative: float | None) -> None:
-        """Keep the build of a job that ended if it is one of the best; let it or another one go."""
-        out: Job | None = job
-        if relative is not None and job.built is not None:
-            key = job.schedule.key
-            out = self._kept.pop(key, (0.0, None))[1]
-            self._kept[key] = relative, job
-            if len(self._kept) > _KEPT_BUILDS:
-                out = self._kept.pop(max(self._kept, key=lambda key: self._kept[key][0]))[1]
-        if out is not None:
-            self._drop(out)
-
-    def lose(self, builder: str) -> None:
-        """Let go what a worker has that is gone."""
-        for key in [key for key, (_, job) in self._kept.items() if job.builder == builder]:
-            self._drop(self._kept.pop(key)[1])

@@ -7,7 +7,7 @@ import errno
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anatune.arguments import checked_integer
 from anatune.errors import DeviceError, SecurityError
@@ -15,6 +15,7 @@ from anatune.files import reason
 from anatune.measure.cluster.security import DEFAULT_PORT, cluster_address, import_distributed, server_options
 
 if TYPE_CHECKING:
+    from distributed import Scheduler
     from distributed.diagnostics.plugin import SchedulerPlugin
 
 __all__ = ["run_scheduler"]
@@ -82,13 +83,13 @@ def _watching(tell: Callable[[str], None]) -> SchedulerPlugin:
         def __init__(self) -> None:
             self._names: dict[str, str] = {}
 
-        def add_worker(self, scheduler: Any, worker: str) -> None:
+        def add_worker(self, scheduler: Scheduler, worker: str) -> None:
             state = scheduler.workers[worker]
             slots = ", ".join(f"{int(number)} to {kind}" for kind, number in sorted(state.resources.items()))
             self._names[worker] = str(state.name)
             tell(f"worker {state.name} joined from {state.host}: {slots or f'{state.nthreads} threads'}")
 
-        def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
+        def remove_worker(self, scheduler: Scheduler, worker: str, **_: object) -> None:
             tell(f"worker {self._names.pop(worker, worker)} left")
 
     return Watching()

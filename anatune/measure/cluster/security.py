@@ -19,7 +19,8 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypedDict
 
 from anatune.arguments import shown
 from anatune.errors import DeviceError, SecurityError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_PORT",
+    "Identity",
     "check_client",
     "cluster_address",
     "connect",
@@ -55,7 +57,15 @@ _LOUD = ("distributed", "distributed.client", "distributed.comm", "tornado", "to
 _LOG = logging.getLogger(__name__)
 
 
-def import_distributed() -> Any:
+class Identity(TypedDict):
+    """What a server of Dask's says of itself, as far as it is looked at; of a scheduler: its workers, too."""
+
+    type: str
+    address: str
+    workers: dict[str, dict[str, object]]
+
+
+def import_distributed() -> ModuleType:
     """Return the package distributed; where nobody imported it before, its loggers keep quiet from now on.
 
     What goes wrong is said by anatune, in one line; Dask says it besides, in twenty.
@@ -152,7 +162,7 @@ def check_client(client: Client) -> None:
     )
 
 
-def server_options(address: str, tls: object = None) -> dict[str, Any]:
+def server_options(address: str, tls: object = None) -> dict[str, object]:
     """Return keywords of `distributed.Scheduler`, `Worker` and `Nanny` that let in only those who may come in.
 
     Parameters
@@ -168,7 +178,7 @@ def server_options(address: str, tls: object = None) -> dict[str, Any]:
         As `security_of`.
     """
     package = import_distributed()
-    options: dict[str, Any] = {"dashboard": False, "dashboard_address": _WEB_ADDRESS}
+    options: dict[str, object] = {"dashboard": False, "dashboard_address": _WEB_ADDRESS}
     if tls is not None:
         return {**options, "protocol": "tls://", "security": security_of(str(tls))}
     plain = package.Security(require_encryption=False)
@@ -218,12 +228,12 @@ def connect(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_
     return client
 
 
-def scheduler_identity(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+def scheduler_identity(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> Identity:
     """Return what a scheduler says of itself and its workers, in Dask's form; parameters and errors as `connect`."""
     return _asked(address, tls, timeout_s)[2]
 
 
-def _asked(address: object, tls: object, timeout_s: float) -> tuple[str, Any, dict[str, Any]]:
+def _asked(address: object, tls: object, timeout_s: float) -> tuple[str, Security, Identity]:
     """Return the address of a scheduler that answers, what connections to it need, and what it says of itself."""
     package = import_distributed()
     place = cluster_address(address, tls)
@@ -264,7 +274,8 @@ def _resolved(host: str, port: int) -> list[str]:
         raise DeviceError(
             f"cluster: this machine knows no host {host}; look at the name, or write an address"
         ) from None
-    return [str(one[4][0]) for one in sorted(found, key=lambda one: one[0] != socket.AF_INET6)]
+    last_first = sorted(found, key=lambda entry: entry[0] != socket.AF_INET6)
+    return [str(place[0]) for *_, place in last_first]
 
 
 def _reach(place: str, context: ssl.SSLContext | None, tls: object, timeout_s: float) -> None:
@@ -321,7 +332,7 @@ def _no_scheduler(place: str, tls: object) -> DeviceError:
     )
 
 
-def _identity(place: str, arguments: dict[str, Any], tls: object, timeout_s: float) -> dict[str, Any]:
+def _identity(place: str, arguments: dict[str, object], tls: object, timeout_s: float) -> Identity:
     """Return what the Dask server at an address says of itself: its "type" is "Scheduler", "Worker", "Nanny".
 
     Asked for in a thread with an event loop of its own: Dask's client waits without end for a server that takes a
@@ -329,12 +340,13 @@ def _identity(place: str, arguments: dict[str, Any], tls: object, timeout_s: flo
     """
     comms = import_optional("distributed.comm", "cluster", "tuning on a cluster")
 
-    async def ask() -> dict[str, Any]:
+    async def ask() -> Identity:
         comm = await comms.connect(place, timeout=timeout_s, **arguments)
         try:
             await comm.write({"op": "identity", "reply": True})
-            said = await comm.read()
-            return {**said, "type": said["type"]}
+            said: Identity = await comm.read()
+            said["type"]  # whatever answers without one is no server of Dask's
+            return said
         finally:
             comm.abort()
 

@@ -11,12 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.operators import matmul
 from anatune.errors import AnatuneError, MissingDependencyError, RunError
@@ -61,12 +62,12 @@ class Device(NamedTuple):
     """What a station measures on: its spec, and where it is (GPUs: "device", "backend")."""
 
     spec: CpuSpec | GpuSpec
-    where: Mapping[str, Any]
+    where: Mapping[str, object]
 
 
 class _Session(NamedTuple):
     setting: SessionSetting
-    reference: Any
+    reference: object
     folder: Path
 
 
@@ -215,7 +216,7 @@ class Station:
         return [msgspec.structs.replace(measurement, build_s=kernel.build_s) for measurement, kernel in pairs]
 
     @contextlib.contextmanager
-    def _unpacked(self, schedules: Sequence[Any], built: Sequence[Built]) -> Iterator[dict[str, object]]:
+    def _unpacked(self, schedules: Sequence[Schedule], built: Sequence[Built]) -> Iterator[dict[str, object]]:
         """Put what was built into files, by key of the schedule."""
         folder = self._folder / f"run-{next(self._numbers)}"
         try:
@@ -287,7 +288,7 @@ class Station:
         return future.result()
 
     def _peak(self, device: Device) -> float:
-        return peak_flop_per_s(device.spec, dict(device.where), self._entries(device.spec), self._limits, self._folder)
+        return peak_flop_per_s(device.spec, device.where, self._entries(device.spec), self._limits, self._folder)
 
     def _try_again(self, device: Device) -> None:
         """Measure the peak some more times while nobody else measures: the machine may have been busy."""
@@ -319,7 +320,7 @@ class Station:
     def standing(self) -> Standing:
         """Return what it is at."""
         now = time.monotonic()
-        running = tuple(msgspec.structs.replace(one, seconds=now - one.seconds) for one in [*self._running.values()])
+        running = tuple(msgspec.structs.replace(at, seconds=now - at.seconds) for at in [*self._running.values()])
         return Standing(running, len(self._sessions), self._built, self._measured, self._peak_flop_per_s)
 
     @contextlib.contextmanager
@@ -357,7 +358,7 @@ def build_fma(hardware: CpuSpec, folder: Path) -> CpuArtifact:
 
 
 def peak_flop_per_s(
-    hardware: CpuSpec | GpuSpec, where: dict[str, Any], entries: Entries, limits: Limits, folder: Path
+    hardware: CpuSpec | GpuSpec, where: Mapping[str, object], entries: Entries, limits: Limits, folder: Path
 ) -> float:
     """Measure multiply-adds: one core of a CPU, a whole GPU; the best of some seconds.
 
@@ -375,11 +376,11 @@ def peak_flop_per_s(
     """
     is_cpu = hardware.kind == "cpu"
     entry = f"{__name__}:build_fma" if is_cpu else entries.reference
-    builders = BuildProcesses(entries.builder, 1, limits, setup=entries.builder_setup)
+    builders = BuildProcesses(entries.builder, [()], limits, setup=entries.builder_setup)
     try:
         builders.start()
         builders.begin_reference(entry, hardware, folder / "peak")
-        artifact: Any = builders.reference()
+        artifact = builders.reference()
     finally:
         builders.kill()
     conditions = {} if is_cpu else {"l2": "warm"}
@@ -390,8 +391,10 @@ def peak_flop_per_s(
         seconds = _agreed(measurer.reference_s)
     if isinstance(artifact, CpuArtifact):
         return float(artifact.facts["flop"]) / seconds
+    from anatune.codegen.cuda.artifact import GpuArtifact
     from anatune.measure.cuda.runner import reference_flop
 
+    assert isinstance(artifact, GpuArtifact)
     return float(reference_flop(artifact)) / seconds
 
 

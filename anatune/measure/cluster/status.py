@@ -69,15 +69,15 @@ def cluster_status(address: object, tls: object = None) -> ClusterStatus:
     Parameters and errors as `connect`.
     """
     said = scheduler_identity(address, tls)
-    there = {place: (one, description_in(one)) for place, one in said["workers"].items()}
+    there = {place: (told, description_in(told)) for place, told in said["workers"].items()}
     known = [description for _, description in there.values() if description is not None]
     found = []
-    for place, (one, description) in there.items():
+    for place, (told, description) in there.items():
         if description is None:
             why = "no anatune worker of this version: start it with `anatune worker`"
-            found.append(WorkerStatus(str(one.get("name", place)), str(place), "foreign", why))
+            found.append(WorkerStatus(str(told.get("name", place)), str(place), "foreign", why))
             continue
-        why, standing = _refusal(description, known) or "", standing_in(one)
+        why, standing = _refusal(description, known) or "", standing_in(told)
         found.append(
             WorkerStatus(
                 description.name,
@@ -96,14 +96,14 @@ def cluster_status(address: object, tls: object = None) -> ClusterStatus:
                 description.environment.tvm,
             )
         )
-    return ClusterStatus(str(said["address"]), tuple(sorted(found, key=lambda one: one.name)))
+    return ClusterStatus(str(said["address"]), tuple(sorted(found, key=lambda worker: worker.name)))
 
 
-def _refusal(one: WorkerDescription, known: list[WorkerDescription]) -> str | None:
+def _refusal(worker: WorkerDescription, known: list[WorkerDescription]) -> str | None:
     """Return why a session from here that tunes for a worker's own kind of device would do without it."""
-    device = one.device
+    device = worker.device
     hardware = device or next((other.device for other in known if other.device is not None), None)
     if hardware is None:
         return None
     alike = [other for other in known if other.device is not None and difference(hardware, other.device) is None]
-    return refusal(one, wanted_of(hardware, 1, alike))
+    return refusal(worker, wanted_of(hardware, 1, alike))

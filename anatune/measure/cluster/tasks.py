@@ -5,8 +5,6 @@ Nothing but bytes travels, and no exception, which would travel as a pickle: wha
 
 from __future__ import annotations
 
-from typing import Any
-
 from anatune.errors import AnatuneError
 from anatune.measure.cluster.fleet import Kind
 from anatune.measure.cluster.messages import (
@@ -88,6 +86,5 @@ def answer(kind: Kind, request: bytes, *parts: bytes) -> bytes:
     """Answer for the worker that this process is; what Dask calls. While a lease is held, it knows the session."""
     from distributed import get_worker
 
-    plugin: Any = get_worker().plugins[PLUGIN]
-    desk: Desk = plugin.desk
+    desk: Desk = vars(get_worker().plugins[PLUGIN])["desk"]
     return desk.answer(kind, request, *parts)

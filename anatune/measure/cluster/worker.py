@@ -9,10 +9,10 @@ import re
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,6 +26,9 @@ from anatune.measure.cluster.station import Device, Station
 from anatune.measure.cluster.tasks import PLUGIN, Desk
 from anatune.measure.named_hardware import hardware
 from anatune.named import resolve
+
+if TYPE_CHECKING:
+    from distributed import Worker, WorkerPlugin
 
 __all__ = ["Joined", "join", "make_station", "run_worker"]
 
@@ -149,7 +152,7 @@ def run_worker(
         station.close()
 
 
-async def _until_told(serving: Coroutine[Any, Any, None]) -> None:
+async def _until_told(serving: Awaitable[None]) -> None:
     """Serve until SIGTERM: whoever ends services sends it, and processes and folders have to go with this one."""
     task = asyncio.ensure_future(serving)
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not here, not in this thread
@@ -160,7 +163,7 @@ async def _until_told(serving: Coroutine[Any, Any, None]) -> None:
 
 async def _serve(address: str, tls: str | Path | None, station: Station, tell: Joined) -> None:
     """Join again and again."""
-    one = station.description
+    described = station.description
     told = ""
     while True:
         worker = await _joined(address, tls, station)
@@ -171,16 +174,16 @@ async def _serve(address: str, tls: str | Path | None, station: Station, tell: J
             await asyncio.sleep(_RETRY_S)
             continue
         told = ""
-        tell(f"{one.name} joined {address}: {one.words}, builds {one.builders} at once")
+        tell(f"{described.name} joined {address}: {described.words}, builds {described.builders} at once")
         try:
-            await worker.finished()
+            await worker.finished()  # type: ignore[no-untyped-call]
         finally:
             await worker.close(timeout=1, executor_wait=False)
             shutil.rmtree(worker.local_directory, ignore_errors=True)
         tell(f"{address}: the scheduler is gone; tried again every {_RETRY_S:g} s")
 
 
-async def _joined(address: str, tls: str | Path | None, station: Station) -> Any:
+async def _joined(address: str, tls: str | Path | None, station: Station) -> Worker | str:
     """Return a worker that has joined, or in one line why there is none yet."""
     try:
         await asyncio.to_thread(scheduler_identity, address, tls)  # at once, where Dask tries for half a minute
@@ -199,7 +202,7 @@ async def _joined(address: str, tls: str | Path | None, station: Station) -> Any
     return f"{address}: cannot join ({line})"
 
 
-async def join(address: str, tls: str | Path | None, station: Station) -> Any:
+async def join(address: str, tls: str | Path | None, station: Station) -> Worker:
     """Return a `distributed.Worker` of this process that has joined; several may serve in one process.
 
     Raises
@@ -212,8 +215,8 @@ async def join(address: str, tls: str | Path | None, station: Station) -> Any:
     import dask
 
     package = import_distributed()
-    one = station.description
-    resources = {BUILD: one.builders, MEASURE: int(one.device is not None)}
+    described = station.description
+    resources = {BUILD: described.builders, MEASURE: int(described.device is not None)}
     threads = max(1, sum(resources.values()))
     settings = {
         # A sample of all stacks every 10 ms would disturb what is timed.
@@ -224,15 +227,15 @@ async def join(address: str, tls: str | Path | None, station: Station) -> Any:
     }
     folder = scratch_folder(RunError)
     with dask.config.set(settings):
-        worker = package.Worker(
+        worker: Worker = package.Worker(
             address,
             nthreads=threads,
             executor=ThreadPoolExecutor(threads, thread_name_prefix="task"),
-            name=one.name,
+            name=described.name,
             resources={word: count for word, count in resources.items() if count},
             memory_limit=0,  # what is built is small; a worker that pauses or spills would disturb what is timed
             local_directory=str(folder),
-            startup_information={WORD: lambda _: msgspec.json.encode(one).decode()},
+            startup_information={WORD: lambda _: msgspec.json.encode(described).decode()},
             metrics={WORD: lambda _: msgspec.json.encode(station.standing()).decode()},
             plugins=(_plugin(station),),
             death_timeout=_GONE_S,
@@ -246,31 +249,29 @@ async def join(address: str, tls: str | Path | None, station: Station) -> Any:
     return worker
 
 
-class _StationPlugin:
-    """Holds a worker's station, and notices when a session's last lease ends, also by the death of its client."""
+def _plugin(station: Station) -> WorkerPlugin:
+    """Return what holds a worker's station, and notices when a session's last lease ends, also as its client dies."""
+    from distributed import WorkerPlugin
 
-    name = PLUGIN
+    class StationPlugin(WorkerPlugin):
+        name = PLUGIN
 
-    def __init__(self, station: Station) -> None:
-        self.desk = Desk(station)
-        self._station = station
-        self._leases: dict[str, set[str]] = {}
+        def __init__(self) -> None:
+            self.desk = Desk(station)
+            self._leases: dict[str, set[str]] = {}
 
-    def transition(self, key: object, start: str, finish: str, **more: object) -> None:
-        """Note which leases are held; let go a session that has none."""
-        if not str(key).startswith(f"{LEASE}-"):
-            return
-        session = str(key).split("-")[-2]
-        held = self._leases.setdefault(session, set())
-        if finish in ("executing", "memory"):
-            held.add(str(key))
-        elif finish in ("released", "forgotten", "cancelled", "error"):
-            held.discard(str(key))
-            if not held:
-                del self._leases[session]
-                self._station.forget(session)
+        def transition(self, key: object, start: str, finish: str, **more: object) -> None:
+            """Note which leases are held; let go a session that has none."""
+            if not str(key).startswith(f"{LEASE}-"):
+                return
+            session = str(key).split("-")[-2]
+            held = self._leases.setdefault(session, set())
+            if finish in ("executing", "memory"):
+                held.add(str(key))
+            elif finish in ("released", "forgotten", "cancelled", "error"):
+                held.discard(str(key))
+                if not held:
+                    del self._leases[session]
+                    station.forget(session)
 
-
-def _plugin(station: Station) -> Any:
-    """Return the plugin as one of Dask's, which is imported only where it is needed."""
-    return type("StationPlugin", (_StationPlugin, import_distributed().WorkerPlugin), {})(station)
+    return StationPlugin()

@@ -21,9 +21,12 @@ from anatune.core.hardware.dot import DOT_FEATURES, TILE_FEATURES, dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
 from anatune.measure.cpu.features import missing_features
-from anatune.measure.cpu.microarchitectures import MICRO_KEYS, Micro, Processor, processor_of
+from anatune.measure.cpu.microarchitectures import MICRO_KEYS, Micro, Processor, integer, processor_of
 
-__all__ = ["detect_cpu"]
+__all__ = ["cpu_list", "detect_cpu"]
+
+_MOST_CPUS = 1 << 16
+"""What a damaged text names beyond is no logical CPU."""
 
 _DOT_LATENCY_CYCLES = 5.0
 _BY_HAND = "write a spec by hand from a file of hwspecs/ and pass its path"
@@ -191,13 +194,6 @@ def _cpuinfo(path: Path) -> dict[int, dict[str, str]]:
     return {cpu: common | lines for cpu, lines in entries.items()}
 
 
-def _integer(text: str | None, default: int = 0) -> int:
-    try:
-        return int((text or "").strip(), 0)
-    except ValueError:
-        return default
-
-
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
@@ -205,21 +201,21 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _cpu_list(text: str | None) -> set[int]:
-    """Parse "0-3,8" of sysfs."""
+def cpu_list(text: str | None) -> set[int]:
+    """Return the logical CPUs that "0-3,8" names, as sysfs and /proc write them."""
     cpus: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.strip().partition("-")
-        if first.isdigit():
-            cpus.update(range(int(first), _integer(last, int(first)) + 1))
+        if first.isdecimal():
+            cpus.update(range(int(first), min(integer(last, int(first)), _MOST_CPUS) + 1))
     return cpus
 
 
 def _fast_cpus(root: Path, folder: Path, usable: list[int], entries: dict[int, dict[str, str]]) -> list[int]:
     """Drop the efficiency cores of a hybrid CPU, unless only those are allowed."""
-    fast = _cpu_list(_read(root / "sys" / "devices" / "cpu_core" / "cpus"))
+    fast = cpu_list(_read(root / "sys" / "devices" / "cpu_core" / "cpus"))
     if not fast and "cpu implementer" in entries[usable[0]]:
-        capacity = {cpu: _integer(_read(folder / f"cpu{cpu}" / "cpu_capacity")) for cpu in usable}
+        capacity = {cpu: integer(_read(folder / f"cpu{cpu}" / "cpu_capacity")) for cpu in usable}
         fast = {cpu for cpu, value in capacity.items() if value >= 0.8 * max(capacity.values())}
     return [cpu for cpu in usable if cpu in fast] or usable
 
@@ -227,12 +223,12 @@ def _fast_cpus(root: Path, folder: Path, usable: list[int], entries: dict[int, d
 def _core_of(folder: Path, entries: dict[int, dict[str, str]], cpu: int) -> tuple[int, int, int]:
     """Return (socket, die or cluster, core) of a logical CPU."""
     topology, lines = folder / f"cpu{cpu}" / "topology", entries.get(cpu, {})
-    socket = _integer(_read(topology / "physical_package_id") or lines.get("physical id"))
-    die = _integer(_read(topology / "die_id"))
-    siblings = _cpu_list(_read(topology / "thread_siblings_list"))
+    socket = integer(_read(topology / "physical_package_id") or lines.get("physical id"))
+    die = integer(_read(topology / "die_id"))
+    siblings = cpu_list(_read(topology / "thread_siblings_list"))
     if siblings:
         return socket, die, min(siblings)
-    return socket, die, _integer(_read(topology / "core_id") or lines.get("core id"), cpu)
+    return socket, die, integer(_read(topology / "core_id") or lines.get("core id"), cpu)
 
 
 def _one_socket(
@@ -253,12 +249,12 @@ def _quota(root: Path) -> float | None:
     words = (_read(group / "cpu.max") or "").split()
     if len(words) != 2:
         words = [_read(group / "cpu" / f"cpu.cfs_{key}_us") or "" for key in ("quota", "period")]
-    quota, period = (_integer(word) for word in words)
+    quota, period = (integer(word) for word in words)
     return quota / period if quota > 0 and period > 0 else None
 
 
 def _clock(folder: Path, entries: dict[int, dict[str, str]], cpus: list[int]) -> tuple[float, str]:
-    best = max(_integer(_read(folder / f"cpu{cpu}" / "cpufreq" / "cpuinfo_max_freq")) for cpu in cpus) * 1e3
+    best = max(integer(_read(folder / f"cpu{cpu}" / "cpufreq" / "cpuinfo_max_freq")) for cpu in cpus) * 1e3
     if 1e8 <= best <= 1e10:
         return best, "cpufreq's maximum (one core's boost; vector code of all cores may run slower)"
     texts = [entries[cpu].get("cpu mhz", "") for cpu in cpus]
@@ -279,11 +275,11 @@ def _caches(folder: Path, cores: dict[tuple[int, int, int], list[int]]) -> dict[
         size = re.fullmatch(r"(\d+)([KMG]?)", _read(index / "size") or "")
         if (_read(index / "type") or "") not in ("Data", "Unified") or size is None or size.group(1) == "0":
             continue
-        shared = _cpu_list(_read(index / "shared_cpu_list"))
-        caches[_integer(_read(index / "level"))] = {
+        shared = cpu_list(_read(index / "shared_cpu_list"))
+        caches[integer(_read(index / "level"))] = {
             "size": int(size.group(1)) * 1024 ** ("", "K", "M", "G").index(size.group(2)),
-            "ways": _integer(_read(index / "ways_of_associativity")),
-            "line": _integer(_read(index / "coherency_line_size"), 64),
+            "ways": integer(_read(index / "ways_of_associativity")),
+            "line": integer(_read(index / "coherency_line_size"), 64),
             "shared": max(1, sum(not shared.isdisjoint(cpus) for cpus in cores.values())),
         }
     return caches
@@ -304,18 +300,18 @@ def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
     if apple is None:
         raise DeviceError(f"CPU {brand or 'unnamed'!r} on macOS is not detected; {_BY_HAND}")
     level = "hw.perflevel0."
-    num_cores = max(1, _integer(sysctl(level + "physicalcpu") or sysctl("hw.physicalcpu"), 1))
-    line = _integer(sysctl("hw.cachelinesize"), 128)
-    sharing = max(1, min(num_cores, _integer(sysctl(level + "cpusperl2"), num_cores)))
+    num_cores = max(1, integer(sysctl(level + "physicalcpu") or sysctl("hw.physicalcpu"), 1))
+    line = integer(sysctl("hw.cachelinesize"), 128)
+    sharing = max(1, min(num_cores, integer(sysctl(level + "cpusperl2"), num_cores)))
     caches = {
         1: {
-            "size": _integer(sysctl(level + "l1dcachesize"), 128 * 1024),
+            "size": integer(sysctl(level + "l1dcachesize"), 128 * 1024),
             "ways": 8,
             "line": line,
             "shared": 1,
         },
         2: {
-            "size": _integer(sysctl(level + "l2cachesize"), 12 << 20),
+            "size": integer(sysctl(level + "l2cachesize"), 12 << 20),
             "ways": 16,
             "line": line,
             "shared": sharing,

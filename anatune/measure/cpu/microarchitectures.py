@@ -22,7 +22,7 @@ from anatune.decoding import converted
 from anatune.errors import DeviceError
 from anatune.measure.cpu.features import missing_features
 
-__all__ = ["MICRO_KEYS", "Micro", "Processor", "known_cores", "processor_of"]
+__all__ = ["MICRO_KEYS", "Micro", "Processor", "integer", "known_cores", "processor_of"]
 
 _NEEDED = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"},
@@ -180,7 +180,7 @@ def processor_of(lines: dict[str, str], *, l3_bytes: int = 0) -> Processor:
         They name neither x86 flags nor an Arm part.
     """
     if "cpu implementer" in lines:
-        return _arm(_integer(lines["cpu implementer"]), _integer(lines.get("cpu part")))
+        return _arm(integer(lines["cpu implementer"]), integer(lines.get("cpu part")))
     flags = frozenset(lines.get("flags", lines.get("features", "")).split())
     vendor = lines.get("vendor_id", "")
     if not flags:
@@ -188,7 +188,7 @@ def processor_of(lines: dict[str, str], *, l3_bytes: int = 0) -> Processor:
             f"/proc/cpuinfo tells neither x86 flags nor an Arm part (vendor {vendor or 'unnamed'!r}); "
             "write a spec by hand from a file of hwspecs/ and pass its path"
         )
-    numbers = (vendor, _integer(lines.get("cpu family"), -1), _integer(lines.get("model"), -1))
+    numbers = (vendor, integer(lines.get("cpu family"), -1), integer(lines.get("model"), -1))
     cores = known_cores()
     described = frozenset[str]().union(*(micro.features for micro in cores.x86))
     offered = described - set(missing_features(described, flags))
@@ -245,7 +245,8 @@ def _arm(implementer: int, part: int) -> Processor:
     return Processor(cores.arm[-1], vendor, why, doubts=MICRO_KEYS)
 
 
-def _integer(text: str | None, default: int = 0) -> int:
+def integer(text: str | None, default: int = 0) -> int:
+    """Return the number that a text of the system's is, `default` where it is none."""
     try:
         return int((text or "").strip(), 0)
     except ValueError:

@@ -116,10 +116,10 @@ def build(plan: RangePlan, threads: int) -> RangeKernel:
 
 def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
     """Run a plan's programs where the intervals that they serve begin and end; see `anatune.verify`."""
-    kernel, found = build(plan, threads), Verification(True, 0.0)
+    kernel, worst = build(plan, threads), Verification(True, 0.0)
     for extent in plan.telling_extents():
         answer = kernel.verify(extent, seed)
         if not answer.ok:
             return msgspec.structs.replace(answer, message=f"{plan.workload.axis}={extent}: {answer.message}")
-        found = max(found, answer, key=lambda one: one.max_rel_error or 0.0)
-    return found
+        worst = max(worst, answer, key=lambda known: known.max_rel_error or 0.0)
+    return worst

@@ -106,7 +106,7 @@ def compile_schedules(
     deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
     folder = scratch_folder(RunError)
     environment = {"TMPDIR": str(folder)}
-    builders = BuildProcesses(entry, min(count, len(schedules)), limits, environment=environment)
+    builders = BuildProcesses(entry, [()] * min(count, len(schedules)), limits, environment=environment)
     places = {BuildJob(schedule, folder): at for at, schedule in enumerate(schedules)}
     try:
         for job in builders.finish(places, deadline=deadline):

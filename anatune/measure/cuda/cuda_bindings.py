@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class CudaBindings:
 
     name = "cuda-bindings"
 
-    def __init__(self, driver: Any = None) -> None:
+    def __init__(self, driver: ModuleType | None = None) -> None:
         if driver is None:
             try:
                 driver = importlib.import_module("cuda.bindings.driver")
@@ -42,14 +42,14 @@ class CudaBindings:
                     "NVIDIA's Python package is not installed: pip install cuda-bindings"
                 ) from None
         self._driver = driver
-        self._device: Any = None
-        self._context: Any = None
+        self._device: Handle = None
+        self._context: Handle = None
         try:
             self._call("cuInit", 0)
         except RunError as error:
             raise DeviceError(str(error)) from None
 
-    def _call(self, function: str, *arguments: Any) -> Any:
+    def _call(self, function: str, *arguments: object) -> Handle:
         """Call the driver and return its one result (None for a bare status)."""
         try:
             status, *results = getattr(self._driver, function)(*arguments)
@@ -64,7 +64,7 @@ class CudaBindings:
             raise failure(name, function, self._text(status))
         return results[0] if results else None
 
-    def _text(self, status: Any) -> str:
+    def _text(self, status: object) -> str:
         try:
             _, text = self._driver.cuGetErrorString(status)
         except (RuntimeError, AttributeError, TypeError, ValueError):
@@ -116,7 +116,7 @@ class CudaBindings:
         attribute = self._function_attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
         self._call("cuFuncSetAttribute", function, attribute, num_bytes)
 
-    def _function_attribute(self, name: str) -> Any:
+    def _function_attribute(self, name: str) -> Handle:
         return getattr(self._driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
 
     def allocate(self, num_bytes: int) -> tuple[Handle, int]:  # noqa: D102

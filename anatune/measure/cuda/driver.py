@@ -3,7 +3,7 @@
     with open_device() as device:
         function = device.load(cubin, "main_kernel", dynamic_shared_bytes=0)
         buffer = device.allocate(4096)
-        device.launch(function, 128, 256, [buffer])
+        device.prepare(function, 128, 256, [buffer])()
         device.synchronize()
 
 Launches and fills return at once; what they do wrong is raised by a later call. After a `KernelFaultError` or a
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -150,9 +149,7 @@ class GpuDevice:
     def __enter__(self) -> GpuDevice:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -292,16 +289,6 @@ class GpuDevice:
                 raise RunError(f"argument {shown(value)} of {function.name}: expected a buffer or a numpy scalar")
         return self._backend.launcher(function.handle, grids, blocks, function.dynamic_shared_bytes, values)
 
-    def launch(
-        self,
-        function: GpuFunction,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        arguments: Sequence[Argument],
-    ) -> None:
-        """Launch a function once; see `prepare`."""
-        self.prepare(function, grid, block, arguments)()
-
     def synchronize(self) -> None:
         """Wait until everything is done.
 
@@ -386,7 +373,7 @@ def _attributes(backend: Backend, index: int) -> dict[str, int]:
 
 
 def _size(given: int | Sequence[int]) -> tuple[int, int, int]:
-    values = [int(given)] if isinstance(given, int | np.integer) else [int(one) for one in given]
+    values = [int(given)] if isinstance(given, int | np.integer) else [int(number) for number in given]
     x, y, z = [*values, 1, 1, 1][:3]
     return x, y, z
 

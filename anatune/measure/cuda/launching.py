@@ -119,8 +119,8 @@ def bound_call(
     ]
 
     def call() -> None:
-        for one in calls:
-            one()
+        for launch in calls:
+            launch()
 
     return calls[0] if len(calls) == 1 else call
 

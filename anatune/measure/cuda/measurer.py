@@ -150,7 +150,7 @@ def build_schedules(
     chosen = limits or Limits()
     cores = plan_cores(1, physical_cores())
     count = cores.num_builders + cores.overlap  # nothing is timed: the runner's core builds, too
-    builders = BuildProcesses(entries.builder, count, chosen, setup=entries.builder_setup)
+    builders = BuildProcesses(entries.builder, [()] * count, chosen, setup=entries.builder_setup)
     try:
         builders.start()
         builders.begin_reference(entries.reference, hardware, folder)

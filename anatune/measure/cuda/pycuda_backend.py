@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -32,20 +32,20 @@ class PyCuda:
 
     name = "pycuda"
 
-    def __init__(self, driver: Any = None) -> None:
+    def __init__(self, driver: ModuleType | None = None) -> None:
         if driver is None:
             try:
                 driver = importlib.import_module("pycuda.driver")
             except ImportError as error:
                 raise MissingDependencyError(f"pycuda cannot be imported ({error}): pip install pycuda") from None
         self._driver = driver
-        self._context: Any = None
+        self._context: Handle = None
         try:
             self._call(driver.init)
         except RunError as error:
             raise DeviceError(str(error)) from None
 
-    def _call(self, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    def _call(self, function: Callable[..., Handle], *arguments: object, **more: object) -> Handle:
         """Call pycuda; its exceptions say what happened in words only: "cuMemAlloc failed: out of memory"."""
         try:
             return function(*arguments, **more)

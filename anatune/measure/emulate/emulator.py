@@ -208,7 +208,7 @@ class EmulatedKernel:
                         writable = tensor in written_by(kernel, at)
                         words += [tensor, str(arrays[tensor].nbytes), str(places[tensor]), str(int(writable))]
                     self._run(file.fileno(), at, words, order, blocks, limit_s)
-                for tensor in {one for at in chosen for one in written_by(kernel, at)}:
+                for tensor in set[str]().union(*(written_by(kernel, at) for at in chosen)):
                     arrays[tensor].reshape(-1).view(np.uint8)[:] = views[tensor]
             finally:
                 del whole, views

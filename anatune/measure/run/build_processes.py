@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -16,13 +17,25 @@ from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.run.process import Worker, refusal, wait_for
 from anatune.named import resolve
 
-__all__ = ["INVALID_ERRORS", "BuildJob", "BuildProcesses", "Limits", "build", "build_reference", "set_up"]
+__all__ = [
+    "INVALID_ERRORS",
+    "BuildJob",
+    "BuildProcesses",
+    "KeptBuilds",
+    "Limits",
+    "build",
+    "build_reference",
+    "set_up",
+]
+
+_Job = TypeVar("_Job")
 
 _GIB = 1 << 30
 _HERE = "anatune.measure.run.build_processes"
 SET_UP = f"{_HERE}:set_up"
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
+_KEPT_BUILDS = 8
 INVALID_ERRORS = ("SpaceError", "WorkloadError", "SpecError", "UnknownNameError")
 """Errors of a build that say that the schedule itself is no good."""
 
@@ -65,15 +78,56 @@ class BuildJob:
         """Whether its build ended, well or not."""
         return self.artifact is not None or self.measurement is not None
 
-    @property
-    def rank(self) -> float:
-        """Time over the reference kernel's; infinite if there is none."""
-        relative = self.measurement.relative if self.measurement is not None else None
-        return float("inf") if relative is None else relative
-
     def fail(self, outcome: Outcome, message: str, run_s: float = 0.0) -> None:
         """End with an outcome other than OK."""
         self.measurement = Measurement(outcome, message, build_s=self.build_s, run_s=run_s)
+
+
+class KeptBuilds(Generic[_Job]):
+    """What was built of the best candidates, by the schedules' keys: comparing them at the end needs no build.
+
+    Parameters
+    ----------
+    drop : callable
+        Lets a job's build go.
+    """
+
+    def __init__(self, drop: Callable[[_Job], None]) -> None:
+        self._drop = drop
+        self._kept: dict[str, tuple[float, _Job]] = {}
+
+    def get(self, key: str) -> _Job | None:
+        """Return the job of a schedule whose build is kept."""
+        return self._kept[key][1] if key in self._kept else None
+
+    def jobs(self) -> list[_Job]:
+        """Return the jobs whose builds are kept."""
+        return [job for _, job in self._kept.values()]
+
+    def settle(self, key: str, job: _Job, relative: float | None) -> None:
+        """Keep the build of a job that ended if it is one of the best; let it or another one go.
+
+        Parameters
+        ----------
+        relative : float or None
+            Its time over the reference kernel's; None: there is none, or nothing was built.
+        """
+        out: _Job | None = job
+        if relative is not None:
+            out = self._kept.pop(key, (0.0, None))[1]
+            self._kept[key] = relative, job
+            if len(self._kept) > _KEPT_BUILDS:
+                out = self._kept.pop(max(self._kept, key=lambda key: self._kept[key][0]))[1]
+        if out is not None:
+            self._drop(out)
+
+    def lose(self, key: str) -> None:
+        """Let the build of a schedule go."""
+        self._drop(self._kept.pop(key)[1])
+
+    def clear(self) -> None:
+        """Forget all, whose builds go in another way."""
+        self._kept.clear()
 
 
 class BuildProcesses:
@@ -83,16 +137,14 @@ class BuildProcesses:
     ----------
     entry : str
         ``module:function`` that builds a schedule, (schedule, folder, threads=) -> artifact.
-    count : int
-        Processes.
+    places : sequence of sequences of int
+        For each process the cores that it runs on; anywhere if empty.
     limits
         Of one build.
+    guests : sequence of sequences of int
+        The same of further processes, which run only while nothing else needs their cores: see `yield_cores`.
     threads : int
         Threads that the built kernels run with.
-    cores : sequence of int
-        Where they run; anywhere if empty.
-    guests : int
-        Further processes, which run on `guest_cores` and only while nothing else needs those: see `yield_cores`.
     environment : mapping
         Added to this process's.
     setup : str
@@ -102,13 +154,11 @@ class BuildProcesses:
     def __init__(
         self,
         entry: str,
-        count: int,
+        places: Sequence[Sequence[int]],
         limits: Limits,
         *,
+        guests: Sequence[Sequence[int]] = (),
         threads: int = 1,
-        cores: Sequence[int] = (),
-        guests: int = 0,
-        guest_cores: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
         setup: str = SET_UP,
     ) -> None:
@@ -122,9 +172,9 @@ class BuildProcesses:
                 setup=(setup, {}),
                 setup_s=limits.start_s,
             )
-            for place in [cores] * count + [guest_cores] * guests
+            for place in (*places, *guests)
         ]
-        self._own, self._guests = self.workers[:count], self.workers[count:]
+        self._own, self._guests = self.workers[: len(places)], self.workers[len(places) :]
         self._yielding = False
 
     def start(self) -> None:

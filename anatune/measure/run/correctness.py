@@ -265,11 +265,11 @@ def check_runs(
     return Correctness(False, answer.max_rel_error, complaint) if complaint else answer
 
 
-def same_bytes(one: Array, other: Array) -> bool:
+def same_bytes(left: Array, right: Array) -> bool:
     """Whether two C-contiguous arrays hold the same bytes, whatever they mean (a NaN equals itself)."""
-    if one.nbytes != other.nbytes:
+    if left.nbytes != right.nbytes:
         return False
-    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in (one, other))
+    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in (left, right))
     return bool(first == second)  # compared as memory, without temporaries
 
 
@@ -335,9 +335,9 @@ def _spread(workload: Workload, inputs: Mapping[str, Array]) -> float:
     if workload.body in ("max", "copy", "relu") or any(step in FACTOR_STEPS for step in workload.epilogue):
         return 0.0
     squares = [_mean_square(np.asarray(inputs[access.tensor]).astype(np.float64)) for access in workload.reads]
-    one = math.prod(squares) if workload.body in ("multiply_add", "multiply") else sum(squares)
+    product = math.prod(squares) if workload.body in ("multiply_add", "multiply") else sum(squares)
     iterations = workload.num_reduced
-    return math.sqrt(one * iterations) / (iterations if workload.body == "average" else 1)
+    return math.sqrt(product * iterations) / (iterations if workload.body == "average" else 1)
 
 
 def _mean_square(values: NDArray[np.float64]) -> float:

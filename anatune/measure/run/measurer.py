@@ -6,7 +6,6 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
@@ -18,7 +17,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, DeviceError, RunError
 from anatune.files import no_scratch, scratch_folder
 from anatune.measure.place import Ask, WorkerState, asking, checked_of
-from anatune.measure.run.build_processes import SET_UP, BuildJob, BuildProcesses, Limits, single_threaded
+from anatune.measure.run.build_processes import SET_UP, BuildJob, BuildProcesses, KeptBuilds, Limits, single_threaded
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
 from anatune.measure.run.process import Worker, wait_for
@@ -30,9 +29,6 @@ __all__ = ["Entries", "Limits", "Measurer", "MeasurerSettings"]
 
 if TYPE_CHECKING:
     from typing import Self
-
-_KEPT_BUILDS = 8
-"""Libraries of the best candidates that stay until the end: comparing them needs no build."""
 
 
 class Entries(NamedTuple):
@@ -139,7 +135,7 @@ class Measurer:
         self._protocol, self._entries = protocol or self.usual_protocol, entries or self.usual_entries
         self._cores = plan_cores(threads, physical_cores())
         self._numbers = itertools.count()
-        self._kept: dict[str, BuildJob] = {}
+        self._kept: KeptBuilds[BuildJob] = KeptBuilds(lambda job: shutil.rmtree(job.folder, ignore_errors=True))
         self._folder: Path | None = None
         self._builders: BuildProcesses | None = None
         self._runners: list[RunnerProcess] = []
@@ -151,12 +147,10 @@ class Measurer:
         """Return the builder processes, not started."""
         return BuildProcesses(
             self._entries.builder,
-            self._cores.num_builders,
+            [self._cores.builders] * self._cores.num_builders,
             self.limits,
+            guests=[self._cores.runner] * self._cores.num_guests,
             threads=self.threads,
-            cores=self._cores.builders,
-            guests=self._cores.num_guests,
-            guest_cores=self._cores.runner,
             environment=environment,
             setup=self._entries.builder_setup,
         )
@@ -200,9 +194,7 @@ class Measurer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -364,12 +356,10 @@ class Measurer:
             for job in jobs[: 1 if self._in_order else None]
             if job.artifact is not None and job.measurement is None and job not in running
         ]
-        for runner, job in zip((one for one in self._runners if one.job is None), ready, strict=False):
+        idle = [runner for runner in self._runners if runner.job is None]
+        for runner, job in zip(idle, ready, strict=False):
             builders.yield_cores(True)
-            self._begin_run(runner, job)
-
-    def _begin_run(self, runner: RunnerProcess, job: BuildJob) -> None:
-        runner.begin(job, self.incumbent)
+            runner.begin(job, self.incumbent)
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return nothing: this machine measures."""
@@ -393,8 +383,8 @@ class Measurer:
         builders = self._drained()
         jobs = [self._job(schedule) for schedule in schedules]
         for job in jobs:
-            if job.schedule.key in self._kept:
-                known = self._kept[job.schedule.key]
+            known = self._kept.get(job.schedule.key)
+            if known is not None:
                 job.artifact, job.build_s = known.artifact, known.build_s
         for _ in builders.finish(job for job in jobs if not job.settled):
             pass  # settled jobs know how they ended
@@ -431,12 +421,4 @@ class Measurer:
     def _keep(self, job: BuildJob) -> None:
         """Keep the build of one of the best candidates, remove any other."""
         assert job.measurement is not None
-        out: BuildJob | None = job
-        if job.measurement.relative is not None:
-            out = self._kept.pop(job.schedule.key, None)
-            self._kept[job.schedule.key] = job
-            if len(self._kept) > _KEPT_BUILDS:
-                worst = max(self._kept.values(), key=lambda kept: kept.rank)
-                out = self._kept.pop(worst.schedule.key)
-        if out is not None:
-            shutil.rmtree(out.folder, ignore_errors=True)
+        self._kept.settle(job.schedule.key, job, job.measurement.relative)

@@ -31,7 +31,7 @@ class Prebuilt(Measurer):
         self._built_reference = reference
 
     def _make_builders(self, environment: Mapping[str, str]) -> BuildProcesses:
-        return BuildProcesses(self._entries.builder, 0, self.limits)
+        return BuildProcesses(self._entries.builder, [], self.limits)
 
     def _begin_reference(self, builders: BuildProcesses, folder: Path) -> None:
         pass

@@ -106,15 +106,9 @@ def run(artifact: object, incumbent: float | None) -> RunReport:
     kernel, answer = session.prepare(artifact)
     if not answer.ok:
         return RunReport(answer)
-    protocol = session.setting.protocol
-    meter = _metered(kernel, session)
-    timings = sample_candidate(meter or kernel, session.reference, protocol, incumbent=incumbent)
-    return RunReport(answer, timings._replace(energy_j=None if meter is None else meter.energy_j))
-
-
-def _metered(kernel: Timed, session: RunSession) -> Metered | None:
-    """Return the kernel with a counter beside it; None without one."""
-    return None if session.counter is None else Metered(kernel, session.counter)
+    meter = Metered(kernel, session.counter)
+    timings = sample_candidate(meter, session.reference, session.setting.protocol, incumbent=incumbent)
+    return RunReport(answer, timings._replace(energy_j=meter.energy_j))
 
 
 def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
@@ -125,14 +119,10 @@ def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
     reports = [RunReport(answer) for _, answer in checked]
     right = [place for place, (_, answer) in enumerate(checked) if answer.ok]
     if right:
-        kernels = [checked[place][0] for place in right]
-        meters = [_metered(kernel, session) for kernel in kernels]
-        timed = [meter or kernel for meter, kernel in zip(meters, kernels, strict=True)]
-        timings = alternate(timed, session.reference, session.setting.protocol, budget_s=budget_s)
+        meters = [Metered(checked[place][0], session.counter) for place in right]
+        timings = alternate(meters, session.reference, session.setting.protocol, budget_s=budget_s)
         for place, taken, meter in zip(right, timings, meters, strict=True):
-            reports[place] = reports[place]._replace(
-                timings=taken._replace(energy_j=None if meter is None else meter.energy_j)
-            )
+            reports[place] = reports[place]._replace(timings=taken._replace(energy_j=meter.energy_j))
     return reports
 
 

@@ -59,7 +59,7 @@ def measure_nests(
         return
     ends = clock() + budget_s
     here = hardware.with_threads(threads)
-    largest = max(workloads, key=lambda one: sum(access.num_elements for access in one.tensors))
+    largest = max(workloads, key=lambda workload: sum(access.num_elements for access in workload.tensors))
     with make(largest, here, threads=threads, protocol=_PROTOCOL) as measurer:  # memory for the largest
         for number, workload in enumerate(workloads):
             now = clock()

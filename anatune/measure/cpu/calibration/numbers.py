@@ -120,8 +120,8 @@ def numbers_of(
 
 def _dot(name: str, samples: Samples, work: Mapping[str, int], hardware: CpuSpec) -> tuple[float, float]:
     """Return FLOP/s and latency of an instruction that sums products of neighbours."""
-    one = 2.0 * hardware.fp32_lanes * dot_operands(name).size / work[f"{name}_latency"]
-    return work[name] / samples.steady_seconds(name), samples.steady_seconds(f"{name}_latency") * one
+    flop = 2.0 * hardware.fp32_lanes * dot_operands(name).size / work[f"{name}_latency"]
+    return work[name] / samples.steady_seconds(name), samples.steady_seconds(f"{name}_latency") * flop
 
 
 def _calls(work: Mapping[str, int], depth: int, hardware: CpuSpec) -> float:

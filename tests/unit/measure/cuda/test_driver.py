@@ -63,7 +63,7 @@ def test_a_kernel_runs_and_is_timed():
         gpu.fill(y, 0xFF)
         gpu.download(y, result)
         assert np.isnan(result).all()
-        gpu.launch(function, 2, 32, [x, y])
+        gpu.prepare(function, 2, 32, [x, y])()
         gpu.download(y, result)
         assert (result == 2 * values).all()
         call, flush = gpu.prepare(function, 2, 32, [x, y]), gpu.allocate(1 << 20)
@@ -113,11 +113,11 @@ def test_impossible_launches():
     with device() as gpu:
         function = gpu.load(image_of(KERNEL), "twice")
         with pytest.raises(RunError, match="cannot be launched with 2048 threads a block: 32 registers a thread"):
-            gpu.launch(function, 2, 2048, [])
+            gpu.prepare(function, 2, 2048, [])()
         with pytest.raises(RunError, match="grid of"):
-            gpu.launch(function, 0, 32, [])
+            gpu.prepare(function, 0, 32, [])()
         with pytest.raises(RunError, match="expected a buffer or a numpy scalar"):
-            gpu.launch(function, 2, 32, [1])
+            gpu.prepare(function, 2, 32, [1])()
         with pytest.raises(RunError, match="INVALID_IMAGE from cuModuleLoadData"):
             gpu.load(b"no image", "twice")
         with pytest.raises(RunError, match="NOT_FOUND from cuModuleGetFunction"):
@@ -131,7 +131,7 @@ def test_faults_are_told_from_losses(tmp_path):
     with device() as gpu:
         x = gpu.allocate(256)
         gpu.fill(x)
-        gpu.launch(gpu.load(image_of(KERNEL, fault="illegal"), "twice"), 2, 32, [x, x])
+        gpu.prepare(gpu.load(image_of(KERNEL, fault="illegal"), "twice"), 2, 32, [x, x])()
         with pytest.raises(
             KernelFaultError, match=r"ILLEGAL_ADDRESS \(an illegal memory access was encountered\) from"
         ):
@@ -313,14 +313,14 @@ def test_pycuda():
         values, result = np.arange(64, dtype=np.float32), np.empty(64, np.float32)
         gpu.upload(x, values)
         gpu.fill(y, 0xFF)
-        gpu.launch(function, 2, 32, [x, y])
+        gpu.prepare(function, 2, 32, [x, y])()
         gpu.download(y, result)
         assert (result == 2 * values).all()
         assert gpu.time_calls(gpu.prepare(function, 2, 32, [x, y]), samples=2) == pytest.approx([50e-6] * 2)
         x.free()
         with pytest.raises(RunError, match=r"PyCudaError \(out of memory\) from cuMemAlloc"):
             gpu.allocate(1 << 40)
-        gpu.launch(gpu.load(image_of(KERNEL, fault="illegal"), "twice"), 2, 32, [y, y])
+        gpu.prepare(gpu.load(image_of(KERNEL, fault="illegal"), "twice"), 2, 32, [y, y])()
         with pytest.raises(KernelFaultError, match="ILLEGAL_ADDRESS"):
             gpu.synchronize()
     assert fake.Context.stack == []

@@ -154,7 +154,7 @@ def test_the_runners_core_builds_between_runs_and_never_beside_one(hardware, mon
 
 def test_a_guest_that_cannot_start_is_left_out(hardware):
     builders = BuildProcesses(
-        "tests.unit.measure.jobs:echo", 1, Limits(), guests=1, setup="tests.unit.measure.jobs:facts"
+        "tests.unit.measure.jobs:echo", [()], Limits(), guests=[()], setup="tests.unit.measure.jobs:facts"
     )
     own, guest = builders.workers
     guest.setup = ("tests.unit.measure.jobs:fail", {"kind": "raises"})
