@@ -130,7 +130,8 @@ def test_the_runners_core_builds_between_runs_and_never_beside_one(hardware, mon
     with measurer(hardware) as session:
         own, guest = session._builders.workers
         assert guest.process_id is None
-        begin, states, until = session._begin_run, [], time.monotonic() + 120
+        runner, states, until = session._runners[0], [], time.monotonic() + 120
+        begin = runner.begin
 
         def asked():  # until the guest, which has to start first, has built some
             for number in itertools.count():
@@ -138,11 +139,11 @@ def test_the_runners_core_builds_between_runs_and_never_beside_one(hardware, mon
                     return
                 yield schedule(hardware, "slow" if number % 3 else "build fails", number)
 
-        def watched(runner, job):
-            begin(runner, job)
+        def watched(job, incumbent):
+            begin(job, incumbent)
             states.append(guest.process_id is not None and state(guest.process_id))
 
-        monkeypatch.setattr(session, "_begin_run", watched)
+        monkeypatch.setattr(runner, "begin", watched)
         answers = list(session.measure(asked()))
         assert own.process_id is not None
         assert guest._served >= 3
