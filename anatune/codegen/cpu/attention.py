@@ -19,18 +19,18 @@ from functools import partial
 from anatune.codegen.cpu.rows import RowKernel, mask_row, row_function
 from anatune.core.schedule import Schedule
 from anatune.core.workload.access import Access, Term
+from anatune.emit.kernels import Function, call, finished, loop_over, open_kernel, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.emit.script import Script, affine
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.nest import Part
-from anatune.templates.cpu.program.program import wide, write_calls
+from anatune.templates.cpu.program.program import write_calls
 from anatune.templates.cpu.program.register_tile import Microkernel
 
 __all__ = ["AttentionKernel", "Blocks", "attention_program", "pitch"]
 
 _FLOAT = "float32"
-_BITS = 32
 _PITCH_ELEMENTS = 256
 """As `layout`: rows whose distance is a multiple of this share few sets of the L1 cache."""
 
@@ -119,7 +119,7 @@ class _Writer:
         self.sizes = {"turned": kernel.dim * self.key_pitch, "scores": most * self.score_pitch, "factors": most}
         self.width = kernel.heads * kernel.value_dim
         self.text = Script()
-        self.functions: list[tuple[str, set[str]]] = []
+        self.functions: list[Function] = []
         self.known: dict[object, str] = {}
 
     def program(self) -> tuple[str, str]:
@@ -128,18 +128,11 @@ class _Writer:
         if kernel.mask_rows:
             shapes["mask"] = (kernel.mask_rows, kernel.keys)
         shapes["result"] = (kernel.batch * kernel.queries, self.width)
-        open_function(text, self.name, [(tensor, buffer_type(shape, _FLOAT)) for tensor, shape in shapes.items()])
-        for buffer, size in self.sizes.items():
-            text.line(f'{buffer} = T.sblock_alloc_buffer(({self.workers * size},), "{_FLOAT}")')
-        text.open('with T.sblock("attention"):')
-        regions = [f"{tensor}[{whole_region(shape)}]" for tensor, shape in shapes.items()]
-        text.line(f"T.reads({', '.join(regions[:-1])})")
-        buffers = [f"{buffer}[0:{self.workers * size}]" for buffer, size in self.sizes.items()]
-        text.line(f"T.writes({', '.join([regions[-1], *buffers])})")
+        buffers = {buffer: self.workers * size for buffer, size in self.sizes.items()}
+        open_kernel(text, self.name, "attention", shapes, buffers)
         share = -(-self.tasks // self.workers)
         with text.scope(
-            'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):',
-            f"for worker in T.{'parallel' if self.workers > 1 else 'serial'}({self.workers}):",
+            loop_over("worker", self.workers, parallel=self.workers > 1),
             f"for turn in range({share}):",
             f"if worker * {share} + turn < {self.tasks}:" if self.workers * share > self.tasks else "",
         ):
@@ -186,7 +179,7 @@ class _Writer:
                         [(self.own("turned"), 1), ("k", lanes), ("d", lanes * self.key_pitch)],
                         keys[0] + dims[0] * self.key_pitch,
                     )
-                    self.call(name, [("key", here), ("turned", there)])
+                    call(self.text, name, [("key", here), ("turned", there)])
 
     def block(self, blocks: Blocks, starts: list[str], first: str, whole: str, batch: str, head: str) -> None:
         """Write scores, powers, and their product with the values, of one block of queries from `first`."""
@@ -209,7 +202,7 @@ class _Writer:
                     f"{whole} * {kernel.queries} + {first} + r", rows, kernel.mask_rows, kernel.block
                 )  # fmt: skip
                 arguments.insert(1, ("mask", affine([(row, kernel.keys)])))
-            self.call(name, arguments)
+            call(self.text, name, arguments)
         result = f"(({batch} * {kernel.queries} + {first}) * {self.width} + {head} * {kernel.value_dim})"
         self.product(
             blocks.values,
@@ -238,16 +231,12 @@ class _Writer:
             tiles.append((parts, dataclasses.replace(microkernel, name=name)))
         write_calls(self.text, kernels, tiles, pointers, origins)
 
-    def function(self, key: object, write: Callable[[str], tuple[str, set[str]]]) -> str:
+    def function(self, key: object, write: Callable[[str], Function]) -> str:
         """Return the name of a function, which is written once."""
         if key not in self.known:
             self.known[key] = f"{self.name}_{len(self.known)}"
             self.functions.append(write(self.known[key]))
         return self.known[key]
-
-    def call(self, name: str, arguments: list[tuple[str, str]]) -> None:
-        words = ", ".join(f"{buffer}.data, {wide(index)}" for buffer, index in arguments)
-        self.text.line(f'T.evaluate(T.call_extern("void", "{name}", {words}))')
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int, int]]:
@@ -257,11 +246,11 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int, int]]:
     return [*whole, (count * size, 1, rest)] if rest else whole
 
 
-def _named(kernel: Microkernel, name: str) -> tuple[str, set[str]]:
+def _named(kernel: Microkernel, name: str) -> Function:
     return microkernel_ir(dataclasses.replace(kernel, name=name))
 
 
-def _turning(sizes: tuple[int, int, int, int, int], name: str) -> tuple[str, set[str]]:
+def _turning(sizes: tuple[int, int, int, int, int], name: str) -> Function:
     """Return the function that turns (keys, dims), both up to a vector, into (dims, keys).
 
     Parameters
@@ -270,16 +259,10 @@ def _turning(sizes: tuple[int, int, int, int, int], name: str) -> tuple[str, set
         Lanes; keys; dims; elements from one row to the next before, and behind.
     """
     lanes, keys, dims, row, turned_row = sizes
-    code, bits = LlvmCode(lanes, _FLOAT, "multiply_add"), _BITS * lanes
-    code.line(
-        f"define internal void @{name}(ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1) noinline nounwind "
-        f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" {{'
-    )
-    code.line("entry:")
-    source, target = (code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2))
+    code = LlvmCode(lanes, _FLOAT, "multiply_add")
+    start_function(code, name, 2, spills=False)
+    source, target = starts_of(code, 2)
     rows = [code.load_vector(code.address(source, _FLOAT, key * row), _FLOAT, 1, dims) for key in range(keys)]
     for place, column in enumerate(code.transpose(rows)[:dims]):
         code.store_vector(column, code.address(target, _FLOAT, place * turned_row), _FLOAT, keys)
-    code.line("  ret void")
-    code.line("}")
-    return "\n".join(code.lines), code.declared
+    return finished(code)

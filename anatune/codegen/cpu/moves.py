@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from anatune.emit.kernels import Function, call, finished, loop_over, open_kernel, start_function
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.emit.script import Script, affine
 from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["ConcatKernel", "PermuteKernel", "concat_program", "permute_program"]
 
 _FLOAT = "float32"
-_BITS = 32
 _UNROLL = 4
 """Vectors of a step of a copy."""
 _FEW = 4
@@ -89,20 +89,16 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
     *outer, last = kernel.loops
     functions: dict[tuple[int, int], _Function] = {}
     text = Script()
-    _open(text, name, shapes)
+    open_kernel(text, name, "moves", shapes)
     spread = threads > 1 and math.prod(kernel.shape) >= _PARALLEL_FROM
     if last.read == 1:  # rows are copied, those of the dimension before together
         row = outer.pop() if outer else _Loop(1, last.extent, last.extent)
         bands = _bands(row.extent, math.prod(loop.extent for loop in outer), threads) if spread else 1
         function = _copy(f"{name}_0", lanes, last.extent, row.read, row.write)
-        with text.scope(f"for chunk in T.{'parallel' if spread else 'serial'}({_product(outer) * bands}):"):
+        with text.scope(loop_over("chunk", _product(outer) * bands, parallel=spread)):
             terms = _digits("chunk", [*outer, _Loop(bands, 0, 0)])
             first, end = _band(f"(chunk % {bands})", bands, row.extent)
-            places = [
-                affine([*((one, getattr(loop, side)) for one, loop in terms), (first, getattr(row, side))])
-                for side in ("read", "write")
-            ]
-            _call(text, f"{name}_0", ["data", "result"], places, f"{end} - {first}")
+            call(text, f"{name}_0", _places([*terms, (first, row)]), f"{end} - {first}")
         return str(text), module_ir([function])
     along = next(loop for loop in outer if loop.read == 1)
     outer.remove(along)
@@ -122,17 +118,13 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
             own = functions.setdefault(
                 (columns, rows), _Function(f"{name}_{len(functions)}", lanes, along, last, columns, rows, few)
             )
-            with text.scope(f"for chunk in T.{'parallel' if spread else 'serial'}({total * parts}):"):
+            with text.scope(loop_over("chunk", total * parts, parallel=spread)):
                 terms = _digits("chunk", [*outer, _Loop(count, width * last.read, width), _Loop(parts, 0, 0)])
                 first, end = _band(f"(chunk % {parts})", parts, tiles if columns == lanes else 1)
-                places = [
-                    affine(
-                        [*((one, getattr(loop, side)) for one, loop in terms), (first, lanes * getattr(along, side))],
-                        start * getattr(last, side) + first_tile * getattr(along, side),
-                    )
-                    for side in ("read", "write")
-                ]
-                _call(text, own.name, ["data", "result"], places, f"{end} - {first}")
+                tile = _Loop(tiles, lanes * along.read, lanes * along.write)
+                read = start * last.read + first_tile * along.read
+                write = start * last.write + first_tile * along.write
+                call(text, own.name, _places([*terms, (first, tile)], read, write), f"{end} - {first}")
     return str(text), module_ir([one.function for one in functions.values()])
 
 
@@ -143,40 +135,31 @@ def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int)
         f"part{number}": (kernel.outer, length) for number, length in enumerate(kernel.lengths)
     }
     shapes["result"] = (kernel.outer, total)
-    functions: dict[int, tuple[str, tuple[str, set[str]]]] = {}
+    functions: dict[int, tuple[str, Function]] = {}
     text = Script()
-    _open(text, name, shapes)
+    open_kernel(text, name, "moves", shapes)
     spread = threads > 1 and kernel.outer * total >= _PARALLEL_FROM
     chunks = -(-kernel.outer // _ROWS)
     start = 0
-    with text.scope(f"for chunk in T.{'parallel' if spread else 'serial'}({chunks}):"):
+    with text.scope(loop_over("chunk", chunks, parallel=spread)):
         first, end = _band("chunk", chunks, kernel.outer)
         for part, length in zip(shapes, kernel.lengths, strict=False):
             if not length:
                 continue
             function = f"{name}_{len(functions)}"
             function, _ = functions.setdefault(length, (function, _copy(function, lanes, length, length, total)))
-            places = [affine([(first, length)]), affine([(first, total)], start)]
-            _call(text, function, [part, "result"], places, f"{end} - {first}")
+            places = [(part, affine([(first, length)])), ("result", affine([(first, total)], start))]
+            call(text, function, places, f"{end} - {first}")
             start += length
     return str(text), module_ir([function for _, function in functions.values()])
 
 
-def _open(text: Script, name: str, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Open a function of tensors, the result last, and the loop that carries its LLVM IR."""
-    open_function(text, name, [(one, buffer_type(shape, _FLOAT)) for one, shape in shapes.items()])
-    regions = [f"{one}[{whole_region(shape)}]" for one, shape in shapes.items()]
-    text.open('with T.sblock("moves"):')
-    text.line(f"T.reads({', '.join(regions[:-1])})")
-    text.line(f"T.writes({regions[-1]})")
-    text.open('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):')
-
-
-def _call(text: Script, name: str, tensors: Sequence[str], places: Sequence[str], count: str) -> None:
-    # 64 bits, as the function takes them; TVM narrows what was never cast to 32
-    words = [f'{one}.data, T.Cast("int64", T.Cast("int32", {at}))' for one, at in zip(tensors, places, strict=True)]
-    words.append(f'T.Cast("int64", T.Cast("int32", {count}))')
-    text.line(f'T.evaluate(T.call_extern("void", "{name}", {", ".join(words)}))')
+def _places(terms: Sequence[tuple[str, _Loop]], read: int = 0, write: int = 0) -> list[tuple[str, str]]:
+    """Return where a call reads and writes: the sum of terms, each a number times a dimension's steps."""
+    return [
+        ("data", affine([(number, loop.read) for number, loop in terms], read)),
+        ("result", affine([(number, loop.write) for number, loop in terms], write)),
+    ]
 
 
 def _product(loops: Sequence[_Loop]) -> int:
@@ -205,13 +188,7 @@ def _digits(variable: str, loops: Sequence[_Loop]) -> list[tuple[str, _Loop]]:
 
 
 def _head(code: LlvmCode, name: str) -> None:
-    bits = _BITS * code.lanes
-    code.line(
-        f"define internal void @{name}(ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1, i64 %count) noinline "
-        f'nounwind "prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" {{'
-    )
-    code.line("entry:")
-    code.align_frame(bits // 8)
+    start_function(code, name, 2, "count")
     code.line("  %from = getelementptr float, ptr %p0, i64 %o0")
     code.line("  %to = getelementptr float, ptr %p1, i64 %o1")
     code.line("  %none = icmp sle i64 %count, 0")
@@ -222,7 +199,7 @@ def _head(code: LlvmCode, name: str) -> None:
     code.line("  %b = phi ptr [%to, %entry], [%b_next, %outer_end]")
 
 
-def _tail(code: LlvmCode, read: int, write: int) -> tuple[str, set[str]]:
+def _tail(code: LlvmCode, read: int, write: int) -> Function:
     """Close the loop over what lies so far apart, and the function."""
     code.line("  br label %outer_end")
     code.line("outer_end:")
@@ -232,12 +209,10 @@ def _tail(code: LlvmCode, read: int, write: int) -> tuple[str, set[str]]:
     code.line("  %is_last = icmp eq i64 %n_next, %count")
     code.line("  br i1 %is_last, label %done, label %outer, !llvm.loop !0")
     code.line("done:")
-    code.line("  ret void")
-    code.line("}")
-    return "\n".join(code.lines), code.declared
+    return finished(code)
 
 
-def _copy(name: str, lanes: int, length: int, read: int, write: int) -> tuple[str, set[str]]:
+def _copy(name: str, lanes: int, length: int, read: int, write: int) -> Function:
     """Return ``void name(ptr data, i64 offset, ptr result, i64 offset, i64 rows)``: rows of `length` elements."""
     code = LlvmCode(lanes, _FLOAT, "add")
     _head(code, name)

@@ -10,14 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anatune.emit.kernels import call, finished, loop_over, only_lanes, open_kernel, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.script import Script, buffer_type, open_function, whole_region
+from anatune.emit.script import Script
 from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["ReductionKernel", "reduction_program"]
 
 _FLOAT = "float32"
-_BITS = 32
 _CHAINS = 8
 """Sums next to each other: the latency of an addition times those of a cycle."""
 _PARALLEL_FROM = 1 << 14
@@ -58,33 +58,17 @@ def reduction_program(kernel: ReductionKernel, name: str, threads: int, *, lanes
     blocks, rest = divmod(kernel.inner, width)
     functions: list[_Function] = []
     text = Script()
-    open_function(text, name, [(one, buffer_type(shape, _FLOAT)) for one, shape in shapes.items()])
-    text.open('with T.sblock("reduction"):')
-    text.line(f"T.reads(data[{whole_region(shapes['data'])}])")
-    text.line(f"T.writes(result[{whole_region(shapes['result'])}])")
-    text.open('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):')
-
-    def call(columns: int, image: str, place: str) -> None:
-        functions.append(_Function(kernel, f"{name}_{len(functions)}", lanes, columns))
-        data = _wide(f"{image} * {kernel.length * kernel.inner} + {place}")
-        result = _wide(f"{image} * {kernel.inner} + {place}")
-        text.line(
-            f'T.evaluate(T.call_extern("void", "{functions[-1].name}", data.data, {data}, result.data, {result}))'
-        )
-
+    open_kernel(text, name, "reduction", shapes)
     is_large = math.prod(shapes["data"]) >= _PARALLEL_FROM
     for count, columns, first in ((blocks, width, 0), (int(rest > 0), rest, blocks * width)):
         total = kernel.outer * count
         if total:
-            kind = "parallel" if threads > 1 and is_large and total > 1 else "serial"
-            with text.scope(f"for chunk in T.{kind}({total}):"):
-                call(columns, f"(chunk // {count})", f"(chunk % {count}) * {width} + {first}")
+            functions.append(_Function(kernel, f"{name}_{len(functions)}", lanes, columns))
+            image, place = f"(chunk // {count})", f"(chunk % {count}) * {width} + {first}"
+            sizes = {"data": kernel.length * kernel.inner, "result": kernel.inner}
+            with text.scope(loop_over("chunk", total, parallel=threads > 1 and is_large and total > 1)):
+                call(text, functions[-1].name, [(one, f"{image} * {size} + {place}") for one, size in sizes.items()])
     return str(text), module_ir([function.function for function in functions])
-
-
-def _wide(index: str) -> str:
-    """Return an index as the 64 bits that a function takes; TVM narrows what was never cast to 32."""
-    return f'T.Cast("int64", T.Cast("int32", {index}))'
 
 
 class _Function:
@@ -98,24 +82,15 @@ class _Function:
         used = lanes if self.is_row else columns - (vectors - 1) * lanes
         self.used = [lanes] * (vectors - 1) + [used]
         chains = max(1, _CHAINS // vectors)
-        bits = _BITS * lanes
-        code.line(
-            f"define internal void @{name}(ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1) noinline nounwind "
-            f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" {{'
-        )
-        code.line("entry:")
-        code.align_frame(bits // 8)
-        data = code.emit("getelementptr float, ptr %p0, i64 %o0")
-        result = code.emit("getelementptr float, ptr %p1, i64 %o1")
+        start_function(code, name, 2)
+        data, result = starts_of(code, 2)
         sums = self.reduced(data, vectors, chains)
         for vector, value in enumerate(sums):
             if kernel.kind == "mean":
                 value = code.binary("mul", value, code.constant(1.0 / kernel.length))
             address = code.address(result, _FLOAT, vector * lanes)
             code.store_vector(value, address, _FLOAT, 1 if self.is_row else self.used[vector])
-        code.line("  ret void")
-        code.line("}")
-        self.function = "\n".join(code.lines), code.declared
+        self.function = finished(code)
 
     def reduced(self, data: str, vectors: int, chains: int) -> list[str]:
         """Return the results, one of all lanes where lanes are reduced, too."""
@@ -173,8 +148,7 @@ class _Function:
         """Return the last elements of a row, and in the other lanes what changes nothing."""
         code = self.code
         value = code.load_vector(code.address(place, _FLOAT, offset), _FLOAT, 1, count)
-        mask = "<" + ", ".join(f"i1 {int(lane < count)}" for lane in range(self.lanes)) + ">"
-        return code.emit(f"select <{self.lanes} x i1> {mask}, {code.vector} {value}, {code.vector} {self.neutral()}")
+        return only_lanes(code, value, count, self.neutral())
 
     def neutral(self) -> str:
         if self.kernel.kind in _INTRINSICS:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anatune.emit.elementary import FUNCTIONS, power
+from anatune.emit.kernels import Function, call, finished, loop_over, only_lanes, open_kernel, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.script import Script, buffer_type, open_function, whole_region
+from anatune.emit.script import Script
 from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["RowKernel", "mask_row", "row_function", "row_program"]
@@ -25,7 +26,6 @@ _CHAINS = 4
 """Vectors of a step: enough sums next to each other for the latency of an addition."""
 _PARALLEL_FROM = 1 << 13
 """Elements from which on rows are spread over threads: a parallel loop costs some microseconds."""
-_BITS = 32
 
 Values = dict[int, str]
 """By the place of a vector in a step."""
@@ -69,31 +69,18 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
 
     Its parameters: the data (rows, length), the mask (mask_rows, length) or factor and term (length,), the result.
     """
-    shape = (kernel.rows, kernel.length)
-    more = [(kernel.mask_rows, kernel.length)] if kernel.mask_rows else [(kernel.length,)] * kernel.operands
-    names = ["data", *(f"operand{number}" for number in range(len(more))), "result"]
-    row = f"r * {kernel.length}"
-    mask = (
-        f"{mask_row('r', kernel.rows, kernel.mask_rows, kernel.block)} * {kernel.length}" if kernel.mask_rows else "0"
-    )
-    offsets = [row, *(mask for _ in more), row]
+    whole, row = (kernel.rows, kernel.length), f"r * {kernel.length}"
+    operands: dict[str, tuple[int, ...]] = {f"operand{number}": (kernel.length,) for number in range(kernel.operands)}
+    offsets = dict.fromkeys(operands, "0") | {"data": row, "result": row}
+    if kernel.mask_rows:
+        operands = {"operand0": (kernel.mask_rows, kernel.length)}
+        offsets["operand0"] = f"{mask_row('r', kernel.rows, kernel.mask_rows, kernel.block)} * {kernel.length}"
+    shapes = {"data": whole, **operands, "result": whole}
     text = Script()
-    parameters = [(one, buffer_type(s, _FLOAT)) for one, s in zip(names, (shape, *more, shape), strict=True)]
-    open_function(text, name, parameters)
+    open_kernel(text, name, "rows", shapes)
     spread = threads > 1 and kernel.rows > 1 and kernel.rows * kernel.length >= _PARALLEL_FROM
-    # 64 bits, as the function takes them; TVM narrows what was never cast to 32
-    arguments = ", ".join(
-        f'{one}.data, T.Cast("int64", T.Cast("int32", {offset}))' for one, offset in zip(names, offsets, strict=True)
-    )
-    regions = [f"{one}[{whole_region(s)}]" for one, s in zip(names, (shape, *more, shape), strict=True)]
-    text.open('with T.sblock("rows"):')
-    text.line(f"T.reads({', '.join(regions[:-1])})")
-    text.line(f"T.writes({regions[-1]})")
-    with text.scope(
-        'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):',
-        f"for r in T.{'parallel' if spread else 'serial'}({kernel.rows}):",
-    ):
-        text.line(f'T.evaluate(T.call_extern("void", "{name}_row", {arguments}))')
+    with text.scope(loop_over("r", kernel.rows, parallel=spread)):
+        call(text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes])
     return str(text), module_ir([row_function(kernel, f"{name}_row", lanes)])
 
 
@@ -112,7 +99,7 @@ def mask_row(row: str, rows: int, mask_rows: int, block: int) -> str:
     return f"({again})" if own == mask_rows else f"(({row}) // {block} * {own} + {again})"
 
 
-def row_function(kernel: RowKernel, name: str, lanes: int) -> tuple[str, set[str]]:
+def row_function(kernel: RowKernel, name: str, lanes: int) -> Function:
     """Return (the function of one row in LLVM IR, the declarations it needs).
 
     Its parameters: a pointer and an offset in elements of the data, the mask or factor and term, the result; of
@@ -130,24 +117,15 @@ class _Row:
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind in ("softmax", "powers") else "add")
         self.labels = 0
         self.at = "entry"
-        arguments = ", ".join(f"ptr noalias %p{i}, i64 %o{i}" for i in range(tensors))
-        bits = _BITS * lanes
-        code.line(
-            f"define internal void @{name}({arguments}) noinline nounwind "
-            f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" {{'
-        )
-        code.line("entry:")
-        code.align_frame(bits // 8)
-        self.bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(tensors)]
+        start_function(code, name, tensors)
+        self.bases = starts_of(code, tensors)
         writers: dict[str, Callable[[], None]] = {
             "softmax": self.softmax,
             "powers": self.powers,
             "layer_norm": self.layer_norm,
         }
         writers.get(kernel.kind, self.mapped)()
-        code.line("  ret void")
-        code.line("}")
-        self.function = "\n".join(code.lines), code.declared
+        self.function = finished(code)
 
     def over(self, carried: Sequence[str], step: Callable[[str, int, int, list[Values]], list[Values]]) -> list[str]:
         """Go through the row and return what is carried, joined.
@@ -223,14 +201,6 @@ class _Row:
         pointer = code.emit(f"getelementptr float, ptr {self.bases[self.result]}, i64 {place}")
         code.store_vector(value, code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, used)
 
-    def only(self, value: str, used: int, other: str) -> str:
-        """Return a vector with `other` in the lanes that do not exist."""
-        if used == self.lanes:
-            return value
-        mask = "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(self.lanes)) + ">"
-        kind = self.code.vector
-        return self.code.emit(f"select <{self.lanes} x i1> {mask}, {kind} {value}, {kind} {other}")
-
     def each(self, vectors: int, used: int) -> list[tuple[int, int]]:
         """Return (vector, lanes of it that exist)."""
         return [(vector, self.lanes if vector < vectors - 1 else used) for vector in range(vectors)]
@@ -272,7 +242,7 @@ class _Row:
                     value = code.binary("mul", value, scale)
                 if is_stored:
                     self.store(value, place, vector, lanes)
-                found[vector] = self.joined(state[0][vector], self.only(value, lanes, lowest))
+                found[vector] = self.joined(state[0][vector], only_lanes(code, value, lanes, lowest))
             return [found]
 
         source = self.result if is_stored else 0
@@ -293,7 +263,7 @@ class _Row:
                 value = code.multiply_add(value, scale, shift) if is_scaled else code.binary("add", value, shift)
                 value = power(code, value)
                 self.store(value, place, vector, lanes)
-                found[vector] = code.binary("add", state[0][vector], self.only(value, lanes, code.constant(0.0)))
+                found[vector] = code.binary("add", state[0][vector], only_lanes(code, value, lanes, code.constant(0.0)))
             return [found]
 
         total = code.horizontal(self.over([code.constant(0.0)], powers)[0])
@@ -326,7 +296,7 @@ class _Row:
         def squares(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
             found = {}
             for vector, lanes in self.each(vectors, used):
-                off = self.only(code.binary("sub", self.load(0, place, vector, lanes), mean), lanes, zero)
+                off = only_lanes(code, code.binary("sub", self.load(0, place, vector, lanes), mean), lanes, zero)
                 found[vector] = code.multiply_add(off, off, state[0][vector])
             return [found]
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.kernels import call, finished, loop_over, open_kernel, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.emit.script import Script, affine
 from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["WindowKernel", "window_program"]
 
 _FLOAT, _BYTES = "float32", 4
-_BITS = 32
 _PARALLEL_FROM = 1 << 13
 """Multiply-adds from which on an image is spread over threads: a parallel loop costs some microseconds."""
 _CHUNKS = 4
@@ -174,11 +174,7 @@ class _Program:
         """Return the function and what it calls."""
         kernel, text = self.kernel, Script()
         shapes = kernel.shapes
-        open_function(text, self.name, [(name, buffer_type(shape, _FLOAT)) for name, shape in shapes.items()])
-        regions = [f"{name}[{whole_region(shape)}]" for name, shape in shapes.items()]
-        text.open('with T.sblock("windows"):')
-        text.line(f"T.reads({', '.join(regions[:-1])})")
-        text.line(f"T.writes({regions[-1]})")
+        open_kernel(text, self.name, "windows", shapes)
         work = math.prod(shapes["result"]) * math.prod(kernel.window)
         spread = self.threads > 1 and work >= _PARALLEL_FROM
         height = kernel.outputs[0]
@@ -190,8 +186,7 @@ class _Program:
             image, part, band = "0", "0", "0"
         else:
             band = f"chunk % {bands}"
-        text.open('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):')
-        text.open(f"for chunk in T.{'parallel' if spread and total > 1 else 'serial'}({total}):")
+        text.open(loop_over("chunk", total, parallel=spread and total > 1))
         for segment in self.segments:
             with text.scope(f"for y in T.serial({band} * {height} // {bands}, ({band} + 1) * {height} // {bands}):"):
                 self._row(text, segment, image, part)
@@ -244,14 +239,8 @@ class _Program:
         own = [(f"({image} % {kernel.blocks})", channels)] if kernel.blocks > 1 else []
         places["bias"] = affine([*own, *start], base)
         places["weight"] = affine([*((one, size * math.prod(kernel.window)) for one, size in own), *start], base)
-        arguments = [f"{one}.data, {_wide(places[one])}" for one in kernel.shapes]
-        arguments += [_wide(str(run.tiles)), _wide(str(1 if is_tail else self.vectors))]
-        text.line(f'T.evaluate(T.call_extern("void", "{name}", {", ".join(arguments)}))')
-
-
-def _wide(index: str) -> str:
-    """Return an index as the 64 bits that a function takes; TVM narrows what was never cast to 32."""
-    return f'T.Cast("int64", T.Cast("int32", {index}))'
+        offsets = [(tensor, places[tensor]) for tensor in kernel.shapes]
+        call(text, name, offsets, str(run.tiles), str(1 if is_tail else self.vectors))
 
 
 class _Function:
@@ -263,15 +252,8 @@ class _Function:
         self.kernel, self.rows, self.taps, self.used = kernel, rows, taps, used
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "max" else "add")
         names = list(kernel.shapes)
-        arguments = ", ".join(f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(names)))
-        bits = _BITS * lanes
-        code.line(
-            f"define internal void @{name}({arguments}, i64 %tiles, i64 %vectors) noinline nounwind "
-            f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" {{'
-        )
-        code.line("entry:")
-        code.align_frame(bits // 8)
-        bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(len(names))]
+        start_function(code, name, len(names), "tiles", "vectors")
+        bases = starts_of(code, len(names))
         channels = kernel.channels
         along = {"data": len(taps) * kernel.strides[1] * channels}  # elements from one tile to the next
         along.update(dict.fromkeys(("result", "add"), len(taps) * channels))
@@ -299,9 +281,7 @@ class _Function:
         code.line("  %is_end = icmp eq i64 %t1, %tiles")
         code.line("  br i1 %is_end, label %done, label %tile, !llvm.loop !1")
         code.line("done:")
-        code.line("  ret void")
-        code.line("}")
-        self.function = "\n".join(code.lines), code.declared
+        self.function = finished(code)
 
     def load(self, tensor: str, offset: int) -> str:
         """Return a vector of channels."""

@@ -1,0 +1,127 @@
+"""Kernels as TVMScript loops around functions in LLVM IR: what all of them write the same way.
+
+A function takes a pointer and an offset in elements of each tensor, then numbers, all of 64 bits. The loops around its
+calls carry its LLVM IR, which TVM compiles with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from anatune.emit.llvm import LlvmCode
+from anatune.emit.script import Script, buffer_type, open_function, whole_region
+
+__all__ = [
+    "CARRIER",
+    "Function",
+    "call",
+    "finished",
+    "loop_over",
+    "only_lanes",
+    "open_kernel",
+    "start_function",
+    "starts_of",
+    "vector_attributes",
+    "wide",
+]
+
+Function = tuple[str, set[str]]
+"""A function in LLVM IR, and the declarations it needs."""
+
+CARRIER = 'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'
+"""A loop of one iteration that tells TVM which LLVM IR belongs to the calls inside."""
+
+
+# ---- TVMScript ----
+
+
+def wide(index: str) -> str:
+    """Return an index as the 64 bits that a function takes; TVM narrows what was never cast to 32."""
+    return f'T.Cast("int64", T.Cast("int32", {index}))'
+
+
+def call(text: Script, function: str, places: Iterable[tuple[str, str]], *numbers: str) -> None:
+    """Append the call of a function with tensors and offsets in them, then plain numbers."""
+    words = [f"{tensor}.data, {wide(offset)}" for tensor, offset in places]
+    words += [wide(number) for number in numbers]
+    text.line(f'T.evaluate(T.call_extern("void", "{function}", {", ".join(words)}))')
+
+
+def loop_over(variable: str, count: int, *, parallel: bool) -> str:
+    """Return the head of a loop, spread over threads or not."""
+    return f"for {variable} in T.{'parallel' if parallel else 'serial'}({count}):"
+
+
+def open_kernel(
+    text: Script,
+    name: str,
+    block: str,
+    shapes: Mapping[str, Sequence[int]],
+    buffers: Mapping[str, int] | None = None,
+) -> None:
+    """Append the head of a kernel of float32 tensors, as far as the loop that carries its LLVM IR, and enter it.
+
+    Parameters
+    ----------
+    block : str
+        Name of the block that all of it is for TVM.
+    shapes : mapping of str to sequence of int
+        The tensors in order; the last one is written.
+    buffers : mapping of str to int, optional
+        Memory of the kernel's own, and its elements.
+    """
+    buffers = buffers or {}
+    open_function(text, name, [(tensor, buffer_type(shape, "float32")) for tensor, shape in shapes.items()])
+    for buffer, size in buffers.items():
+        text.line(f'{buffer} = T.sblock_alloc_buffer(({size},), "float32")')
+    *read, written = (f"{tensor}[{whole_region(shape)}]" for tensor, shape in shapes.items())
+    text.open(f'with T.sblock("{block}"):')
+    text.line(f"T.reads({', '.join(read)})")
+    text.line(f"T.writes({', '.join([written, *(f'{buffer}[0:{size}]' for buffer, size in buffers.items())])})")
+    text.open(CARRIER)
+
+
+# ---- LLVM IR ----
+
+
+def vector_attributes(lanes: int) -> str:
+    """Return the attributes of a function that works on vectors of so many float32 elements."""
+    bits = 32 * lanes
+    return f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+
+
+def start_function(code: LlvmCode, name: str, tensors: int, *numbers: str, spills: bool = True) -> None:
+    """Append the head of a function of so many tensors (%p0, %o0, %p1, ...) and of `numbers`, called so.
+
+    Parameters
+    ----------
+    spills : bool
+        Whether there may be more vectors than registers: the stack is aligned for them.
+    """
+    arguments = [f"ptr noalias %p{place}, i64 %o{place}" for place in range(tensors)]
+    arguments += [f"i64 %{number}" for number in numbers]
+    attributes = vector_attributes(code.lanes)
+    code.line(f"define internal void @{name}({', '.join(arguments)}) noinline nounwind {attributes} {{")
+    code.line("entry:")
+    if spills:
+        code.align_frame(4 * code.lanes)
+
+
+def starts_of(code: LlvmCode, tensors: int) -> list[str]:
+    """Return the addresses of the elements that the function's arguments name, one of each tensor."""
+    return [code.emit(f"getelementptr float, ptr %p{place}, i64 %o{place}") for place in range(tensors)]
+
+
+def finished(code: LlvmCode) -> Function:
+    """Close a function and return it."""
+    code.line("  ret void")
+    code.line("}")
+    return "\n".join(code.lines), code.declared
+
+
+def only_lanes(code: LlvmCode, value: str, used: int, other: str) -> str:
+    """Return a vector with `other` in the lanes behind the first `used`."""
+    if used == code.lanes:
+        return value
+    mask = "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(code.lanes)) + ">"
+    return code.emit(f"select <{code.lanes} x i1> {mask}, {code.vector} {value}, {code.vector} {other}")
