@@ -68,7 +68,8 @@ def read_probe(hardware: Any, threads: int, num_bytes: int) -> tuple[Callable[[]
     """Return a call that reads memory with vector loads, and how many bytes it reads."""
     import numpy as np
 
-    from anatune.codegen.cpu.probes import build_probes, walk_probe
+    from anatune.codegen.cpu.machine_probes import walk_probe
+    from anatune.codegen.cpu.probes import build_probes
     from anatune.measure.cpu.blocks import Block
 
     each = num_bytes // threads // 65536 * 65536

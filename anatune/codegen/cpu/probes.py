@@ -10,8 +10,8 @@
     and 2 with 16. In busy minutes it loses a third while "fma" still reads 95 % of the peak: what shares the caches
     and the memory shows here only. It is the reference kernel of the timing protocol.
 
-A sample counts as quiet if both are near their best before and after it. The other functions describe more such
-functions for ``anatune hw calibrate``, which builds many of them with `build_probes`.
+A sample counts as quiet if both are near their best before and after it. The other functions, and `machine_probes`,
+describe more probes for ``anatune hw calibrate``, which builds many of them with `build_probes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact
@@ -30,29 +30,27 @@ from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 from anatune.emit.buffer import Buffer
+from anatune.emit.kernels import vector_attributes
+from anatune.emit.script import Script, buffer_type, open_function
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.register_tile import Microkernel, Operand, Result
 
 __all__ = [
     "Probe",
     "ProbeModule",
+    "RegisterTile",
     "broadcast_probe",
     "build_parallel_reference",
     "build_probes",
     "build_reference",
-    "chase_probe",
-    "clock_probe",
     "compile_probe",
     "fma_probe",
-    "start_probe",
+    "probe_script",
     "tile_probe",
-    "walk_probe",
 ]
 
 CALL_S = 0.15e-3
 """Time that a call of the two standard probes takes at the peak: cheap, and long beside the timer's 0.1 us."""
-
-_NO_UNROLL = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
 
 DEPTH = 256
 """Steps of a tile's reduction."""
@@ -104,7 +102,8 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path,
         probe = fma_probe(hardware, "main", threads=threads)
     else:
         rows, vectors = (14, 2) if hardware.compute.num_vector_registers >= 32 else (6, 2)
-        probe = tile_probe(hardware, "main", rows, vectors, panels=_panels(hardware, vectors), threads=threads)
+        tile = RegisterTile(rows, vectors)
+        probe = tile_probe(hardware, "main", tile, panels=_panels(hardware, vectors), threads=threads)
     compiled = _compile([probe], hardware, threads=threads)
     path = Path(folder) / f"probe_{kind}.so"
     link_library(compiled, path)
@@ -210,7 +209,7 @@ def fma_probe(
         num_steps=steps,
         is_partial=True,
         dot=instruction,
-        attributes=_attributes(lanes),
+        attributes=vector_attributes(lanes),
     )
     flop = 2 * lanes * group * chains * steps * trips
     sizes = (1, lanes, chains * lanes * threads)
@@ -240,7 +239,7 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
         result=Result("float32", 1, _every(rows, lanes)),
         trips=(_BROADCAST_TRIPS,),
         num_steps=steps,
-        attributes=_attributes(lanes),
+        attributes=vector_attributes(lanes),
     )
     repeats = max(1, round(trips / _BROADCAST_TRIPS))
     sizes = (rows * steps * _BROADCAST_TRIPS, lanes, rows * lanes)
@@ -250,13 +249,19 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
 _BROADCAST_TRIPS = 40
 
 
+class RegisterTile(NamedTuple):
+    """Rows and vectors of results that a microkernel keeps in registers, and steps of its straight-line body."""
+
+    rows: int
+    vectors: int
+    unroll: int = 1
+
+
 def tile_probe(
     hardware: CpuSpec,
     name: str,
-    rows: int,
-    vectors: int,
+    tile: RegisterTile,
     *,
-    unroll: int = 1,
     depth: int = DEPTH,
     panels: int = 1,
     seconds: float = CALL_S,
@@ -267,6 +272,7 @@ def tile_probe(
     Work in FLOP. One panel stays in the L1 cache; several in L2 where they exceed L1. Every thread does all of it.
     """
     lanes = hardware.fp32_lanes
+    rows, vectors, unroll = tile
     width = vectors * lanes
     kernel = Microkernel(
         name=f"tile_{name}",
@@ -281,7 +287,7 @@ def tile_probe(
         result=Result("float32", 1, _every(rows, width)),
         trips=(depth // unroll,),
         num_steps=unroll,
-        attributes=_attributes(lanes),
+        attributes=vector_attributes(lanes),
     )
     flop = 2 * rows * width * depth // unroll * unroll * panels
     repeats = max(1, round(seconds * _core_peak(hardware) / flop))
@@ -306,10 +312,6 @@ def _every(count: int, stride: int) -> tuple[int, ...]:
     return tuple(number * stride for number in range(count))
 
 
-def _attributes(lanes: int) -> str:
-    return f'"prefer-vector-width"="{32 * lanes}" "min-legal-vector-width"="{32 * lanes}"'
-
-
 def _probe(
     name: str,
     kernel: Microkernel,
@@ -330,178 +332,21 @@ def _probe(
         arguments.append(f'{tensor}.data, T.Cast("int64", {" + ".join(terms) or "0"})')
     call = f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}, {flags}))'
     extents = [extent for extent, _ in loops]
-    return Probe(name, _script(name, sizes, extents, call, threads), llvm, sizes, work, math.prod(extents))
+    return Probe(name, probe_script(name, sizes, extents, call, threads), llvm, sizes, work, math.prod(extents))
 
 
-def _script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call: str, threads: int = 1) -> str:
+def probe_script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call: str, threads: int = 1) -> str:
     """Return the TVMScript of a function that makes `call` in loops i0, i1, ... on each thread ("chunk")."""
-    buffers = ", ".join(f'{tensor}: T.Buffer(({size},), "float32")' for tensor, size in zip("ABC", sizes, strict=True))
-    lines = [
-        "@T.prim_func(s_tir=True)",
-        f"def {name}({buffers}):",
-        f'    T.func_attr({{"global_symbol": "{name}", "tirx.noalias": True}})',
-        '    with T.sblock("nest"):',
-        f"        T.reads(A[0:{sizes[0]}], B[0:{sizes[1]}])",
-        f"        T.writes(C[0:{sizes[2]}])",
-        f"        for chunk in T.{'parallel' if threads > 1 else 'serial'}({threads}, "
-        'annotations={"pragma_import_llvm": LL}):',
-    ]
+    text = Script()
+    open_function(
+        text, name, [(tensor, buffer_type((size,), "float32")) for tensor, size in zip("ABC", sizes, strict=True)]
+    )
+    text.open('with T.sblock("nest"):')
+    text.line(f"T.reads(A[0:{sizes[0]}], B[0:{sizes[1]}])")
+    text.line(f"T.writes(C[0:{sizes[2]}])")
+    kind = "parallel" if threads > 1 else "serial"
+    text.open(f'for chunk in T.{kind}({threads}, annotations={{"pragma_import_llvm": LL}}):')
     for level, extent in enumerate(extents):
-        lines.append("    " * (3 + level) + f"for i{level} in range({extent}):")
-    lines.append("    " * (3 + len(extents)) + call)
-    return "\n".join(lines) + "\n"
-
-
-# ---- clock, memory, threads ------------------------------------------------------------------------------------
-
-_CLOCK_LINKS = 32
-"""Additions, and exclusive ors, of one iteration of `clock_probe`."""
-_WALK_VECTORS = 16
-_CHASE_LINKS = 8
-
-
-def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
-    """Dependent integer additions and exclusive ors of what LLVM cannot know: one a cycle on every CPU; work in steps.
-
-    It gives the core's clock without knowing its vector units.
-    """
-    trips = max(1, round(seconds * hardware.compute.clock_hz / (2 * _CLOCK_LINKS)))
-    body = []
-    value = "%x"
-    for link in range(_CLOCK_LINKS):
-        body += [f"  %s{link} = add i64 {value}, %a", f"  %t{link} = xor i64 %s{link}, %b"]
-        value = f"%t{link}"
-    llvm = "\n".join(
-        [
-            f"define internal void @clock_{name}(ptr %p, ptr %q, ptr %r) noinline nounwind {{",
-            "entry:",
-            "  %a = load volatile i64, ptr %p, align 4",
-            "  %b = load volatile i64, ptr %q, align 4",
-            "  br label %loop",
-            "loop:",
-            "  %i = phi i64 [0, %entry], [%next, %loop]",
-            f"  %x = phi i64 [%b, %entry], [{value}, %loop]",
-            *body,
-            "  %next = add nuw nsw i64 %i, 1",
-            f"  %last = icmp eq i64 %next, {trips}",
-            "  br i1 %last, label %done, label %loop, !llvm.loop !0",
-            "done:",
-            f"  store volatile i64 {value}, ptr %r, align 4",
-            "  ret void",
-            "}",
-            _NO_UNROLL,
-        ]
-    )
-    call = f'T.evaluate(T.call_extern("void", "clock_{name}", A.data, B.data, C.data))'
-    sizes = (2, 2, 2)
-    return Probe(name, _script(name, sizes, [], call), llvm, sizes, 2 * _CLOCK_LINKS * trips)
-
-
-def walk_probe(
-    hardware: CpuSpec,
-    name: str,
-    kind: Literal["load", "store"],
-    num_bytes: int,
-    *,
-    passes: int = 1,
-    threads: int = 1,
-) -> Probe:
-    """Load `num_bytes` of A, or store as many to C, in order and in whole vectors; work in bytes.
-
-    Every thread has as many bytes of its own.
-    """
-    lanes = hardware.fp32_lanes
-    step_bytes = _WALK_VECTORS * lanes * 4
-    trips = max(1, num_bytes // step_bytes)
-    vector = f"<{lanes} x float>"
-    body = []
-    for link in range(_WALK_VECTORS):
-        body.append(f"  %p{link} = getelementptr {vector}, ptr %at, i64 {link}")
-        if kind == "load":
-            body.append(f"  %v{link} = load volatile {vector}, ptr %p{link}, align {4 * lanes}")
-        else:
-            body.append(f"  store volatile {vector} zeroinitializer, ptr %p{link}, align {4 * lanes}")
-    llvm = "\n".join(
-        [
-            f"define internal void @walk_{name}(ptr %base, i64 %from) noinline nounwind {_attributes(lanes)} {{",
-            "entry:",
-            "  %a = getelementptr float, ptr %base, i64 %from",
-            "  br label %again",
-            "again:",
-            "  %n = phi i64 [0, %entry], [%m, %over]",
-            "  br label %loop",
-            "loop:",
-            "  %i = phi i64 [0, %again], [%next, %loop]",
-            "  %at = phi ptr [%a, %again], [%then, %loop]",
-            *body,
-            f"  %then = getelementptr i8, ptr %at, i64 {step_bytes}",
-            "  %next = add nuw nsw i64 %i, 1",
-            f"  %last = icmp eq i64 %next, {trips}",
-            "  br i1 %last, label %over, label %loop, !llvm.loop !0",
-            "over:",
-            "  %m = add nuw nsw i64 %n, 1",
-            f"  %end = icmp eq i64 %m, {passes}",
-            "  br i1 %end, label %done, label %again, !llvm.loop !0",
-            "done:",
-            "  ret void",
-            "}",
-            _NO_UNROLL,
-        ]
-    )
-    elements = trips * step_bytes // 4
-    tensor, sizes = ("A", (elements * threads, 1, 1)) if kind == "load" else ("C", (1, 1, elements * threads))
-    start = f'T.Cast("int64", chunk * {elements})'
-    call = f'T.evaluate(T.call_extern("void", "walk_{name}", {tensor}.data, {start}))'
-    work = trips * step_bytes * passes * threads
-    return Probe(name, _script(name, sizes, [], call, threads), llvm, sizes, work)
-
-
-def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
-    """Follow pointers through A for `steps` dependent loads, from where the call before ended; work in steps.
-
-    A holds byte offsets as 64-bit integers, C the one to start from.
-    """
-    links = []
-    for link in range(_CHASE_LINKS):
-        links.append(f"  %p{link} = getelementptr i8, ptr %a, i64 %o{link}")
-        links.append(f"  %o{link + 1} = load volatile i64, ptr %p{link}, align 8")
-    trips = max(1, steps // _CHASE_LINKS)
-    llvm = "\n".join(
-        [
-            f"define internal void @chase_{name}(ptr %a, ptr %c) noinline nounwind {{",
-            "entry:",
-            "  %from = load volatile i64, ptr %c, align 8",
-            "  br label %loop",
-            "loop:",
-            "  %i = phi i64 [0, %entry], [%next, %loop]",
-            f"  %o0 = phi i64 [%from, %entry], [%o{_CHASE_LINKS}, %loop]",
-            *links,
-            "  %next = add nuw nsw i64 %i, 1",
-            f"  %last = icmp eq i64 %next, {trips}",
-            "  br i1 %last, label %done, label %loop, !llvm.loop !0",
-            "done:",
-            f"  store volatile i64 %o{_CHASE_LINKS}, ptr %c, align 8",
-            "  ret void",
-            "}",
-            _NO_UNROLL,
-        ]
-    )
-    call = f'T.evaluate(T.call_extern("void", "chase_{name}", A.data, C.data))'
-    sizes = (num_bytes // 4, 1, 2)
-    return Probe(name, _script(name, sizes, [], call), llvm, sizes, _CHASE_LINKS * trips)
-
-
-def start_probe(name: str, threads: int) -> Probe:
-    """Start a loop of `threads` parallel iterations that do nothing but store one element each; work in starts."""
-    elements = 16 * threads
-    lines = [
-        "@T.prim_func(s_tir=True)",
-        f'def {name}(A: T.Buffer((1,), "float32"), B: T.Buffer((1,), "float32"), '
-        f'C: T.Buffer(({elements},), "float32")):',
-        f'    T.func_attr({{"global_symbol": "{name}", "tirx.noalias": True}})',
-        f"    for i in T.parallel({threads}):",
-        f'        with T.sblock("{name}_fill"):',
-        f"            T.writes(C[0:{elements}])",
-        "            C[i * 16] = T.float32(1)",
-    ]
-    return Probe(name, "\n".join(lines) + "\n", "", (1, 1, elements), 1)
+        text.open(f"for i{level} in range({extent}):")
+    text.line(call)
+    return str(text)

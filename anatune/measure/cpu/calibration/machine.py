@@ -14,18 +14,15 @@ from numpy.typing import NDArray
 
 from anatune.codegen.compat import TvmObject, set_pool_threads
 from anatune.codegen.cpu.artifact import CpuArtifact
+from anatune.codegen.cpu.machine_probes import chase_probe, clock_probe, start_probe, walk_probe
 from anatune.codegen.cpu.probes import (
     Probe,
     ProbeModule,
     broadcast_probe,
     build_probes,
-    chase_probe,
-    clock_probe,
     compile_probe,
     fma_probe,
-    start_probe,
     tile_probe,
-    walk_probe,
 )
 from anatune.core.hardware.cpu_groups import CacheLevel
 from anatune.core.hardware.dot import dot_instructions
@@ -146,11 +143,8 @@ class Machine:
         probes = [clock_probe(spec, "clock", seconds=_SAMPLE_S), fma_probe(spec, "fma_latency", chains=1)]
         if lanes >= 16:
             probes.append(fma_probe(spec, "fma_half", lanes=lanes // 2))
-        rows, vectors = CALL_TILE
-        probes += [
-            tile_probe(spec, f"call_{depth}", rows, vectors, depth=depth, panels=1, seconds=_SAMPLE_S)
-            for depth in CALL_DEPTHS
-        ]
+        tile = RegisterTile(*CALL_TILE)
+        probes += [tile_probe(spec, f"call_{depth}", tile, depth=depth, seconds=_SAMPLE_S) for depth in CALL_DEPTHS]
         for level, (_, size, cache) in self._places.items():
             rate = spec.dram.core_bandwidth_bytes_per_s
             latency_s = spec.dram.latency_s
@@ -202,9 +196,7 @@ class Machine:
                 tile: tile_probe(
                     self.hardware,
                     f"tile_{tile.rows}_{tile.vectors}_{tile.unroll}",
-                    tile.rows,
-                    tile.vectors,
-                    unroll=tile.unroll,
+                    tile,
                     depth=tile_depth(tile, self.hardware),
                     seconds=0.5 * _SAMPLE_S,
                 )

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.codegen.cpu.probes import build_probes, clock_probe, fma_probe
+from anatune.codegen.cpu.machine_probes import clock_probe
+from anatune.codegen.cpu.probes import build_probes, fma_probe
 from anatune.core.hardware.cpu_groups import CpuCompute
 from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.machine import one_core, own_call

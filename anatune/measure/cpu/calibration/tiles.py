@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from anatune.codegen.cpu.probes import RegisterTile
 from anatune.core.hardware.spec import CpuSpec
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.times.microkernel import call_one, step_one
@@ -33,14 +34,6 @@ MOST_STEPS = 256
 MOST_VECTORS = 6
 REGISTERS_TRIED = 1.3
 """Tiles that need up to this many times the registers are tried, to see the cliff behind the last that fits."""
-
-
-class RegisterTile(NamedTuple):
-    """A register tile."""
-
-    rows: int
-    vectors: int
-    unroll: int
 
 
 class MeasuredTile(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anatune.codegen.compat import PARTS_OF_ISA, compile_module, parse_program, target_of
-from anatune.codegen.cpu import probes
+from anatune.codegen.cpu import machine_probes, probes
 from anatune.core.hardware.files import hardware
 from anatune.measure.cpu.detect import detect_cpu
 
@@ -71,7 +71,7 @@ def test_fma_probe_does_its_work_in_registers(host):
 
 
 def test_unrolled_tiles_multiply(host):
-    probe = probes.tile_probe(host, "t3x2", 3, 2, unroll=4, depth=32, panels=2, seconds=1e-6)
+    probe = probes.tile_probe(host, "t3x2", probes.RegisterTile(3, 2, 4), depth=32, panels=2, seconds=1e-6)
     module = probes.build_probes([probe], host)
     blocks = arrays(probe)
     call(module.functions["t3x2"], blocks)
@@ -83,10 +83,10 @@ def test_unrolled_tiles_multiply(host):
 
 def test_walks_touch_what_they_say(host):
     size = 16 * host.compute.simd_bits // 8 * 4
-    store = probes.walk_probe(host, "put", "store", size)
-    load = probes.walk_probe(host, "get", "load", size, passes=3)
-    chase = probes.chase_probe("follow", 4096, 40)
-    clock = probes.clock_probe(host, "ticks", seconds=1e-6)
+    store = machine_probes.walk_probe(host, "put", "store", size)
+    load = machine_probes.walk_probe(host, "get", "load", size, passes=3)
+    chase = machine_probes.chase_probe("follow", 4096, 40)
+    clock = machine_probes.clock_probe(host, "ticks", seconds=1e-6)
     module = probes.build_probes([store, load, chase, clock], host)
     blocks = arrays(store)
     call(module.functions["put"], blocks)
@@ -107,8 +107,8 @@ def test_walks_touch_what_they_say(host):
 
 
 def test_parallel_probes_give_every_thread_its_part(host):
-    begin = probes.start_probe("begin", 2)
-    store = probes.walk_probe(host, "put", "store", 1 << 14, threads=2)
+    begin = machine_probes.start_probe("begin", 2)
+    store = machine_probes.walk_probe(host, "put", "store", 1 << 14, threads=2)
     peak = probes.fma_probe(host, "peak", seconds=1e-6, threads=2)
     module = probes.build_probes([begin, store, peak], host, threads=2)
     blocks = arrays(begin)
@@ -129,7 +129,7 @@ def test_parallel_probes_give_every_thread_its_part(host):
 def test_probes_of_other_machines_are_described(name):
     spec = hardware(name)
     assert spec.compute.isa in PARTS_OF_ISA
-    probe = probes.tile_probe(spec, "t", 4, 2)
+    probe = probes.tile_probe(spec, "t", probes.RegisterTile(4, 2))
     assert probe.work % (2 * 4 * 2 * spec.fp32_lanes) == 0
     assert probes.fma_probe(spec, "f").sizes[1] == spec.fp32_lanes
 
