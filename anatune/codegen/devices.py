@@ -23,9 +23,9 @@ def lower(schedule: Schedule, threads: int) -> Lowered:
         from anatune.codegen.cuda.lower import lower_gpu
 
         return lower_gpu(schedule, threads)
-    from anatune.codegen.cpu.lower import lower_whole
+    from anatune.codegen.cpu.lower import lower as lower_cpu
 
-    return lower_whole(schedule, threads)
+    return lower_cpu(schedule, threads=threads, prepacked=False)
 
 
 def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:

@@ -11,7 +11,6 @@ import msgspec
 from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.core.accuracy import error_of
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, SpaceError
@@ -121,7 +120,7 @@ def lower_range(dispatch: Dispatch, *, threads: int = 1) -> LoweredRange:
         TVM is not installed.
     """
     hardware = dispatch.schedules[0].hardware
-    if not isinstance(hardware, CpuSpec):
+    if hardware.kind != "cpu":
         raise BuildError(f"schedules are for {hardware.name}, expected a CPU")
     tvm = import_tvm()
     functions = {}

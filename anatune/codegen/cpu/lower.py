@@ -17,14 +17,13 @@ from anatune.codegen.compat import (
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.codegen.lowered import Lowered
 from anatune.core.accuracy import error_of
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.templates import template_named
 from anatune.templates.cpu.program.program import CpuProgram
 
-__all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "lower_whole"]
+__all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower"]
 
 _STACK = re.compile(r"-?\d*\((%rsp|%rbp)(?:,[^)]*)?\)|\[(sp|x29)(?:, [^]]*)?\]")
 _FRAME = re.compile(r"\tmovq?\s+%rsp, %rbp$|\t(?:mov|add)\s+x29, sp\b")
@@ -63,7 +62,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
         TVM is not installed.
     """
     schedule.check()
-    if not isinstance(schedule.hardware, CpuSpec):
+    if schedule.hardware.kind != "cpu":
         raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.cuda.lower is for GPUs")
     write: Callable[..., CpuProgram] = template_named(schedule.template).program
     program = write(schedule, threads=threads, prepacked=prepacked)
@@ -73,11 +72,6 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
         functions[f"pack_{tensor}"] = parse_program(text, program.packing_llvm)
     module = tvm.IRModule(functions)
     return LoweredCpu(schedule, module, target_of(schedule.hardware, threads=threads), program)
-
-
-def lower_whole(schedule: Schedule, threads: int) -> LoweredCpu:
-    """Turn a schedule into a TVM module that takes all tensors in the workload's own layouts; errors as `lower`."""
-    return lower(schedule, threads=threads, prepacked=False)
 
 
 def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> CpuArtifact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, C_TYPES, CFunction, prototype
 from anatune.emit.buffer import Buffer
@@ -110,42 +110,31 @@ def _call(function: CFunction, symbol: str, *, clear: bool = False) -> list[str]
     ]
 
 
-def c_entries(name: str, functions: Sequence[CFunction], check: str, threads: int, *, openmp: bool) -> str:
-    """Return the C file.
+def c_entries(functions: Sequence[CFunction]) -> list[str]:
+    """Return the lines of C functions: the kernel; where operands are packed also what packs each, and the rest."""
+    own, *others = functions
+    if not others:
+        return _call(own, "__tvm_ffi_main")
+    *packers, packed = others
+    lines: list[str] = []
+    for function in packers:
+        lines += _call(function, f"__tvm_ffi_pack_{function.arguments[0].tensor}", clear=True)
+    return [*lines, *_call(packed, "__tvm_ffi_main"), *with_packing(own, packers, packed)]
+
+
+def runtime(
+    name: str, check: str, threads: int, functions: Sequence[CFunction], symbols: Iterable[str], *, openmp: bool
+) -> list[str]:
+    """Return the lines in front of the entries: TVM's runtime, and the declarations of what they call.
 
     Parameters
     ----------
-    functions : sequence of CFunction
-        The kernel; where operands are packed ahead also what packs each, and the kernel with packed ones last.
     check : str
         C code of ``cpu_is_right``, see `codegen.cpu.export.features.check_source`.
     threads : int
         Of parallel loops, with `openmp`.
-    """
-    packing = [function.name.removeprefix(f"{name}_") for function in functions[1:-1]]
-    most = max(len(function.arguments) for function in functions)
-    lines = runtime(name, check, threads, most, ("main", *packing), openmp=openmp)
-    own, *others = functions
-    if not others:
-        return "\n".join([*lines, *_call(own, "__tvm_ffi_main")])
-    *packers, packed = others
-    for function in packers:
-        lines += _call(function, f"__tvm_ffi_{function.name.removeprefix(f'{name}_')}", clear=True)
-    lines += _call(packed, "__tvm_ffi_main")
-    return "\n".join([*lines, *with_packing(own, packers, packed)])
-
-
-def runtime(
-    name: str, check: str, threads: int, most_arguments: int, symbols: Sequence[str], *, openmp: bool
-) -> list[str]:
-    """Return the lines in front of the entries: TVM's runtime, and the declarations of `symbols`.
-
-    Parameters
-    ----------
-    check, threads
-        As in `c_entries`.
-    most_arguments : int
-        Of one function.
+    symbols : iterable of str
+        TVM's functions.
     """
     return [
         f'#include "{name}.h"',
@@ -155,7 +144,7 @@ def runtime(
             "check": check,
             "alignment": ALIGNMENT_BYTES,
             "launch": _PARALLEL % {"threads": threads} if openmp else _SERIAL,
-            "most": most_arguments,
+            "most": max(len(function.arguments) for function in functions),
         },
         f"int {name}_supported(void) {{ return cpu_is_right(); }}",
         *(f"extern int __tvm_ffi_{symbol}(void *, const Any *, int32_t, Any *);" for symbol in symbols),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import Arithmetic, comment_lines
+from anatune.codegen.arithmetic import arithmetic_of, comment_lines
+from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 
-__all__ = ["ALIGNMENT_BYTES", "C_TYPES", "CFunction", "CNeeds", "c_header", "prototype", "shape_of"]
+__all__ = ["ALIGNMENT_BYTES", "C_TYPES", "CFunction", "CNeeds", "c_functions", "c_header", "prototype", "shape_of"]
 
 ALIGNMENT_BYTES = 64
 C_TYPES = {
@@ -38,6 +39,40 @@ class CFunction(NamedTuple):
     def is_ranged(self) -> bool:
         """Whether the first argument is the length of dimensions that vary."""
         return any(buffer.varying for buffer in self.arguments)
+
+
+def c_functions(
+    name: str, own: tuple[Buffer, ...], packed_sizes: Mapping[str, int], workspace_bytes: int, once: str
+) -> tuple[CFunction, ...]:
+    """Return the functions of a library: the kernel; where constants are packed what packs each, and the rest of it.
+
+    Parameters
+    ----------
+    own : tuple of Buffer
+        The tensors in the workload's own layouts.
+    packed_sizes : mapping of str to int
+        Elements of the packed form of those that are constants.
+    workspace_bytes : int
+        Of the kernel without the packing.
+    once : str
+        How often a constant is packed, in words.
+    """
+    packed = {
+        buffer.tensor: Buffer(f"{buffer.tensor}_packed", buffer.dtype, (packed_sizes[buffer.tensor],))
+        for buffer in own
+        if buffer.tensor in packed_sizes
+    }
+    copies = sum(buffer.num_bytes for buffer in packed.values())
+    whole = CFunction(name, "all tensors in the workload's own layouts", own, workspace_bytes + copies)
+    if not packed:
+        return (whole,)
+    packers = [
+        CFunction(f"{name}_pack_{buffer.tensor}", f"packs {buffer.tensor}, {once}", (buffer, packed[buffer.tensor]))
+        for buffer in own
+        if buffer.tensor in packed
+    ]
+    arguments = tuple(packed.get(buffer.tensor, buffer) for buffer in own)
+    return (whole, *packers, CFunction(f"{name}_packed", "the same with packed constants", arguments, workspace_bytes))
 
 
 def shape_of(buffer: Buffer) -> tuple[int | str, ...]:
@@ -106,11 +141,10 @@ int {name}_supported(void);
 
 
 def c_header(
-    title: str,
-    device: str,
     name: str,
+    title: str,
+    schedule: Schedule,
     functions: Sequence[CFunction],
-    arithmetic: Arithmetic,
     needs: CNeeds,
     link: Sequence[str],
     more_codes: str = "",
@@ -119,6 +153,8 @@ def c_header(
 
     Parameters
     ----------
+    schedule : Schedule
+        Says which processor it is for, and the arithmetic.
     link : sequence of str
         Words for the linker.
     more_codes : str
@@ -138,8 +174,8 @@ def c_header(
         declared.append(f"/* {purpose}:\n{chr(10).join(rows)} */\n{prototype(function)};\n")
     return _HEADER.format(
         title=title,
-        device=device,
-        arithmetic=comment_lines(arithmetic.sentences(), "* ", " * "),
+        device=f"{schedule.hardware.name} ({schedule.hardware.arch})",
+        arithmetic=comment_lines(arithmetic_of(schedule).sentences(), "* ", " * "),
         alignment=ALIGNMENT_BYTES,
         needs=comment_lines(said, "* ", " * "),
         link=" ".join(link),

@@ -7,21 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import arithmetic_of
-from anatune.codegen.compat import compile_module
 from anatune.codegen.cpu.dispatch import Dispatch, LoweredRange, lower_range
-from anatune.codegen.cpu.export.entries import describe_tensor, runtime, with_packing
-from anatune.codegen.cpu.export.features import check_source
-from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, CFunction, c_header, prototype, shape_of
-from anatune.codegen.cpu.export.write import (
-    CLibrary,
-    device_of,
-    family_of,
-    find_tools,
-    names_of,
-    needs_of,
-    write_files,
-)
+from anatune.codegen.cpu.export.entries import describe_tensor, with_packing
+from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, CFunction, c_functions, prototype, shape_of
+from anatune.codegen.cpu.export.write import CLibrary, CProgram, find_tools, write_program
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.core.workload.ranges import ranged
 from anatune.emit.buffer import Buffer
@@ -50,31 +39,27 @@ def write_c_range(dispatch: Dispatch, name: str, folder: Path, *, threads: int, 
         As `lower_range`; they cannot be compiled or linked.
     """
     last = dispatch.schedules[dispatch.programs[-1]]
-    tools = find_tools(form, last, family_of(last))
+    tools = find_tools(form, last)
     lowered = lower_range(dispatch, threads=threads)
-    parallel = threads > 1 and any(bool(schedule.options.get("parallel", False)) for schedule in dispatch.schedules)
-    needs = needs_of(last, lowered.target, tools, threads if parallel else 1)
-    library, link = names_of(name, form, needs)
-    functions = _functions(dispatch, lowered, name)
-    words = ranged(last.workload, dispatch.axis, range(dispatch.first, dispatch.lasts[-1] + 1)).describe()
-    served = f"; {_OUTSIDE}: extent is not {dispatch.first} to {dispatch.lasts[-1]}"
-    header = c_header(words, device_of(last), name, functions, arithmetic_of(last), needs, link, served)
-    check = check_source(needs.features, family_of(last))
-    source = _entries(
-        dispatch,
-        lowered,
-        name,
+    own = tuple(Buffer.of(access, dispatch.axis) for access in last.workload.tensors)
+    forms = {buffer.tensor: _forms(lowered, buffer) for buffer in own if buffer.tensor in lowered.forms}
+    sizes = {tensor: known[-1].offset + math.prod(known[-1].shape) for tensor, known in forms.items()}
+    functions = c_functions(name, own, sizes, lowered.workspace_bytes, "once for all extents")
+    whole = range(dispatch.first, dispatch.lasts[-1] + 1)
+    mains = (f"main_{number}" for number in range(len(dispatch.schedules)))
+    packing = (f"pack_{tensor}_{number}" for tensor, known in lowered.forms.items() for number in range(len(known)))
+    program = CProgram(
+        last,
+        ranged(last.workload, dispatch.axis, whole).describe(),
+        lowered.module,
+        lowered.target,
         functions,
-        runtime(name, check, threads, len(functions[0].arguments), _symbols(dispatch, lowered), openmp=parallel),
+        (*mains, *packing),
+        _entries(dispatch, lowered, functions),
+        threads > 1 and any(bool(schedule.options.get("parallel", False)) for schedule in dispatch.schedules),
+        f"; {_OUTSIDE}: extent is not {dispatch.first} to {dispatch.lasts[-1]}",
     )
-    executable = compile_module(lowered.module, lowered.target)
-    write_files(executable, source, header, name, folder, tools, library, needs)
-    return CLibrary(library, f"{name}.h", functions, needs, link)
-
-
-def _symbols(dispatch: Dispatch, lowered: LoweredRange) -> list[str]:
-    mains = [f"main_{number}" for number in range(len(dispatch.schedules))]
-    return [*mains, *(f"pack_{tensor}_{form}" for tensor, sizes in lowered.forms.items() for form in range(len(sizes)))]
+    return write_program(program, name, folder, tools, form, threads)
 
 
 class _Form(NamedTuple):
@@ -88,53 +73,23 @@ class _Form(NamedTuple):
 def _forms(lowered: LoweredRange, source: Buffer) -> list[_Form]:
     """Return the forms of a constant, aligned; last, at -1, that of programs which take it as it is, if any do."""
     unit = ALIGNMENT_BYTES // DTYPE_BYTES[source.dtype]
-    found, end = [], 0
+    forms, end = [], 0
     for size in lowered.forms[source.tensor]:
-        found.append(_Form(end, (size,)))
+        forms.append(_Form(end, (size,)))
         end += -(-size // unit) * unit
     if -1 in lowered.form_of[source.tensor]:
-        found.append(_Form(end, source.shape, is_copy=True))
-    return found
+        forms.append(_Form(end, source.shape, is_copy=True))
+    return forms
 
 
-def _functions(dispatch: Dispatch, lowered: LoweredRange, name: str) -> tuple[CFunction, ...]:
-    workload = dispatch.schedules[dispatch.programs[-1]].workload
-    own = tuple(Buffer.of(access, dispatch.axis) for access in workload.tensors)
-    workspace = lowered.workspace_bytes
-    packed = {
-        one.tensor: Buffer(f"{one.tensor}_packed", one.dtype, (form.offset + math.prod(form.shape),))
-        for one in own
-        if one.tensor in lowered.forms
-        for form in _forms(lowered, one)[-1:]
-    }
-    copies = sum(buffer.num_bytes for buffer in packed.values())
-    functions = [CFunction(name, "all tensors in the workload's own layouts", own, workspace + copies)]
-    if packed:
-        functions += [
-            CFunction(
-                f"{name}_pack_{one.tensor}", f"packs {one.tensor}, once for all extents", (one, packed[one.tensor])
-            )
-            for one in own
-            if one.tensor in packed
-        ]
-        arguments = tuple(packed.get(one.tensor, one) for one in own)
-        purpose = "the same with packed constants"
-        functions.append(CFunction(f"{name}_packed", purpose, arguments, workspace))
-    return tuple(functions)
-
-
-def _entries(
-    dispatch: Dispatch, lowered: LoweredRange, name: str, functions: Sequence[CFunction], lines: list[str]
-) -> str:
-    """Return the C file that begins with `lines`."""
+def _entries(dispatch: Dispatch, lowered: LoweredRange, functions: Sequence[CFunction]) -> list[str]:
+    """Return the lines of C functions."""
     own, *others = functions
     *packers, packed = others or [own]
-    for function in packers:
-        lines += _pack(lowered, function)
-    lines += _dispatched(
-        dispatch, lowered, packed, {packer.arguments[1].tensor: packer.arguments[0] for packer in packers}
-    )
-    return "\n".join([*lines, *(with_packing(own, packers, packed) if packers else [])])
+    lines = [line for function in packers for line in _pack(lowered, function)]
+    constants = {packer.arguments[1].tensor: packer.arguments[0] for packer in packers}
+    lines += _dispatched(dispatch, lowered, packed, constants)
+    return [*lines, *(with_packing(own, packers, packed) if packers else [])]
 
 
 def _pack(lowered: LoweredRange, function: CFunction) -> list[str]:

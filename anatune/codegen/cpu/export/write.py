@@ -18,30 +18,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import arithmetic_of
 from anatune.codegen.compat import PARTS_OF_ISA, TvmObject, compile_module, features_of
-from anatune.codegen.cpu.export.entries import c_entries
+from anatune.codegen.cpu.export.entries import c_entries, runtime
 from anatune.codegen.cpu.export.features import check_source, code_features
-from anatune.codegen.cpu.export.header import CFunction, CNeeds, c_header
-from anatune.codegen.cpu.lower import LoweredCpu, lower
-from anatune.core.hardware.spec import CpuSpec
+from anatune.codegen.cpu.export.header import CFunction, CNeeds, c_functions, c_header
+from anatune.codegen.cpu.lower import lower
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.files import replace_file, temporary_folder
 
-__all__ = [
-    "CLibrary",
-    "Tools",
-    "device_of",
-    "family_of",
-    "find_tools",
-    "names_of",
-    "needs_of",
-    "write_c_library",
-    "write_files",
-]
+__all__ = ["CLibrary", "CProgram", "Tools", "family_of", "find_tools", "write_c_library", "write_program"]
+
+
+class CProgram(NamedTuple):
+    """What a library is made of.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        Says which processor it is for, and the arithmetic.
+    title : str
+        What it computes.
+    module, target
+        TVM's.
+    functions : tuple of CFunction
+    symbols : tuple of str
+        Functions of the module that `entries` call.
+    entries : list of str
+        Lines of C.
+    is_parallel : bool
+        Whether it has loops for several threads.
+    more_codes : str
+        As `c_header` takes them.
+    """
+
+    schedule: Schedule
+    title: str
+    module: TvmObject
+    target: TvmObject
+    functions: tuple[CFunction, ...]
+    symbols: tuple[str, ...]
+    entries: list[str]
+    is_parallel: bool
+    more_codes: str = ""
 
 
 class CLibrary(NamedTuple):
@@ -87,64 +107,53 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
     """
     if schedule.options.get("extension") == "amx":
         raise BuildError("AMX: programs have to ask Linux for tile registers first, so that none is exported")
-    family = family_of(schedule)
-    tools = find_tools(form, schedule, family)
+    tools = find_tools(form, schedule)
     lowered = lower(schedule, threads=threads)
-    parallel = threads > 1 and bool(schedule.options.get("parallel", False))
-    functions = _functions(lowered, name)
-    needs = needs_of(schedule, lowered.target, tools, threads if parallel else 1)
-    library, link = names_of(name, form, needs)
-    header = c_header(
-        schedule.workload.describe(), device_of(schedule), name, functions, arithmetic_of(schedule), needs, link
+    sizes, workspace = lowered.program.packed_sizes, lowered.program.workspace_bytes
+    own = tuple(Buffer.of(access) for access in schedule.workload.tensors)
+    functions = c_functions(name, own, sizes, workspace, "once")
+    program = CProgram(
+        schedule,
+        schedule.workload.describe(),
+        lowered.module,
+        lowered.target,
+        functions,
+        ("main", *(f"pack_{function.arguments[0].tensor}" for function in functions[1:-1])),
+        c_entries(functions),
+        threads > 1 and bool(schedule.options.get("parallel", False)),
     )
-    source = c_entries(name, functions, check_source(needs.features, family), threads, openmp=parallel)
-    write_files(compile_module(lowered.module, lowered.target), source, header, name, folder, tools, library, needs)
-    return CLibrary(library, f"{name}.h", functions, needs, link)
+    return write_program(program, name, folder, tools, form, threads)
 
 
-def needs_of(schedule: Schedule, target: TvmObject, tools: Tools, threads: int) -> CNeeds:
-    """Return what code for a schedule's processor needs; `threads` of its parallel loops, 1: it has none."""
-    features = code_features(features_of(target), family_of(schedule))
-    return CNeeds(schedule.hardware.arch, features, threads, _openmp_library(tools.compiler) if threads > 1 else "")
-
-
-def device_of(schedule: Schedule) -> str:
-    """Return the processor in words."""
-    return f"{schedule.hardware.name} ({schedule.hardware.arch})"
-
-
-def names_of(name: str, form: str, needs: CNeeds) -> tuple[str, tuple[str, ...]]:
-    """Return the library's file name, and the words that link it."""
-    library = f"{name}.o" if form == "o" else f"lib{name}.{form}"
-    others = [f"-l{needs.openmp}", "-lpthread"] if needs.openmp else []
-    return library, (f"-l{name}",) if form == "so" else (library, *others, "-lm")
-
-
-def write_files(
-    executable: TvmObject,
-    source: str,
-    header: str,
-    name: str,
-    folder: Path,
-    tools: Tools,
-    library: str,
-    needs: CNeeds,
-) -> None:
-    """Compile and link; write the library and its header into `folder`.
+def write_program(program: CProgram, name: str, folder: Path, tools: Tools, form: str, threads: int) -> CLibrary:
+    """Compile and link a program; write the library and its header; parameters as `write_c_library`.
 
     Raises
     ------
     BuildError
         It cannot be compiled or linked.
     """
+    schedule, functions = program.schedule, program.functions
+    family = family_of(schedule)
+    openmp = _openmp_library(tools.compiler) if program.is_parallel else ""
+    features = code_features(features_of(program.target), family)
+    needs = CNeeds(schedule.hardware.arch, features, threads if program.is_parallel else 1, openmp)
+    library = f"{name}.o" if form == "o" else f"lib{name}.{form}"
+    others = [f"-l{openmp}", "-lpthread"] if openmp else []
+    link = (f"-l{name}",) if form == "so" else (library, *others, "-lm")
+    header = c_header(name, program.title, schedule, functions, needs, link, program.more_codes)
+    check = check_source(features, family)
+    start = runtime(name, check, threads, functions, program.symbols, openmp=program.is_parallel)
+    executable = compile_module(program.module, program.target)
     with temporary_folder() as place:
         (place / f"{name}.h").write_text(header)
-        (place / "c-entries.c").write_text(source)  # no C identifier, as the library's name is
+        (place / "c-entries.c").write_text("\n".join([*start, *program.entries]))  # no C identifier, as the name is
         executable.mod.write_to_file(str(place / "of-tvm.o"), "o")
-        _link(tools, place, name, library, openmp=bool(needs.openmp))
+        _link(tools, place, name, library, openmp=program.is_parallel)
         for written in (place / library, place / f"{name}.h"):
             # Replaced, not overwritten: a program may have the old library loaded.
             replace_file(folder / written.name, written.read_bytes())
+    return CLibrary(library, f"{name}.h", functions, needs, link)
 
 
 def _link(tools: Tools, place: Path, name: str, library: str, *, openmp: bool) -> None:
@@ -172,19 +181,20 @@ def family_of(schedule: Schedule) -> str:
         It is no CPU.
     """
     hardware = schedule.hardware
-    if not isinstance(hardware, CpuSpec):
+    if hardware.kind != "cpu":
         raise BuildError(f"schedule is for {hardware.name}, expected a CPU; codegen.export_cuda writes those of GPUs")
     return PARTS_OF_ISA[hardware.compute.isa][0].split("-")[0]
 
 
-def find_tools(form: str, schedule: Schedule, family: str) -> Tools:
-    """Return the programs that make a library for processors of `family`.
+def find_tools(form: str, schedule: Schedule) -> Tools:
+    """Return the programs that make a library for a schedule's processor.
 
     Raises
     ------
     BuildError
-        One is missing.
+        One is missing; it is no CPU.
     """
+    family = family_of(schedule)
     here = "aarch64" if platform.machine() == "arm64" else platform.machine()
     if family != here:
         triple = f"{family}-linux-gnu"
@@ -222,22 +232,3 @@ def _run(command: Sequence[str], folder: Path) -> None:
         lines = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
         said = (lines or done.stderr.splitlines() or [f"status {done.returncode}"])[0]
         raise BuildError(f"{Path(command[0]).name} cannot make the library: {said.strip()}")
-
-
-def _functions(lowered: LoweredCpu, name: str) -> tuple[CFunction, ...]:
-    workload, sizes = lowered.schedule.workload, lowered.program.packed_sizes
-    tensors = workload.tensors
-    own = tuple(Buffer.of(access) for access in tensors)
-    workspace = lowered.program.workspace_bytes
-    copies = sum(sizes[t.tensor] * DTYPE_BYTES[t.dtype] for t in own if t.tensor in sizes)
-    functions = [CFunction(name, "all tensors in the workload's own layouts", own, workspace + copies)]
-    if sizes:
-        packed = {t.tensor: Buffer(f"{t.tensor}_packed", t.dtype, (sizes[t.tensor],)) for t in own if t.tensor in sizes}
-        functions += [
-            CFunction(f"{name}_pack_{t.tensor}", f"packs {t.tensor}, once", (t, packed[t.tensor]))
-            for t in own
-            if t.tensor in sizes
-        ]
-        arguments = tuple(packed.get(buffer.tensor, buffer) for buffer in own)
-        functions.append(CFunction(f"{name}_packed", "the same with packed constants", arguments, workspace))
-    return tuple(functions)
