@@ -114,8 +114,8 @@ class _Writer:
         self.tasks = kernel.batch * kernel.heads * kernel.parts
         self.workers = min(threads, self.tasks)
         self.key_pitch = pitch(kernel.keys, lanes)
-        self.score_pitch = pitch(max(one.keys for one in kernel.blocks), lanes)
-        most = max(one.rows for one in kernel.blocks)
+        self.score_pitch = pitch(max(blocks.keys for blocks in kernel.blocks), lanes)
+        most = max(blocks.rows for blocks in kernel.blocks)
         self.sizes = {"turned": kernel.dim * self.key_pitch, "scores": most * self.score_pitch, "factors": most}
         self.width = kernel.heads * kernel.value_dim
         self.text = Script()

@@ -45,19 +45,19 @@ class PermuteKernel:
         """Return the result's dimensions in order; those that lie next to each other on both sides are one."""
         size = len(self.shape)
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(size)]
-        found: list[_Loop] = []
+        loops: list[_Loop] = []
         for axis in self.axes:
             if self.shape[axis] == 1:
                 continue
-            if found and found[-1].read == strides[axis] * self.shape[axis]:
-                found[-1] = _Loop(found[-1].extent * self.shape[axis], strides[axis], 0)
+            if loops and loops[-1].read == strides[axis] * self.shape[axis]:
+                loops[-1] = _Loop(loops[-1].extent * self.shape[axis], strides[axis], 0)
             else:
-                found.append(_Loop(self.shape[axis], strides[axis], 0))
+                loops.append(_Loop(self.shape[axis], strides[axis], 0))
         below = 1
-        for place in range(len(found) - 1, -1, -1):
-            found[place] = found[place]._replace(write=below)
-            below *= found[place].extent
-        return found or [_Loop(1, 1, 1)]
+        for place in range(len(loops) - 1, -1, -1):
+            loops[place] = loops[place]._replace(write=below)
+            below *= loops[place].extent
+        return loops or [_Loop(1, 1, 1)]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
                 read = start * last.read + first_tile * along.read
                 write = start * last.write + first_tile * along.write
                 call(text, own.name, _places([*terms, (first, tile)], read, write), f"{end} - {first}")
-    return str(text), module_ir([one.function for one in functions.values()])
+    return str(text), module_ir([function.function for function in functions.values()])
 
 
 def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int) -> tuple[str, str]:
@@ -180,11 +180,11 @@ def _band(variable: str, parts: int, extent: int) -> tuple[str, str]:
 
 def _digits(variable: str, loops: Sequence[_Loop]) -> list[tuple[str, _Loop]]:
     """Return the digits of one fused variable, outer loop first."""
-    found, below = [], 1
+    digits, below = [], 1
     for loop in reversed(loops):
-        found.append((f"({variable} // {below} % {loop.extent})", loop))
+        digits.append((f"({variable} // {below} % {loop.extent})", loop))
         below *= loop.extent
-    return found[::-1]
+    return digits[::-1]
 
 
 def _head(code: LlvmCode, name: str) -> None:
@@ -237,7 +237,7 @@ def _copy(name: str, lanes: int, length: int, read: int, write: int) -> Function
         code.line(f"  %is_end = icmp eq i64 %m_next, {whole}")
         code.line("  br i1 %is_end, label %rest, label %inner, !llvm.loop !1")
         code.line("rest:")
-    ends = [code.address(one, _FLOAT, whole * step) for one in ("%a", "%b")]
+    ends = [code.address(pointer, _FLOAT, whole * step) for pointer in ("%a", "%b")]
     copied(ends[0], ends[1], length - whole * step)
     return _tail(code, read, write)
 
@@ -265,7 +265,7 @@ class _Function:
     def interleaved(self, vectors: Sequence[str]) -> list[str]:
         """Return the elements of a few vectors in turn."""
         code, lanes, count = self.code, self.code.lanes, len(vectors)
-        found = []
+        mixed = []
         for number in range(count):
             places = [divmod(number * lanes + lane, count) for lane in range(lanes)]
             value = vectors[0]
@@ -275,5 +275,5 @@ class _Function:
                     for lane, (column, own) in enumerate(places)
                 ]
                 value = code.shuffle(value, vectors[row], order)
-            found.append(value)
-        return found
+            mixed.append(value)
+        return mixed

@@ -67,7 +67,11 @@ def reduction_program(kernel: ReductionKernel, name: str, threads: int, *, lanes
             image, place = f"(chunk // {count})", f"(chunk % {count}) * {width} + {first}"
             sizes = {"data": kernel.length * kernel.inner, "result": kernel.inner}
             with text.scope(loop_over("chunk", total, parallel=threads > 1 and is_large and total > 1)):
-                call(text, functions[-1].name, [(one, f"{image} * {size} + {place}") for one, size in sizes.items()])
+                call(
+                    text,
+                    functions[-1].name,
+                    [(tensor, f"{image} * {size} + {place}") for tensor, size in sizes.items()],
+                )
     return str(text), module_ir([function.function for function in functions])
 
 
@@ -132,11 +136,11 @@ class _Function:
         while len(sums) > 1:
             half = -(-len(sums) // 2)
             pairs = zip(sums[:half], [*sums[half:], None][:half], strict=True)
-            sums = [self.both(one, other) for one, other in pairs]
+            sums = [self.both(sums, other) for sums, other in pairs]
         return [code.splat(self.across(sums[0][0]))] if self.is_row else sums[0]
 
-    def both(self, one: list[str], other: Sequence[str] | None) -> list[str]:
-        return one if other is None else [self.joined(a, b) for a, b in zip(one, other, strict=True)]
+    def both(self, sums: list[str], other: Sequence[str] | None) -> list[str]:
+        return sums if other is None else [self.joined(a, b) for a, b in zip(sums, other, strict=True)]
 
     def load(self, place: str, offset: int, vector: int) -> str:
         """Return a vector of one unit's elements."""

@@ -170,13 +170,13 @@ class _Row:
                 {**old, **new}
                 for old, new in zip(state, step(str(whole * width), vectors, used, state), strict=True)
             ]  # fmt: skip
-        found = []
+        results = []
         for values, start in zip(state, carried, strict=True):
             distinct = [value for value in values.values() if value != start] or [start]
-            found.append(distinct[0])
+            results.append(distinct[0])
             for other in distinct[1:]:
-                found[-1] = self.joined(found[-1], other)
-        return found
+                results[-1] = self.joined(results[-1], other)
+        return results
 
     def joined(self, left: str, right: str) -> str:
         """Return what two parts of a carried value are together: the sum, or the largest; NaN on the right is left out.
@@ -231,7 +231,7 @@ class _Row:
         is_stored = kernel.mask_rows > 0 or kernel.scale <= 0.0
 
         def largest(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
-            found = {}
+            maxima = {}
             for vector, lanes in self.each(vectors, used):
                 value = self.load(0, place, vector, lanes)
                 if kernel.mask_rows:
@@ -242,8 +242,8 @@ class _Row:
                     value = code.binary("mul", value, scale)
                 if is_stored:
                     self.store(value, place, vector, lanes)
-                found[vector] = self.joined(state[0][vector], only_lanes(code, value, lanes, lowest))
-            return [found]
+                maxima[vector] = self.joined(state[0][vector], only_lanes(code, value, lanes, lowest))
+            return [maxima]
 
         source = self.result if is_stored else 0
         most = self.most(self.over([lowest], largest)[0])
@@ -257,14 +257,14 @@ class _Row:
         code.body = "add"
 
         def powers(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
-            found = {}
+            sums = {}
             for vector, lanes in self.each(vectors, used):
                 value = self.load(source, place, vector, lanes)
                 value = code.multiply_add(value, scale, shift) if is_scaled else code.binary("add", value, shift)
                 value = power(code, value)
                 self.store(value, place, vector, lanes)
-                found[vector] = code.binary("add", state[0][vector], only_lanes(code, value, lanes, code.constant(0.0)))
-            return [found]
+                sums[vector] = code.binary("add", state[0][vector], only_lanes(code, value, lanes, code.constant(0.0)))
+            return [sums]
 
         total = code.horizontal(self.over([code.constant(0.0)], powers)[0])
         if kernel.zero_rows:
@@ -294,11 +294,11 @@ class _Row:
         mean = code.binary("mul", code.splat(code.horizontal(self.over([zero], sums)[0])), share)
 
         def squares(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
-            found = {}
+            sums = {}
             for vector, lanes in self.each(vectors, used):
                 off = only_lanes(code, code.binary("sub", self.load(0, place, vector, lanes), mean), lanes, zero)
-                found[vector] = code.multiply_add(off, off, state[0][vector])
-            return [found]
+                sums[vector] = code.multiply_add(off, off, state[0][vector])
+            return [sums]
 
         variance = code.binary("mul", code.splat(code.horizontal(self.over([zero], squares)[0])), share)
         root = code.call(

@@ -79,24 +79,24 @@ class WindowKernel:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameters in order: the data, weights, what the steps take, the result."""
         image = (self.batch, self.blocks, *self.outputs, self.channels)
-        found: dict[str, tuple[int, ...]] = {"data": (self.batch, self.blocks, *self.sizes, self.channels)}
+        shapes: dict[str, tuple[int, ...]] = {"data": (self.batch, self.blocks, *self.sizes, self.channels)}
         if self.kind == "depthwise":
-            found["weight"] = (self.blocks, *self.window, self.channels)
+            shapes["weight"] = (self.blocks, *self.window, self.channels)
         for step in self.epilogue:
             if step in ("bias", "add"):
-                found[step] = (self.blocks, self.channels) if step == "bias" else image
-        return {**found, "result": image}
+                shapes[step] = (self.blocks, self.channels) if step == "bias" else image
+        return {**shapes, "result": image}
 
     def taps(self, dimension: int) -> list[_Taps]:
         """Return the taps inside the image for each place of the result in one dimension (0: height, 1: width)."""
         size, step = self.sizes[dimension], self.dilation[dimension]
-        found = []
+        taps = []
         for place in range(self.outputs[dimension]):
             start = place * self.strides[dimension] - self.before[dimension]
             first = min(max(0, -(start // step)), self.window[dimension])
             end = max(first, min(self.window[dimension], -((start - size) // step)))
-            found.append((first, end))
-        return found
+            taps.append((first, end))
+        return taps
 
 
 class _Run(NamedTuple):
@@ -163,12 +163,12 @@ class _Program:
     @staticmethod
     def _runs(tiles: Sequence[tuple[_Taps, ...]], first: int, size: int) -> list[_Run]:
         """Return tiles from the pixel `first` on, equal neighbours together."""
-        found = []
+        runs = []
         for taps, group in itertools.groupby(tiles):
             count = len(list(group))
-            found.append(_Run(first, count, taps))
+            runs.append(_Run(first, count, taps))
             first += count * size
-        return found
+        return runs
 
     def written(self) -> tuple[str, str]:
         """Return the function and what it calls."""
@@ -238,7 +238,7 @@ class _Program:
         places["add"] = places["result"]
         own = [(f"({image} % {kernel.blocks})", channels)] if kernel.blocks > 1 else []
         places["bias"] = affine([*own, *start], base)
-        places["weight"] = affine([*((one, size * math.prod(kernel.window)) for one, size in own), *start], base)
+        places["weight"] = affine([*((axis, size * math.prod(kernel.window)) for axis, size in own), *start], base)
         offsets = [(tensor, places[tensor]) for tensor in kernel.shapes]
         call(text, name, offsets, str(run.tiles), str(1 if is_tail else self.vectors))
 
@@ -267,7 +267,7 @@ class _Function:
         code.line("  %vector = phi i64 [0, %tile], [%following, %part]")
         for i in range(len(names)):
             code.line(f"  %b{i} = phi ptr [%a{i}, %tile], [%b{i}_1, %part]")
-        self.pointers = {one: f"%b{i}" for i, one in enumerate(names)}
+        self.pointers = {tensor: f"%b{i}" for i, tensor in enumerate(names)}
         self.body()
         for i in range(len(names)):
             code.line(f"  %b{i}_1 = getelementptr float, ptr %b{i}, i64 {lanes}")
@@ -275,8 +275,8 @@ class _Function:
         code.line("  %is_last = icmp eq i64 %following, %vectors")
         code.line("  br i1 %is_last, label %tile_end, label %part, !llvm.loop !0")
         code.line("tile_end:")
-        for i, one in enumerate(names):
-            code.line(f"  %a{i}_1 = getelementptr float, ptr %a{i}, i64 {along.get(one, 0)}")
+        for i, tensor in enumerate(names):
+            code.line(f"  %a{i}_1 = getelementptr float, ptr %a{i}, i64 {along.get(tensor, 0)}")
         code.line("  %t1 = add nuw nsw i64 %t, 1")
         code.line("  %is_end = icmp eq i64 %t1, %tiles")
         code.line("  br i1 %is_end, label %done, label %tile, !llvm.loop !1")
@@ -320,11 +320,11 @@ class _Function:
     def columns(self) -> dict[int, list[tuple[int, int]]]:
         """Return which (pixel, tap) read each column of the image, columns in order."""
         kernel = self.kernel
-        found: dict[int, list[tuple[int, int]]] = {}
+        readers: dict[int, list[tuple[int, int]]] = {}
         for pixel, taps in enumerate(self.taps):
             for tap in range(*taps):
-                found.setdefault(pixel * kernel.strides[1] + tap * kernel.dilation[1], []).append((pixel, tap))
-        return dict(sorted(found.items()))
+                readers.setdefault(pixel * kernel.strides[1] + tap * kernel.dilation[1], []).append((pixel, tap))
+        return dict(sorted(readers.items()))
 
     def count(self, pixel: int) -> int:
         """Return how many elements a mean is of."""
