@@ -10,8 +10,7 @@ a warning says so.
 """
 
 from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm
-from anatune.adapters.kernel_tuner.space import PrunedSpace, prune, restrict
+from anatune.adapters.kernel_tuner.space import PrunedSpace, import_kernel_tuner, prune, restrict
 from anatune.adapters.kernel_tuner.strategies import Ordered, Within
-from anatune.adapters.packages import import_kernel_tuner
 
 __all__ = ["CLBLAST", "Ordered", "PrunedSpace", "Within", "clblast_gemm", "import_kernel_tuner", "prune", "restrict"]

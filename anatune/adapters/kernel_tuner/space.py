@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TypeAlias
 
 import msgspec
@@ -16,7 +17,6 @@ from anatune.adapters.device import GpuLike, find_gpu
 from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit, checked_spread
 from anatune.adapters.kernel_tuner.names import CLBLAST, Config, Names, Value, Values, is_clblast
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scorer
-from anatune.adapters.packages import import_kernel_tuner
 from anatune.arguments import is_iterable, shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
@@ -24,8 +24,9 @@ from anatune.errors import SpaceError
 from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, named_correction, shipped_correction
 from anatune.model.pruning.portfolio import portfolio, value_places
 from anatune.model.pruning.subset import Verdict, kept_count
+from anatune.named import import_optional
 
-__all__ = ["PrunedSpace", "prune", "restrict"]
+__all__ = ["PrunedSpace", "import_kernel_tuner", "prune", "restrict"]
 
 _KERNELS = "clblast"
 """Kernels of the shipped correction for CLBlast's parameters."""
@@ -36,6 +37,11 @@ _UNJUDGED = "kept without a judgement"
 TuneParams: TypeAlias = Mapping[str, Sequence[Value]]
 """Parameter -> its values."""
 Floats = NDArray[np.float64]
+
+
+def import_kernel_tuner(module: str = "") -> ModuleType:
+    """Return Kernel Tuner, or a module of it (".util"); errors as `import_optional`."""
+    return import_optional(f"kernel_tuner{module}", "kernel-tuner", "anatune.adapters.kernel_tuner")
 
 
 def prune(

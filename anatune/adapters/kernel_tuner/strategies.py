@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from anatune.adapters.kernel_tuner.names import Value, Values
-from anatune.adapters.kernel_tuner.space import PrunedSpace
-from anatune.adapters.packages import import_kernel_tuner
+from anatune.adapters.kernel_tuner.space import PrunedSpace, import_kernel_tuner
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 
