@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Protocol, TypeAlias
 
 from anatune import api
 from anatune.core.hardware.files import list_hardware
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.errors import AnatuneError, DeviceError, SpaceError
 from anatune.requirements import pip_line
 
-__all__ = ["AUTO", "VARIABLE", "GpuLike", "cpu_of", "find_gpu", "gpu_of"]
+__all__ = ["AUTO", "VARIABLE", "GpuLike", "find_gpu", "gpu_of"]
 
 AUTO = "auto"
 VARIABLE = "ANATUNE_HW"
@@ -21,6 +22,28 @@ VARIABLE = "ANATUNE_HW"
 
 GpuLike: TypeAlias = str | Path | GpuSpec
 """How a GPU is named: what `find_gpu` takes."""
+
+
+class _Target(Protocol):
+    """What Triton compiles for."""
+
+    arch: int
+    backend: str
+
+
+class _Properties(Protocol):
+    """What Triton's driver knows of devices."""
+
+    def get_device_properties(self, index: int) -> Mapping[str, int]: ...
+
+
+class _Driver(Protocol):
+    """Triton's driver, as far as it is used here."""
+
+    utils: _Properties
+
+    def get_current_device(self) -> int: ...
+    def get_current_target(self) -> _Target: ...
 
 
 def gpu_of(spec: HardwareSpec, otherwise: str) -> GpuSpec:
@@ -32,13 +55,6 @@ def gpu_of(spec: HardwareSpec, otherwise: str) -> GpuSpec:
         It is none; `otherwise` is the message.
     """
     if spec.kind == "gpu":
-        return spec
-    raise SpaceError(otherwise)
-
-
-def cpu_of(spec: HardwareSpec, otherwise: str) -> CpuSpec:
-    """Return a spec that has to be a CPU's; errors as `gpu_of`."""
-    if spec.kind == "cpu":
         return spec
     raise SpaceError(otherwise)
 
@@ -87,7 +103,7 @@ def _present() -> GpuSpec:
     return _like(driver, index, advice)
 
 
-def _like(driver: Any, index: int, advice: str) -> GpuSpec:
+def _like(driver: _Driver, index: int, advice: str) -> GpuSpec:
     """Return the spec of the architecture and the number of SMs that Triton reports (without the CUDA packages)."""
     arch = f"sm_{driver.get_current_target().arch}"
     num_sms = int(driver.utils.get_device_properties(index)["multiprocessor_count"])
@@ -100,10 +116,10 @@ def _like(driver: Any, index: int, advice: str) -> GpuSpec:
     )
 
 
-def _triton_driver() -> Any:
+def _triton_driver() -> _Driver | None:
     """Return Triton's active driver, None where there is none: no Triton, no GPU, or several drivers."""
     try:
-        active = import_module("triton.runtime").driver.active
+        active: _Driver = import_module("triton.runtime").driver.active
         return active if active.get_current_target().backend == "cuda" else None
     except (ImportError, RuntimeError, AttributeError):
         return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from anatune.arguments import shown
 from anatune.errors import SpaceError
@@ -14,19 +15,23 @@ from anatune.measure.cluster.security import security_of
 
 __all__ = ["queue_cluster"]
 
+Cluster = TypeVar("Cluster")
+"""Of dask-jobqueue."""
+
 _WEB = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 """Of the scheduler; its web server would listen on all interfaces."""
 
 
 def queue_cluster(
-    kind: Any,
+    kind: Callable[..., Cluster],
     tls: str | os.PathLike[str],
     *,
     device: str = "host",
     build_only: bool = False,
     builders: int | None = None,
-    **options: Any,
-) -> Any:
+    scheduler_options: Mapping[str, object] | None = None,
+    **options: object,
+) -> Cluster:
     """Return a cluster of dask-jobqueue whose jobs are `anatune worker`s; ``cluster.scale(jobs=8)`` submits eight.
 
     The scheduler runs in this process, on the node that submits. ``distributed.Client(cluster)`` is what
@@ -40,7 +45,7 @@ def queue_cluster(
         Folder of certificates (``anatune cluster certificates``), where every node sees it.
     device, build_only, builders
         As `anatune worker` takes them; a job has one device.
-    **options
+    scheduler_options, **options
         Of `kind`: queue, account, walltime, cores, memory, job_extra_directives, job_script_prologue ...
 
     Raises
@@ -58,23 +63,19 @@ def queue_cluster(
     words = ["--build-only"] if build_only else ["--device", device]
     words += [] if builders is None else ["--builders", str(builders)]
     words += ["--tls", str(Path(tls).absolute())]
-    scheduler = {**_WEB, **options.pop("scheduler_options", {})}
-    return kind(
-        job_cls=_job(job, words),
-        security=security_of(tls),
-        scheduler_options=scheduler,
-        **{**options, "processes": 1},
-    )
+    options |= {"job_cls": _job(job, words), "security": security_of(tls), "processes": 1}
+    cluster: Cluster = kind(scheduler_options={**_WEB, **(scheduler_options or {})}, **options)
+    return cluster
 
 
-def _job(kind: Any, words: list[str]) -> Any:
+def _job(kind: type, words: list[str]) -> type:
     """Return a class of jobs that differs from `kind` in the command that its script ends with."""
 
-    class Job(kind):  # type: ignore[misc]
-        def __init__(self, scheduler: str | None = None, name: str | None = None, **options: Any) -> None:
+    class Job(kind):  # type: ignore[misc,valid-type]
+        def __init__(self, scheduler: str | None = None, name: str | None = None, **options: object) -> None:
             super().__init__(scheduler, name, **options)
             python = options.get("python") or sys.executable
-            command = [python, "-m", "anatune", "worker", str(scheduler), "--name", str(name), *words]
+            command = [str(python), "-m", "anatune", "worker", str(scheduler), "--name", str(name), *words]
             # In the place of the shell, which a queue's signal would end first.
             self._command_template = f"exec {shlex.join(command)}"
 

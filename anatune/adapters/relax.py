@@ -10,12 +10,12 @@ in every call. Other functions of Relax than ``main`` are refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from anatune.codegen.compat import lacks_feature
 from anatune.codegen.relax.building import lowered
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
+from anatune.codegen.untyped import TvmObject
 from anatune.compiling.cpu import CpuTarget, cpu_named
 from anatune.compiling.memory import views
 from anatune.compiling.request import Request
@@ -28,12 +28,12 @@ from anatune.named import import_optional
 __all__ = ["pipeline", "target"]
 
 
-def target(hw: HardwareLike = "host", threads: int | None = None) -> Any:
+def target(hw: HardwareLike = "host", threads: int | None = None) -> TvmObject:
     """Return the target to build for; parameters and errors as `pipeline`."""
     return CpuTarget(cpu_named(hw), Request(threads=threads)).target
 
 
-def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> Any:
+def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> TvmObject:
     """Return a pass of TVM's: Relax module -> module that `tvm.relax.build` makes code of.
 
     Parameters
@@ -51,7 +51,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
     device, request = cpu_named(hw), Request(threads=threads, accuracy=accuracy)
     CpuTarget(device, request)  # refuses what is wrong at once
 
-    def transform(module: Any, _context: Any) -> Any:
+    def transform(module: TvmObject, _context: TvmObject) -> TvmObject:
         present = tvm.target.Target.current(allow_none=True)
         if present is not None and (lacking := lacks_feature(present, device)):
             raise BuildError(  # LLVM would end the process
@@ -68,7 +68,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         cpu = CpuTarget(device, request)  # each module has a planner of its own
         planned = cpu.planned(graph_of(module))
 
-        def known(weights: Sequence[Weight]) -> list[Any]:
+        def known(weights: Sequence[Weight]) -> list[TvmObject]:
             memory, places = pack_weights(weights, cpu.target)
             return [tvm.runtime.tensor(weight) for weight in views(memory, places)]
 

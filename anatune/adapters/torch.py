@@ -14,28 +14,33 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from anatune.adapters.torch_blocks import divided, unsupported, with_constants
 from anatune.arguments import checked_flag, checked_integer
 from anatune.codegen.relax.frontends import decomposed, exported
+from anatune.codegen.untyped import TorchObject
 from anatune.compiling import session
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
 
 __all__ = ["OPTIONS", "backend"]
 
 _COMPILE = inspect.signature(session.compile).parameters
-OPTIONS = (*(name for name, one in _COMPILE.items() if one.kind is one.KEYWORD_ONLY), "min_block_size", "strict")
+OPTIONS = (*(name for name, word in _COMPILE.items() if word.kind is word.KEYWORD_ONLY), "min_block_size", "strict")
 """Names of options: keywords of `anatune.compile`; "min_block_size": operators that a block between two that cannot be
 imported has at least; "strict": raise where PyTorch would have to run something."""
 
 _MOST_MODELS = 8
 """Sets of weights that one sub-graph is compiled for: as many as PyTorch compiles a function again."""
 
-Call = Callable[..., Any]
+Settings: TypeAlias = dict[str, Any]
+"""Keywords of `anatune.compile`."""
+Call = Callable[..., TorchObject]
 
 
-def backend(graph: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Call:
+def backend(
+    graph: TorchObject, example_inputs: Sequence[TorchObject], *, options: Mapping[str, object] | None = None
+) -> Call:
     """Return what runs a sub-graph; PyTorch calls this, by the name "anatune".
 
     Parameters
@@ -51,7 +56,7 @@ def backend(graph: Any, example_inputs: Sequence[Any], *, options: Mapping[str, 
     SpaceError
         An option is unknown.
     """
-    settings = dict(options or {})
+    settings: Settings = dict(options or {})
     for name in settings:
         if name not in OPTIONS:
             raise SpaceError(f"torch.compile: option {name!r}, expected some of {', '.join(OPTIONS)}")
@@ -72,7 +77,7 @@ class _Compiled(NamedTuple):
         Takes the inputs that are no weights.
     """
 
-    weights: tuple[Any, ...]
+    weights: tuple[TorchObject, ...]
     versions: tuple[int, ...]
     call: Call
 
@@ -80,33 +85,35 @@ class _Compiled(NamedTuple):
 class _SubGraph:
     """A sub-graph, and its models so far."""
 
-    def __init__(self, graph: Any, settings: dict[str, Any], strict: bool, fewest: int) -> None:
+    def __init__(self, graph: TorchObject, settings: Settings, strict: bool, fewest: int) -> None:
         self._graph, self._settings, self._strict, self._fewest = graph, settings, strict, fewest
         self._torch = import_module("torch")
         self._models: list[_Compiled] = []
         self._left = False
         self._said: set[str] = set()
 
-    def run(self, *arguments: Any) -> Any:
+    def run(self, *arguments: TorchObject) -> TorchObject:
         """Return the outputs, a tuple."""
         if self._left:
             return self._graph(*arguments)
-        weights = [one for one in arguments if _is_weight(one)]
-        versions = tuple(self._version(one) for one in weights)
-        found = next((one for one in self._models if _is_of(one, weights, versions)), None)
-        if found is None:
+        weights = [argument for argument in arguments if _is_weight(argument)]
+        versions = tuple(self._version(weight) for weight in weights)
+        compiled = next((model for model in self._models if _is_of(model, weights, versions)), None)
+        if compiled is None:
             try:
-                found = self._compiled(arguments, weights, versions)
+                compiled = self._compiled(arguments, weights, versions)
             except AnatuneError as error:
                 if self._strict:
                     raise
                 self._left = True
                 self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}")
                 return self._graph(*arguments)
-        outputs = found.call(*(one for one in arguments if not _is_weight(one)))
+        outputs = compiled.call(*(argument for argument in arguments if not _is_weight(argument)))
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
-    def _compiled(self, arguments: Sequence[Any], weights: Sequence[Any], versions: tuple[int, ...]) -> _Compiled:
+    def _compiled(
+        self, arguments: Sequence[TorchObject], weights: Sequence[TorchObject], versions: tuple[int, ...]
+    ) -> _Compiled:
         """Compile for a set of weights.
 
         Raises
@@ -115,19 +122,19 @@ class _SubGraph:
             It cannot be compiled; the message says why.
         """
         self._check(arguments)
-        self._models = [one for one in self._models if all(ref() is not None for ref in one.weights)]
+        self._models = [model for model in self._models if all(ref() is not None for ref in model.weights)]
         if len(self._models) >= _MOST_MODELS:
             raise WorkloadError(
                 f"it has run with {_MOST_MODELS} sets of weights, expected weights that stay as they are"
             )
-        known = {place: one for place, one in enumerate(arguments) if _is_weight(one)}
-        inputs = tuple(one for one in arguments if not _is_weight(one))
+        known = {place: argument for place, argument in enumerate(arguments) if _is_weight(argument)}
+        inputs = tuple(argument for argument in arguments if not _is_weight(argument))
         call = self._torch.compiler.disable(self._call)(known, inputs)
-        made = _Compiled(tuple(weakref.ref(one) for one in weights), versions, call)
+        made = _Compiled(tuple(weakref.ref(weight) for weight in weights), versions, call)
         self._models.append(made)
         return made
 
-    def _call(self, known: dict[int, Any], inputs: tuple[Any, ...]) -> Call:
+    def _call(self, known: dict[int, TorchObject], inputs: tuple[TorchObject, ...]) -> Call:
         """Return what computes the sub-graph; errors as `_compiled`."""
         program = decomposed(exported(with_constants(self._torch, self._graph, known), inputs), "it")
         left = unsupported(program)
@@ -136,32 +143,34 @@ class _SubGraph:
         names = ", ".join(f"{name} ({count})" for name, count in left.items())
         if self._strict:
             raise WorkloadError(f"operators that cannot be imported: {names}; leave out strict to run them by PyTorch")
-        found = divided(program, inputs, self._model, self._fewest)
-        more = f"; and other blocks: {'; '.join(found.failed)}" if found.failed else ""
-        self._warn(f"anatune leaves {names} to PyTorch, between {len(found.models)} compiled blocks{more}")
-        return found.run
+        parts = divided(program, inputs, self._model, self._fewest)
+        more = f"; and other blocks: {'; '.join(parts.failed)}" if parts.failed else ""
+        self._warn(f"anatune leaves {names} to PyTorch, between {len(parts.models)} compiled blocks{more}")
+        return parts.run
 
-    def _model(self, model: Any, inputs: tuple[Any, ...]) -> Call:
+    def _model(self, model: TorchObject, inputs: tuple[TorchObject, ...]) -> Call:
         """Return a compiled program or module; errors as `_compiled`."""
         compiled = session.compile(model, inputs, **self._settings)
         if not compiled.summary.kernels:
             raise WorkloadError("it has no convolution and no matrix product, and nothing would be gained")
         return compiled
 
-    def _check(self, arguments: Sequence[Any]) -> None:
+    def _check(self, arguments: Sequence[TorchObject]) -> None:
         """Raise WorkloadError for arguments that no model can be compiled for."""
         torch = self._torch
-        if not any(isinstance(one, torch.Tensor) and not _is_weight(one) for one in arguments):
+        if not any(isinstance(argument, torch.Tensor) and not _is_weight(argument) for argument in arguments):
             raise WorkloadError("it has no inputs beside weights")
-        for one in arguments:
-            if not isinstance(one, torch.Tensor):
+        for argument in arguments:
+            if not isinstance(argument, torch.Tensor):
                 raise WorkloadError("it has dynamic sizes; torch.compile(..., dynamic=False) compiles each size")
-            if one.device.type != "cpu" or one.layout != torch.strided:
-                raise WorkloadError(f"it has a tensor on {one.device} ({one.layout}), expected dense ones on the CPU")
-            if one.requires_grad and torch.is_grad_enabled():
+            if argument.device.type != "cpu" or argument.layout != torch.strided:
+                raise WorkloadError(
+                    f"it has a tensor on {argument.device} ({argument.layout}), expected dense ones on the CPU"
+                )
+            if argument.requires_grad and torch.is_grad_enabled():
                 raise WorkloadError("gradients may be asked for; call it under torch.no_grad()")
 
-    def _version(self, weight: Any) -> int:
+    def _version(self, weight: TorchObject) -> int:
         return 0 if weight.is_inference() else int(weight._version)
 
     def _warn(self, text: str) -> None:
@@ -178,12 +187,12 @@ class _SubGraph:
         return f"{', '.join(names[:3])}{more}" or "no operators"
 
 
-def _is_weight(argument: Any) -> bool:
+def _is_weight(argument: object) -> bool:
     """Whether PyTorch's compiler took an argument from a module: a parameter, a buffer, another attribute."""
     return getattr(argument, "_dynamo_static_input_type", None) is not None
 
 
-def _is_of(compiled: _Compiled, weights: Sequence[Any], versions: tuple[int, ...]) -> bool:
+def _is_of(compiled: _Compiled, weights: Sequence[TorchObject], versions: tuple[int, ...]) -> bool:
     if compiled.versions != versions:
         return False
-    return all(ref() is one for ref, one in zip(compiled.weights, weights, strict=True))
+    return all(ref() is weight for ref, weight in zip(compiled.weights, weights, strict=True))

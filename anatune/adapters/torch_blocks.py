@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anatune.codegen.relax.importers import torch_operators
+from anatune.codegen.untyped import TorchObject
 from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, WorkloadError
 
@@ -22,7 +23,7 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32"
 _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 """What names of PyTorch's core operators begin with that anatune has kernels for."""
 
-Call = Callable[..., Any]
+Call = Callable[..., TorchObject]
 
 
 class Divided(NamedTuple):
@@ -42,14 +43,14 @@ class Divided(NamedTuple):
     failed: tuple[str, ...]
 
 
-def unsupported(program: Any) -> Counter[str]:
+def unsupported(program: TorchObject) -> Counter[str]:
     """Return the operators of an exported program that cannot be imported, and how often it has them."""
     known = torch_operators()
     called = (node for node in program.graph.nodes if node.op == "call_function")
     return Counter(_name(node) for node in called if not _is_known(node, known))
 
 
-def divided(program: Any, inputs: Sequence[Any], compile_block: Call, fewest: int) -> Divided:
+def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: Call, fewest: int) -> Divided:
     """Return a program whose blocks without unsupported operators are compiled.
 
     Parameters
@@ -81,9 +82,9 @@ def divided(program: Any, inputs: Sequence[Any], compile_block: Call, fewest: in
     failed = []
     for target, given in seen.items():
         (call,) = (node for node in names.values() if node.op == "call_module" and node.target == target)
-        known_places = {place: weights[one.name] for place, one in enumerate(call.args) if one.name in weights}
+        known_places = {place: weights[node.name] for place, node in enumerate(call.args) if node.name in weights}
         block = with_constants(torch, fused.get_submodule(target), known_places)
-        changing = [one for place, one in enumerate(given) if place not in known_places]
+        changing = [argument for place, argument in enumerate(given) if place not in known_places]
         try:
             model = compile_block(block, tuple(changing))
         except AnatuneError as error:
@@ -94,11 +95,12 @@ def divided(program: Any, inputs: Sequence[Any], compile_block: Call, fewest: in
     if not compiled:
         raise WorkloadError(failed[0] if failed else "it has no block that reads its inputs")
     own = {node for node in names.values() if node.op == "call_module" and node.target in compiled}
-    held = [one if set(names[name].users) - own else None for name, one in weights.items()]  # blocks have their own
+    # blocks have their own
+    held = [tensor if set(names[name].users) - own else None for name, tensor in weights.items()]
     return Divided(lambda *given: fused(*held, *given), tuple(compiled.values()), tuple(dict.fromkeys(failed)))
 
 
-def with_constants(torch: Any, module: Any, constants: Mapping[int, Any]) -> Any:
+def with_constants(torch: TorchObject, module: TorchObject, constants: Mapping[int, TorchObject]) -> TorchObject:
     """Return a module whose arguments at some places are constants, buffers of it; it takes the others in order."""
 
     class SubGraph(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -107,46 +109,48 @@ def with_constants(torch: Any, module: Any, constants: Mapping[int, Any]) -> Any
         def __init__(self) -> None:
             super().__init__()
             self.inner = module
-            for place, one in constants.items():
-                self.register_buffer(f"weight{place}", one.detach())
+            for place, tensor in constants.items():
+                self.register_buffer(f"weight{place}", tensor.detach())
 
-        def forward(self, *inputs: Any) -> Any:
+        def forward(self, *inputs: TorchObject) -> TorchObject:
             given, places = iter(inputs), range(len(inputs) + len(constants))
             return self.inner(*(getattr(self, f"weight{at}") if at in constants else next(given) for at in places))
 
     return SubGraph().eval()
 
 
-def _blocks(graph_module: Any, known: frozenset[str], fewest: int) -> list[Any]:
+def _blocks(graph_module: TorchObject, known: frozenset[str], fewest: int) -> list[TorchObject]:
     """Return the partitions that are worth compiling."""
     support = import_module("torch.fx.passes.operator_support")
 
     class Importable(support.OperatorSupportBase):  # type: ignore[misc,name-defined]
         """What TVM imports."""
 
-        def is_node_supported(self, _modules: Any, node: Any) -> bool:
+        def is_node_supported(self, _modules: TorchObject, node: TorchObject) -> bool:
             """Whether a node can be in a block."""
             return node.op == "call_function" and _is_known(node, known)
 
     partitioner = import_module("torch.fx.passes.infra.partitioner").CapabilityBasedPartitioner(
         graph_module, Importable(), allows_single_node_partition=True
     )
-    found = []
+    worthwhile = []
     for partition in partitioner.propose_partitions():
         names = [_name(node) for node in partition.nodes]
         if len(names) >= fewest and any(name.startswith(_PRODUCTS) for name in names):
-            found.append(partition)
-    return found
+            worthwhile.append(partition)
+    return worthwhile
 
 
-def _arguments_of_blocks(torch: Any, fused: Any, arguments: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+def _arguments_of_blocks(
+    torch: TorchObject, fused: TorchObject, arguments: Sequence[TorchObject]
+) -> dict[str, tuple[TorchObject, ...]]:
     """Return what each block is called with when the module runs, by its name in order."""
-    seen: dict[str, tuple[Any, ...]] = {}
+    seen: dict[str, tuple[TorchObject, ...]] = {}
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc,name-defined]
         """Keeps what blocks are called with."""
 
-        def call_module(self, target: str, args: Any, kwargs: Any) -> Any:
+        def call_module(self, target: str, args: TorchObject, kwargs: TorchObject) -> TorchObject:
             """Call a block."""
             if target.startswith("block_"):
                 seen[target] = tuple(args)
@@ -157,40 +161,40 @@ def _arguments_of_blocks(torch: Any, fused: Any, arguments: Sequence[Any]) -> di
     return seen
 
 
-def _caller(torch: Any, model: CompiledModel, known: frozenset[int]) -> Any:
+def _caller(torch: TorchObject, model: CompiledModel, known: frozenset[int]) -> TorchObject:
     """Return a module that calls a compiled block, which has some of the arguments as constants."""
 
     class Block(torch.nn.Module):  # type: ignore[misc,name-defined]
         """A compiled block."""
 
-        def forward(self, *arguments: Any) -> Any:
-            return model(*(one for place, one in enumerate(arguments) if place not in known))
+        def forward(self, *arguments: TorchObject) -> TorchObject:
+            return model(*(argument for place, argument in enumerate(arguments) if place not in known))
 
     return Block()
 
 
-def _weights(program: Any) -> dict[str, Any]:
+def _weights(program: TorchObject) -> dict[str, TorchObject]:
     """Return the tensors of a program that are no inputs, by the names of their placeholders, in order."""
     kinds = import_module("torch.export.graph_signature").InputKind
-    found = {}
+    weights = {}
     for input_spec in program.graph_signature.input_specs:
         if input_spec.kind != kinds.USER_INPUT:
             known = program.constants if input_spec.target in program.constants else program.state_dict
-            found[input_spec.arg.name] = known[input_spec.target]
-    return found
+            weights[input_spec.arg.name] = known[input_spec.target]
+    return weights
 
 
-def _name(node: Any) -> str:
+def _name(node: TorchObject) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _is_known(node: Any, known: frozenset[str]) -> bool:
+def _is_known(node: TorchObject, known: frozenset[str]) -> bool:
     """Whether an operator, and the dtypes that it reads and returns, can be imported."""
     if _name(node) not in known:
         return False
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
-    listed = [one for value in values for one in (value if isinstance(value, tuple | list) else (value,))]
-    dtypes = [str(one.dtype).removeprefix("torch.") for one in listed if hasattr(one, "dtype")]
+    values = [reader.meta.get("val") for reader in (node, *node.all_input_nodes)]
+    listed = [tensor for value in values for tensor in (value if isinstance(value, tuple | list) else (value,))]
+    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in listed if hasattr(tensor, "dtype")]
     return all(dtype in _DTYPES for dtype in dtypes)
 
 

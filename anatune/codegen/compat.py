@@ -8,13 +8,14 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.extremes import keeping_nan
 from anatune.codegen.quick_reader import quick_reader
+from anatune.codegen.untyped import TvmObject
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -47,9 +48,6 @@ __all__ = [
     "set_pool_threads",
     "target_of",
 ]
-
-TvmObject = Any
-"""The package tvm, or whatever it makes: it has no types."""
 
 PARTS_OF_ISA: dict[str, tuple[str, str]] = {
     "avx512": ("x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512bw,+avx512dq,+fma,+f16c"),
@@ -229,7 +227,7 @@ def device_part_of(module: TvmObject, target: TvmObject, *, has_scalars: bool = 
     from tvm.tirx.build import split_host_device_mods
 
     try:
-        options: dict[str, Any] = {"tirx.UnrollLoop": {"explicit_unroll": False, "auto_max_step": 0}}
+        options: dict[str, object] = {"tirx.UnrollLoop": {"explicit_unroll": False, "auto_max_step": 0}}
         if has_scalars:
             options["tirx.disable_cse_tir"] = True
         with tvm.transform.PassContext(config=options):
@@ -256,12 +254,12 @@ def cuda_source_of(part: DevicePart) -> str:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 
 
-def array_of(tensor: TvmObject) -> NDArray[Any]:
+def array_of(tensor: TvmObject) -> NDArray[np.generic]:
     """Return a tensor as an array, without a copy where DLPack has its dtype."""
     try:
         return np.from_dlpack(tensor)
     except (BufferError, RuntimeError, TypeError, ValueError):  # bool, in some versions; bfloat16
-        array: NDArray[Any] = tensor.numpy()
+        array: NDArray[np.generic] = tensor.numpy()
         return array
 
 
@@ -328,9 +326,10 @@ def compile_module(module: TvmObject, target: TvmObject) -> TvmObject:
         raise BuildError(f"TVM cannot compile the program: {last_line(error)}") from None
 
 
-def build_measured(module: TvmObject, target: TvmObject) -> TvmObject:
+def build_measured(module: TvmObject, target: TvmObject, _params: object = None) -> TvmObject:
     """Return a candidate of MetaSchedule's, built as its own builder does, without the intrinsics of other devices.
 
+    What MetaSchedule's builder processes call: they have nothing else to import.
     Source: tvm.s_tir.meta_schedule.builder.local_builder, default_build.
     """
     tvm = import_tvm()
@@ -390,7 +389,7 @@ def _link_across(output: str, objects: list[str], machine: int) -> None:
         raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(done.stderr))}")
 
 
-def _link(output: str, objects: list[str], **options: Any) -> None:
+def _link(output: str, objects: list[str], **options: object) -> None:
     """Link objects as TVM's own `create_shared` does, faster where that is possible, and for other processors."""
     machine = _elf_machine(objects[0])
     if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _present_machine():

@@ -13,7 +13,8 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+
+from anatune.codegen.untyped import TvmObject
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
 
@@ -21,7 +22,7 @@ PIPELINE = "anatune"
 """Name of the passes of `register_pipeline`."""
 
 
-def keeping_nan(tvm: Any, module: Any) -> Any:
+def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
     """Return a module of lowered functions in which maxima and minima of floating-point numbers keep NaN."""
     for name, function in module.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc):
@@ -32,15 +33,15 @@ def keeping_nan(tvm: Any, module: Any) -> Any:
 
 
 @lru_cache(maxsize=1)
-def register_pipeline(tvm: Any) -> str:
+def register_pipeline(tvm: TvmObject) -> str:
     """Make TVM's own passes with `keeping_nan` behind them known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
-    def with_it(finish: Callable[[], Any]) -> Callable[[], Any]:
+    def with_it(finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
         kept = tvm.transform.module_pass(lambda module, _: keeping_nan(tvm, module), opt_level=0, name="KeepNan")
         return lambda: tvm.transform.Sequential([finish(), kept])
 
-    def factory() -> tuple[Any, Callable[[], Any], Callable[[], Any]]:
+    def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
         return passes, with_it(host), with_it(device)
 
@@ -51,13 +52,13 @@ def register_pipeline(tvm: Any) -> str:
 class _Extremes:
     """Rewrites the body of one function."""
 
-    def __init__(self, tvm: Any, body: Any) -> None:
+    def __init__(self, tvm: TvmObject, body: TvmObject) -> None:
         import tvm_ffi
 
         self.tirx, self.load = tvm.tirx, tvm.ir.expr.TensorLoad
         tirx = tvm.tirx
         self.names = itertools.count()
-        self.sought: list[tuple[Any, float]] = []
+        self.sought: list[tuple[TvmObject, float]] = []
         """Buffers whose elements become the largest or smallest of others, and what these begin with in TVM."""
         tvm_ffi.structural_walk(body, (tirx.BufferStore, self._seek))
         rewriting = [
@@ -68,7 +69,7 @@ class _Extremes:
         ]
         self.body = tvm_ffi.structural_map(body, rewriting)
 
-    def _seek(self, store: Any) -> None:
+    def _seek(self, store: TvmObject) -> None:
         value = store.value
         if not isinstance(value, self.tirx.Max | self.tirx.Min) or not _is_float(value):
             return
@@ -77,7 +78,7 @@ class _Extremes:
                 limit = self.tirx.min_value if isinstance(value, self.tirx.Max) else self.tirx.max_value
                 self.sought.append((store.buffer, float(limit(_element(value)).value)))
 
-    def _extreme(self, node: Any) -> Any:
+    def _extreme(self, node: TvmObject) -> TvmObject:
         """Return comparisons that choose a NaN where one of the two is."""
         if not _is_float(node):
             return node
@@ -92,17 +93,17 @@ class _Extremes:
         kept = tirx.Select(tirx.EQ(first, first), larger, first)
         return tirx.Let(first, constant, tirx.Let(value, other, kept))
 
-    def _different(self, node: Any) -> Any:
+    def _different(self, node: TvmObject) -> TvmObject:
         """Return that two numbers are not equal: TVM's code for CPUs says that a NaN differs from none."""
         return self.tirx.Not(self.tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
-    def _begun(self, store: Any) -> Any:
+    def _begun(self, store: TvmObject) -> TvmObject:
         """Return a store of the first value with an infinite one."""
         limits = [limit for buffer, limit in self.sought if buffer.same_as(store.buffer)]
         value = self._infinite(store.value, limits)
         return store if value is store.value else self.tirx.BufferStore(store.buffer, value, store.indices)
 
-    def _padded(self, call: Any) -> Any:
+    def _padded(self, call: TvmObject) -> TvmObject:
         """Return a choice between an element and what pads with an infinite one, where extremes are sought."""
         if not self.sought or str(getattr(call.op, "name", "")) != "prim.if_then_else":
             return call
@@ -110,7 +111,7 @@ class _Extremes:
         value = self._infinite(outside, [limit for _, limit in self.sought])
         return call if value is outside else self.tirx.if_then_else(condition, inside, value)
 
-    def _infinite(self, value: Any, limits: list[float]) -> Any:
+    def _infinite(self, value: TvmObject, limits: list[float]) -> TvmObject:
         """Return an infinity for a constant of one of the limits, other values as they are."""
         tirx = self.tirx
         if isinstance(value, tirx.Broadcast):
@@ -120,15 +121,15 @@ class _Extremes:
             return value
         return tirx.FloatImm(_element(value), math.copysign(math.inf, float(value.value)))
 
-    def _is_constant(self, value: Any) -> bool:
+    def _is_constant(self, value: TvmObject) -> bool:
         tirx = self.tirx
         return isinstance(value.value if isinstance(value, tirx.Broadcast) else value, tirx.FloatImm)
 
 
-def _element(value: Any) -> str:
+def _element(value: TvmObject) -> str:
     """Return the dtype of a value's elements."""
     return str(value.ty).partition("x")[0]
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: TvmObject) -> bool:
     return "float" in str(value.ty)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import CodeType
+
+from anatune.codegen.untyped import TvmObject
 
 __all__ = ["quick_reader"]
 
@@ -32,7 +34,7 @@ class _UnknownError(Exception):
     """The text has something that only TVM's parser knows."""
 
 
-def quick_reader(text: str) -> Callable[[Any, Mapping[str, object]], Any] | None:
+def quick_reader(text: str) -> Callable[[TvmObject, Mapping[str, object]], TvmObject] | None:
     """Return what makes the function that `text` describes, or None where TVM's own parser has to read it.
 
     Returns
@@ -49,7 +51,7 @@ def quick_reader(text: str) -> Callable[[Any, Mapping[str, object]], Any] | None
     return lambda tvm, names: _run(code, tvm, names)
 
 
-def _run(code: Any, tvm: Any, names: Mapping[str, object]) -> Any:
+def _run(code: CodeType, tvm: TvmObject, names: Mapping[str, object]) -> TvmObject:
     from tvm.script.ir_builder.base import IRBuilder
     from tvm.tirx.script import builder
 
@@ -65,16 +67,16 @@ def _run(code: Any, tvm: Any, names: Mapping[str, object]) -> Any:
 class _Arithmetic:
     """Conditions, which Python's operators would simplify where TVM's parser does not."""
 
-    def __init__(self, tirx: Any) -> None:
+    def __init__(self, tirx: TvmObject) -> None:
         self._tirx = tirx
 
-    def both(self, left: Any, right: Any) -> Any:
+    def both(self, left: TvmObject, right: TvmObject) -> TvmObject:
         """Return ``left and right``."""
         if isinstance(left, bool) and not left:
             return left
         return self._tirx.And(*(self._tirx.IntImm("bool", x) if isinstance(x, bool) else x for x in (left, right)))
 
-    def compare(self, operation: str, left: Any, right: Any) -> Any:
+    def compare(self, operation: str, left: TvmObject, right: TvmObject) -> TvmObject:
         """Return a comparison of integers."""
         if isinstance(left, int) and isinstance(right, int):
             compare = {"LE": int.__le__, "LT": int.__lt__, "GE": int.__ge__, "GT": int.__gt__, "EQ": int.__eq__}

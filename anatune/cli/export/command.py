@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from anatune.cli.workload import WorkloadOptions
 from anatune.files import Output, make_folder, temporary_folder
 
 if TYPE_CHECKING:
+    from anatune.cli.export.files import Manifest
     from anatune.core.schedule import Schedule
 
 __all__ = ["export"]
@@ -63,7 +64,7 @@ def export(
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
     from anatune.cli.export.files import write_range, write_schedule
 
-    write: Callable[[Path], dict[str, Any]]
+    write: Callable[[Path], Manifest]
     if plan := find_range(asked, words or [], options):
         extents = plan.workload.extents
         title = name or f"{_identifier(plan.programs[-1].schedule)}_{plan.workload.axis}_{extents[0]}_to_{extents[-1]}"
@@ -99,7 +100,7 @@ def _identifier(schedule: Schedule) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", workload_text(schedule.workload)).strip("_") + rounded
 
 
-def _note_replaced(path: Path, manifest: dict[str, Any]) -> None:
+def _note_replaced(path: Path, manifest: Manifest) -> None:
     """Say that an export of the same name for another device was there."""
     import msgspec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,10 +24,13 @@ from anatune.records.export import workload_text
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.version import __version__
 
-__all__ = ["write_range", "write_schedule"]
+__all__ = ["Manifest", "write_range", "write_schedule"]
+
+Manifest: TypeAlias = dict[str, Any]
+"""What was written, and how it is called, as it becomes JSON."""
 
 
-def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folder: Path) -> dict[str, Any]:
+def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folder: Path) -> Manifest:
     """Write a schedule as TVM's module, CUDA C with a cubin, or a library for C programs, and return the manifest.
 
     Errors as `tvm_module_json`, `write_cuda` and `write_c_library`.
@@ -41,7 +44,7 @@ def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folde
     return {**made, **_about(schedule), "schedule": schedule}
 
 
-def write_range(plan: RangePlan, name: str, form: str, threads: int | None, folder: Path) -> dict[str, Any]:
+def write_range(plan: RangePlan, name: str, form: str, threads: int | None, folder: Path) -> Manifest:
     """Write the programs of a range for C programs, with the dispatch table: one library, or cubins and their header.
 
     Errors as `write_c_range` and `write_cuda_range`.
@@ -55,7 +58,7 @@ def write_range(plan: RangePlan, name: str, form: str, threads: int | None, fold
     return {**made, **_about(plan.programs[-1].schedule), **words}
 
 
-def _library(made: CLibrary, name: str, form: str) -> dict[str, Any]:
+def _library(made: CLibrary, name: str, form: str) -> dict[str, object]:
     """Return what a library is called and needs, and how its functions are called."""
     return {
         "format": form,
@@ -81,12 +84,12 @@ def _library(made: CLibrary, name: str, form: str) -> dict[str, Any]:
     }
 
 
-def _cubins(plan: RangePlan, name: str, folder: Path) -> dict[str, Any]:
+def _cubins(plan: RangePlan, name: str, folder: Path) -> dict[str, object]:
     """Write the programs of a range on a GPU, and return what was written and how it is called."""
     made = write_cuda_range(plan, name, folder)
     operands = ", ".join(f"CUdeviceptr {argument.tensor}" for argument in made.arguments)
     launch = f"CUresult {name}_launch(const {name}_t *self, CUstream stream, int extent, {operands});"
-    functions: list[dict[str, Any]] = [
+    functions: list[dict[str, object]] = [
         {
             "name": f"{name}_launch",
             "purpose": "launches the kernel that serves an extent",
@@ -104,16 +107,16 @@ def _cubins(plan: RangePlan, name: str, folder: Path) -> dict[str, Any]:
             "functions": functions}  # fmt: skip
 
 
-def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:
+def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, object]:
     """Write CUDA C, cubin and header, and return what was written and how it is launched."""
     made = write_cuda(schedule, name, folder)
     kernel = made.kernel
-    functions: list[dict[str, Any]] = [
+    functions: list[dict[str, object]] = [
         {"name": function, "purpose": purpose, "prototype": declaration}
         for function, (purpose, declaration) in prototypes(kernel, made.arguments).items()
     ]
     functions[0]["arguments"] = made.arguments
-    around: dict[str, Any] = {
+    around: dict[str, object] = {
         kind: [_launch(launch) for launch in launches]
         for kind, launches in (("before", kernel.before), ("after", kernel.after))
         if launches
@@ -133,7 +136,7 @@ def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _launch(kernel: CudaKernel | Launch) -> dict[str, Any]:
+def _launch(kernel: CudaKernel | Launch) -> dict[str, object]:
     """Return how a kernel is launched."""
     return {
         "kernel": kernel.name,
@@ -145,7 +148,7 @@ def _launch(kernel: CudaKernel | Launch) -> dict[str, Any]:
     }
 
 
-def _module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, Any]:
+def _module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, object]:
     """Write ``<name>.tvm.json``, an IRModule, and return how it is loaded and called."""
     text, target = tvm_module_json(schedule, threads=threads)
     file = f"{name}.tvm.json"
@@ -163,7 +166,7 @@ def _module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[s
     }
 
 
-def _about(schedule: Schedule) -> dict[str, Any]:
+def _about(schedule: Schedule) -> dict[str, object]:
     return {
         "workload": workload_text(schedule.workload),
         "arithmetic": arithmetic_of(schedule),

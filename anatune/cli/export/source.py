@@ -153,7 +153,6 @@ def _from_plan(asked: Asked, words: list[str], options: WorkloadOptions) -> tupl
     from anatune.codegen.compat import gpu_target_of
     from anatune.codegen.cuda.nvrtc import check_arch
     from anatune.core.generation import check_generation
-    from anatune.core.hardware.spec import GpuSpec
     from anatune.errors import SpaceError
 
     if len(words) == 1 and Path(words[0]).is_file():
@@ -161,7 +160,7 @@ def _from_plan(asked: Asked, words: list[str], options: WorkloadOptions) -> tupl
     workload = _workload(words, options, "--hw rtx3090 matmul 512x4096x1024")
     spec = hardware(str(asked.hw))
     _check(asked, spec)  # better before a search than after it
-    if isinstance(spec, GpuSpec):
+    if spec.kind == "gpu":
         gpu_target_of(spec)
         check_arch(spec.arch)
     check_generation(workload, spec)

@@ -23,7 +23,7 @@ from anatune.errors import BuildError
 from anatune.templates import template_named
 from anatune.templates.cpu.program.program import CpuProgram
 
-__all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower"]
+__all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "program_of"]
 
 _STACK = re.compile(r"-?\d*\((%rsp|%rbp)(?:,[^)]*)?\)|\[(sp|x29)(?:, [^]]*)?\]")
 _FRAME = re.compile(r"\tmovq?\s+%rsp, %rbp$|\t(?:mov|add)\s+x29, sp\b")
@@ -64,14 +64,19 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     schedule.check()
     if schedule.hardware.kind != "cpu":
         raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.cuda.lower is for GPUs")
-    write: Callable[..., CpuProgram] = template_named(schedule.template).program
-    program = write(schedule, threads=threads, prepacked=prepacked)
+    program = program_of(schedule, threads, prepacked=prepacked)
     tvm = import_tvm()
     functions = {"main": parse_program(program.main, program.llvm)}
     for tensor, text in program.packing.items():
         functions[f"pack_{tensor}"] = parse_program(text, program.packing_llvm)
     module = tvm.IRModule(functions)
     return LoweredCpu(schedule, module, target_of(schedule.hardware, threads=threads), program)
+
+
+def program_of(schedule: Schedule, threads: int, **options: object) -> CpuProgram:
+    """Return what a schedule's template writes; `options` as that takes them; errors as `lower`."""
+    write: Callable[..., CpuProgram] = template_named(schedule.check().template).program
+    return write(schedule, threads=threads, **options)
 
 
 def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> CpuArtifact:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,12 +23,16 @@ from anatune.codegen.compat import TvmObject, import_tvm, last_line
 from anatune.codegen.relax.importers import relax_of_onnx, relax_of_program
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
 from anatune.codegen.relax.reading import graph_of
+from anatune.codegen.untyped import OnnxObject, TorchObject
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.files import reason
 from anatune.graph.nodes import Graph
 from anatune.graph.pools import with_partial_means
 
 __all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs"]
+
+Example = TorchObject
+"""An array of NumPy's or a tensor of PyTorch's, or a sequence of them; None: there is none."""
 
 KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file, a .pt2 file or a Relax module"
 
@@ -76,7 +79,7 @@ class Imported:
         return self.read()
 
 
-def imported(model: Any, example_inputs: Any = None) -> Imported:
+def imported(model: object, example_inputs: Example = None) -> Imported:
     """Return a model that is to be compiled.
 
     Parameters
@@ -110,7 +113,7 @@ def imported(model: Any, example_inputs: Any = None) -> Imported:
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
-def _torch() -> Any:
+def _torch() -> TorchObject:
     try:
         return import_module("torch")
     except ImportError as error:
@@ -119,24 +122,24 @@ def _torch() -> Any:
         ) from error
 
 
-def _tensors(inputs: Any) -> tuple[Any, ...]:
+def _tensors(inputs: Example) -> tuple[TorchObject, ...]:
     torch = _torch()
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return tuple(torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in given)
+    return tuple(torch.from_numpy(array) if isinstance(array, np.ndarray) else array for array in given)
 
 
-def _arrays(inputs: Any) -> Arrays | None:
+def _arrays(inputs: Example) -> Arrays | None:
     if inputs is None:
         return None
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return [one if isinstance(one, np.ndarray) else one.detach().cpu().numpy() for one in given]
+    return [array if isinstance(array, np.ndarray) else array.detach().cpu().numpy() for array in given]
 
 
-def _module(model: Any, example_inputs: Any) -> Imported:
+def _module(model: TorchObject, example_inputs: Example) -> Imported:
     return _exported(exported(model, example_inputs), type(model).__name__, example_inputs, model)
 
 
-def exported(model: Any, example_inputs: Any) -> Any:
+def exported(model: TorchObject, example_inputs: Example) -> TorchObject:
     """Return a module of PyTorch's as a ``torch.export.ExportedProgram``; parameters and errors as `imported`."""
     torch = _torch()
     name = type(model).__name__
@@ -159,7 +162,7 @@ def _cause(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _pt2(path: Path, example_inputs: Any) -> Imported:
+def _pt2(path: Path, example_inputs: Example) -> Imported:
     torch = _torch()
     try:
         with _without_logs():
@@ -174,27 +177,27 @@ def _pt2(path: Path, example_inputs: Any) -> Imported:
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
     """Keep back what PyTorch logs, tracebacks among it, of files whose errors are told in a line."""
-    known = [one for name, one in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
-    handlers = [handler for one in known if isinstance(one, logging.Logger) for handler in one.handlers]
-    for one in handlers:
-        one.addFilter(_nothing)
+    known = [logger for name, logger in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
+    handlers = [handler for logger in known if isinstance(logger, logging.Logger) for handler in logger.handlers]
+    for handler in handlers:
+        handler.addFilter(_nothing)
     try:
         yield
     finally:
-        for one in handlers:
-            one.removeFilter(_nothing)
+        for handler in handlers:
+            handler.removeFilter(_nothing)
 
 
 def _nothing(_record: logging.LogRecord) -> bool:
     return False
 
 
-def _exported(program: Any, name: str, example_inputs: Any, original: Any = None) -> Imported:
+def _exported(program: TorchObject, name: str, example_inputs: Example, original: TorchObject = None) -> Imported:
     torch = _torch()
     example = _arrays(example_inputs)
     if example is None and program.example_inputs is not None:
         given = program.example_inputs[0]
-        example = _arrays(given) if all(isinstance(one, torch.Tensor) for one in given) else None
+        example = _arrays(given) if all(isinstance(tensor, torch.Tensor) for tensor in given) else None
     simple = decomposed(program, name)
 
     source = original if original is not None else program.module()
@@ -204,7 +207,7 @@ def _exported(program: Any, name: str, example_inputs: Any, original: Any = None
     return Imported(read, name, reference, example, returns is None or returns.is_leaf())
 
 
-def decomposed(program: Any, name: str) -> Any:
+def decomposed(program: TorchObject, name: str) -> TorchObject:
     """Return an exported program of PyTorch's core operators.
 
     Raises
@@ -215,28 +218,28 @@ def decomposed(program: Any, name: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = program.run_decompositions()
+            simple = program.run_decompositions()
     except Exception as error:
         raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
-    signature = found.graph_signature
+    signature = simple.graph_signature
     changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if changed:
         raise WorkloadError(f"{name} writes into {changed[0]} in place, expected a model that only returns values")
-    return found
+    return simple
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
     """Return name and dtype of each input of an ONNX file; errors as `imported`."""
     onnx = _onnx_package()
-    return [(one.name, _dtype(onnx, one)) for one in _onnx_model(onnx, path)[1]]
+    return [(value.name, _dtype(onnx, value)) for value in _onnx_model(onnx, path)[1]]
 
 
-def _dtype(onnx: Any, value: Any) -> str:
+def _dtype(onnx: OnnxObject, value: OnnxObject) -> str:
     """Return NumPy's name of an input's dtype; KeyError: it is no tensor, or of a type that ONNX has not."""
     return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
 
 
-def _onnx_package() -> Any:
+def _onnx_package() -> OnnxObject:
     try:
         return import_module("onnx")
     except ImportError as error:
@@ -245,7 +248,7 @@ def _onnx_package() -> Any:
         ) from error
 
 
-def _onnx_model(onnx: Any, path: Path) -> tuple[Any, list[Any]]:
+def _onnx_model(onnx: OnnxObject, path: Path) -> tuple[OnnxObject, list[OnnxObject]]:
     """Return an ONNX model and those of its inputs that are no weights.
 
     Raises
@@ -271,19 +274,19 @@ def _onnx_model(onnx: Any, path: Path) -> tuple[Any, list[Any]]:
         ) from error
     if not model.graph.output:
         raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
-    known = {one.name for one in model.graph.initializer}
-    inputs = [one for one in model.graph.input if one.name not in known]
-    for one in inputs:
+    known = {weight.name for weight in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in known]
+    for value in inputs:
         try:
-            _dtype(onnx, one)
+            _dtype(onnx, value)
         except KeyError:
             raise WorkloadError(
-                f"{path}: input {one.name} is no tensor of a type that ONNX has; export it again"
+                f"{path}: input {value.name} is no tensor of a type that ONNX has; export it again"
             ) from None
     return model, inputs
 
 
-def _load_weights(onnx: Any, model: Any, path: Path) -> None:
+def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
     """Read the weights of a model that lie in files of their own.
 
     Raises
@@ -296,10 +299,10 @@ def _load_weights(onnx: Any, model: Any, path: Path) -> None:
         One lies outside of the model's folder, or where is no number.
     """
     helper = onnx.external_data_helper
-    for one in model.graph.initializer:
-        if not helper.uses_external_data(one):
+    for weight in model.graph.initializer:
+        if not helper.uses_external_data(weight):
             continue
-        info = helper.ExternalDataInfo(one)
+        info = helper.ExternalDataInfo(weight)
         place = path.parent / info.location
         if not place.is_file():
             what = "no file" if place.exists() else "missing"
@@ -311,25 +314,25 @@ def _load_weights(onnx: Any, model: Any, path: Path) -> None:
     helper.load_external_data_for_model(model, str(path.parent))
 
 
-def _onnx(path: Path, example_inputs: Any) -> Imported:
+def _onnx(path: Path, example_inputs: Example) -> Imported:
     model, inputs = _onnx_model(_onnx_package(), path)
     example = _arrays(example_inputs)
     shapes: dict[str, list[int]] = {}
     if example is not None:
         if len(example) != len(inputs):
-            wanted = ", ".join(one.name for one in inputs)
+            wanted = ", ".join(item.name for item in inputs)
             raise WorkloadError(f"{path}: {len(example)} example inputs, expected {len(inputs)}: {wanted}")
-        shapes = {one.name: list(array.shape) for one, array in zip(inputs, example, strict=True)}
-    for one in inputs:
-        if one.name in shapes or not one.type.tensor_type.HasField("shape"):
+        shapes = {item.name: list(array.shape) for item, array in zip(inputs, example, strict=True)}
+    for item in inputs:
+        if item.name in shapes or not item.type.tensor_type.HasField("shape"):
             continue
-        sizes = one.type.tensor_type.shape.dim
+        sizes = item.type.tensor_type.shape.dim
         for axis, size in enumerate(sizes):
             if not size.HasField("dim_value") or size.dim_value < 0:
                 raise WorkloadError(
-                    f"{path}: input {one.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
+                    f"{path}: input {item.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
                     "fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
                 )
-        shapes[one.name] = [size.dim_value for size in sizes]
+        shapes[item.name] = [size.dim_value for size in sizes]
     read = functools.partial(relax_of_onnx, model, shapes, path.name)
     return Imported(read, path.name, onnx_reference(model, path.name), example)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from anatune.codegen.compat import DevicePart, TvmObject, parse_program
+from anatune.codegen.compat import DevicePart, TvmObject
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.lower import named_kernel
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.relax.kernels import KERNEL, OPAQUE, ModelKernel
+from anatune.codegen.relax.kernels import ModelKernel, kernel_function
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
@@ -92,5 +92,4 @@ def _launcher(name: str, schedule: Schedule, kernel: CudaKernel) -> TvmObject:
             size.append(one.dynamic_shared_bytes)
         arguments = [f'"{one.name}"', *(f"{buffer.tensor}.data" for buffer in one.parameters), *map(str, size)]
         text.line(f"T.evaluate(T.call_packed({', '.join(arguments)}))")
-    attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": OPAQUE, "tirx.is_scheduled": True}
-    return parse_program(str(text), "").with_attrs(attributes)
+    return kernel_function(str(text), "", name, schedule.key).with_attr("tirx.is_scheduled", True)

@@ -9,13 +9,13 @@ import contextlib
 import functools
 import io
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject, import_tvm, last_line
+from anatune.codegen.compat import import_tvm, last_line
+from anatune.codegen.untyped import OnnxObject, TorchObject, TvmObject
 from anatune.errors import WorkloadError
 
 __all__ = ["relax_of_onnx", "relax_of_program", "torch_operators"]
@@ -24,7 +24,7 @@ _SELF_EXPLAINING = (RuntimeError, ValueError, TypeError, NotImplementedError)
 """Errors whose messages are sentences; those of others mean little without their names ("KeyError: 'x'")."""
 
 
-def relax_of_program(program: Any, name: str) -> TvmObject:
+def relax_of_program(program: TorchObject, name: str) -> TvmObject:
     """Return an exported program of PyTorch's core operators as a Relax module; `name` is for messages.
 
     Raises
@@ -41,7 +41,7 @@ def torch_operators() -> frozenset[str]:
     return frozenset(_torch_importer("").convert_map)
 
 
-def relax_of_onnx(model: Any, shapes: Mapping[str, list[int]], name: str) -> TvmObject:
+def relax_of_onnx(model: OnnxObject, shapes: Mapping[str, list[int]], name: str) -> TvmObject:
     """Return an ONNX model as a Relax module.
 
     Parameters
@@ -64,13 +64,13 @@ def relax_of_onnx(model: Any, shapes: Mapping[str, list[int]], name: str) -> Tvm
             raise WorkloadError(f"{name} has version {model.ir_version} of ONNX's format, expected 3 at least")
         for node in model.graph.node:
             node.name = node.name or next((result for result in node.output if result), "")
-        versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
+        versions = [operators.version for operators in model.opset_import if operators.domain in ("", "ai.onnx")]
         opset = versions[0] if versions else 1
         return importer(dict(shapes)).from_onnx(_inlined(model, opset, operators).graph, opset)
 
 
 @contextlib.contextmanager
-def _one_line(name: str) -> Any:
+def _one_line(name: str) -> Iterator[None]:
     """Make a `WorkloadError` of whatever an importer raises."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it refuses
@@ -100,8 +100,11 @@ def _unknown(name: str, places: Mapping[str, list[str]], other: str = "") -> Wor
 
 # ---- PyTorch ----
 
+Convert = Callable[[TorchObject], TvmObject]
+"""What imports a node of an exported program."""
 
-def _torch_importer(name: str) -> Any:
+
+def _torch_importer(name: str) -> TvmObject:
     import_tvm()
     from tvm import relax
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -109,10 +112,10 @@ def _torch_importer(name: str) -> Any:
     class Importer(ExportedProgramImporter):  # type: ignore[misc]
         """TVM's importer of exported programs."""
 
-        def _named(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def _named(self, convert: Convert) -> Convert:
             """Return what imports an operator, with errors that name its node; results without elements are known."""
 
-            def converted(node: Any) -> Any:
+            def converted(node: TorchObject) -> TvmObject:
                 value = node.meta.get("val")
                 try:
                     if _is_empty(value):
@@ -128,13 +131,13 @@ def _torch_importer(name: str) -> Any:
 
             return converted
 
-        def create_convert_map(self) -> dict[str, Callable[[Any], Any]]:
+        def create_convert_map(self) -> dict[str, Convert]:
             """Return what imports each operator."""
             own = {operator: functools.partial(convert, self) for operator, convert in _TORCH.items()}
             known = {**super().create_convert_map(), **own}
             return {operator: self._named(convert) for operator, convert in known.items()}
 
-        def _check_unsupported_func_type(self, nodes: Iterable[Any]) -> None:
+        def _check_unsupported_func_type(self, nodes: Iterable[TorchObject]) -> None:
             missing: dict[str, list[str]] = {}
             for node in nodes:
                 if node.op == "call_function" and node.target.__name__ not in self.convert_map:
@@ -145,27 +148,27 @@ def _torch_importer(name: str) -> Any:
     return Importer()
 
 
-def _place(node: Any) -> str:
+def _place(node: TorchObject) -> str:
     """Return where a model has an operator: its node, and the path of the module that calls it."""
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     path = modules[-1][0] if modules else ""
     return f"node {node.name} in {path}" if path else f"node {node.name}"
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: TorchObject) -> bool:
     """Whether a value of an exported program is a tensor without elements; sizes may be symbols."""
     return any(isinstance(size, int) and size == 0 for size in getattr(value, "shape", ()))
 
 
-def _dtype(value: Any) -> str:
+def _dtype(value: TorchObject) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _argument(node: Any, place: int, name: str, default: Any = None) -> Any:
+def _argument(node: TorchObject, place: int, name: str, default: object = None) -> TorchObject:
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
-def _cast(importer: Any, node: Any, dtype: str) -> Any:
+def _cast(importer: TvmObject, node: TorchObject, dtype: str) -> TvmObject:
     """Return what a node computed in a dtype."""
     from tvm import relax
 
@@ -173,7 +176,7 @@ def _cast(importer: Any, node: Any, dtype: str) -> Any:
     return value if _dtype(node.meta["val"]) == dtype else importer.block_builder.emit(relax.op.astype(value, dtype))
 
 
-def _cumsum(importer: Any, node: Any) -> Any:
+def _cumsum(importer: TvmObject, node: TorchObject) -> TvmObject:
     """Import a cumulative sum in the dtype that PyTorch gives it.
 
     TVM 0.27 leaves the dtype out where the program does: PyTorch counts truth values and small integers in int64, TVM's
@@ -186,7 +189,7 @@ def _cumsum(importer: Any, node: Any) -> Any:
     return importer.block_builder.emit(relax.op.cumsum(importer.env[node.args[0]], axis, _dtype(node.meta["val"])))
 
 
-def _cat(importer: Any, node: Any) -> Any:
+def _cat(importer: TvmObject, node: TorchObject) -> TvmObject:
     """Import a concatenation without the tensors that have no elements, which may be of any rank.
 
     Caches of language models begin with such a one.
@@ -198,7 +201,7 @@ def _cat(importer: Any, node: Any) -> Any:
     return importer.block_builder.emit(relax.op.concat(parts, axis=_argument(node, 1, "dim", 0)))
 
 
-def _elu(importer: Any, node: Any) -> Any:
+def _elu(importer: TvmObject, node: TorchObject) -> TvmObject:
     """Import an ELU with its three factors, of which TVM 0.27 reads the first: SELU has two."""
     from tvm import relax
 
@@ -213,15 +216,15 @@ def _elu(importer: Any, node: Any) -> Any:
     )
 
 
-def _where(importer: Any, node: Any) -> Any:
+def _where(importer: TvmObject, node: TorchObject) -> TvmObject:
     """Import a choice between two tensors in the dtype that PyTorch gives it: TVM wants both in one."""
     from tvm import relax
 
-    values = [_cast(importer, one, _dtype(node.meta["val"])) for one in node.args[1:]]
+    values = [_cast(importer, value, _dtype(node.meta["val"])) for value in node.args[1:]]
     return importer.block_builder.emit(relax.op.where(importer.env[node.args[0]], *values))
 
 
-_TORCH: dict[str, Callable[[Any, Any], Any]] = {
+_TORCH: dict[str, Callable[[TvmObject, TorchObject], TvmObject]] = {
     "cat.default": _cat,
     "cumsum.default": _cumsum,
     "elu.default": _elu,
@@ -233,7 +236,7 @@ _TORCH: dict[str, Callable[[Any, Any], Any]] = {
 # ---- ONNX ----
 
 
-def _onnx_importer(name: str) -> tuple[Any, frozenset[str]]:
+def _onnx_importer(name: str) -> tuple[type, frozenset[str]]:
     """Return a class of importers, which takes sizes of inputs, and the operators that it knows."""
     import_tvm()
     from tvm.relax.frontend.onnx import onnx_frontend
@@ -246,7 +249,7 @@ def _onnx_importer(name: str) -> tuple[Any, frozenset[str]]:
         def __init__(self, shapes: dict[str, list[int]]) -> None:
             super().__init__(shapes, "float32", keep_params_in_input=False, sanitize=True)
 
-        def _check_for_unsupported_ops(self, graph: Any) -> None:
+        def _check_for_unsupported_ops(self, graph: OnnxObject) -> None:
             missing: dict[str, list[str]] = {}
             for node in graph.node:
                 if node.op_type not in operators:
@@ -254,7 +257,7 @@ def _onnx_importer(name: str) -> tuple[Any, frozenset[str]]:
             if missing:
                 raise _unknown(name, missing)
 
-        def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        def _convert_operator(self, op_name: str, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
             try:
                 convert = functools.partial(super()._convert_operator, op_name)
                 if op_name in _ONNX:
@@ -269,7 +272,7 @@ def _onnx_importer(name: str) -> tuple[Any, frozenset[str]]:
     return Importer, operators
 
 
-def _inlined(model: Any, opset: int, operators: frozenset[str]) -> Any:
+def _inlined(model: OnnxObject, opset: int, operators: frozenset[str]) -> OnnxObject:
     """Return a model in which operators that TVM does not know, and ONNX or the model spells in others, are spelt."""
     schema_of, refusal = import_module("onnx.defs").get_schema, import_module("onnx.defs").SchemaError
     missing = set()
@@ -277,9 +280,10 @@ def _inlined(model: Any, opset: int, operators: frozenset[str]) -> Any:
         if node.op_type not in operators:
             missing.add((node.domain, node.op_type))
             with contextlib.suppress(refusal):  # an operator of the model's own
-                schema, given = schema_of(node.op_type, opset, node.domain), {one.name for one in node.attribute}
-                defaults = [one.default_value for name, one in schema.attributes.items() if name not in given]
-                node.attribute.extend(one for one in defaults if one.name)  # functions of ONNX's take them for given
+                schema, given = schema_of(node.op_type, opset, node.domain), {entry.name for entry in node.attribute}
+                defaults = [entry.default_value for name, entry in schema.attributes.items() if name not in given]
+                # functions of ONNX's take them for given
+                node.attribute.extend(entry for entry in defaults if entry.name)
     if not missing:
         return model
     try:
@@ -290,19 +294,20 @@ def _inlined(model: Any, opset: int, operators: frozenset[str]) -> Any:
         return model
 
 
-Convert = Callable[[Any, dict[str, Any], int], Any]
+Attributes = dict[str, OnnxObject]
+ConvertOnnx = Callable[[TvmObject, Attributes, int], TvmObject]
 """What imports an operator: its inputs, its attributes and the version of ONNX's operators."""
 
 
-def _onnx_concat(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+def _onnx_concat(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
     """Leave out 1-D tensors without elements among those of another rank, as onnxruntime does."""
-    kinds = [getattr(one, "ty", None) for one in inputs]
+    kinds = [getattr(value, "ty", None) for value in inputs]
     if any(getattr(kind, "ndim", 1) > 1 for kind in kinds):
-        inputs = [one for one, kind in zip(inputs, kinds, strict=True) if _sizes(kind) != [0]]
+        inputs = [value for value, kind in zip(inputs, kinds, strict=True) if _sizes(kind) != [0]]
     return convert(inputs, attrs, opset)
 
 
-def _onnx_constant(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+def _onnx_constant(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
     """Read numbers that stand in an attribute of their own, which TVM 0.27 refuses."""
     helper, kinds = import_module("onnx.helper"), import_module("onnx").TensorProto
     for word, kind in (("int", kinds.INT64), ("float", kinds.FLOAT)):
@@ -313,7 +318,7 @@ def _onnx_constant(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: 
     return convert(inputs, attrs, opset)
 
 
-def _onnx_pow(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+def _onnx_pow(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
     """Bring an exponent to the dtype of what is raised, which is the result's; TVM wants both in one."""
     from tvm import relax
 
@@ -323,7 +328,7 @@ def _onnx_pow(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) 
     return convert([base, exponent], attrs, opset)
 
 
-def _onnx_reshape(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+def _onnx_reshape(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
     """Import what has no elements; TVM takes a 0 that means 0 for a size known at run time."""
     from tvm import relax
 
@@ -333,28 +338,28 @@ def _onnx_reshape(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: i
     return convert(inputs, attrs, opset)
 
 
-def _onnx_slice(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+def _onnx_slice(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
     """Import a slice that ends before it begins as what it is, nothing; TVM 0.27 gives it less than no elements."""
     from tvm import relax
 
-    found = convert(inputs, attrs, opset)
-    sizes = _sizes(getattr(found, "ty", None)) or []
+    sliced = convert(inputs, attrs, opset)
+    sizes = _sizes(getattr(sliced, "ty", None)) or []
     if min(sizes, default=0) >= 0:
-        return found
+        return sliced
     return relax.const(np.zeros([max(0, size) for size in sizes], str(inputs[0].ty.dtype)))
 
 
-_ONNX: dict[str, Callable[[Convert, Any, dict[str, Any], int], Any]] = {
+_ONNX: dict[str, Callable[[ConvertOnnx, TvmObject, Attributes, int], TvmObject]] = {
     "Concat": _onnx_concat,
     "Constant": _onnx_constant,
     "Pow": _onnx_pow,
     "Reshape": _onnx_reshape,
     "Slice": _onnx_slice,
 }
-"""Operator -> what imports it by means of TVM's `Convert`."""
+"""Operator -> what imports it by means of TVM's `ConvertOnnx`."""
 
 
-def _sizes(kind: Any) -> list[int] | None:
+def _sizes(kind: TvmObject) -> list[int] | None:
     """Return the sizes of a type, where they are numbers."""
     values = getattr(getattr(kind, "shape", None), "values", None)
     if values is None or not all(hasattr(size, "value") for size in values):

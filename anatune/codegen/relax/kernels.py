@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
+from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
 from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
@@ -22,14 +23,20 @@ from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.reductions import REDUCTION
 from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
 from anatune.graph.windows import WINDOW
-from anatune.templates import template_named
-from anatune.templates.cpu.program.program import CpuProgram
 
-__all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "attention_kernel", "model_kernel", "unplanned_kernels"]
+__all__ = [
+    "KERNEL",
+    "ModelKernel",
+    "Packer",
+    "attention_kernel",
+    "kernel_function",
+    "model_kernel",
+    "unplanned_kernels",
+]
 
 KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
-OPAQUE = 8
+_OPAQUE = 8
 """TVM's word for a function that nothing is fused with."""
 
 
@@ -85,16 +92,17 @@ def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
     SpaceError, BuildError
         As `codegen.cpu.lower.lower`.
     """
-    schedule.check()
-    write: Callable[..., CpuProgram] = template_named(schedule.template).program
-    program = write(schedule, threads=threads, prepacked=True, prefix=name)
-    attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": OPAQUE}
-    function = parse_program(program.main, program.llvm).with_attr(attributes)
+    program = program_of(schedule, threads, prefix=name)
     packers = {
         tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()
     }
-    return ModelKernel(name, function, packers)
+    return ModelKernel(name, kernel_function(program.main, program.llvm, name, schedule.key), packers)
+
+
+def kernel_function(text: str, llvm: str, name: str, kind: str) -> TvmObject:
+    """Return a program as a function of a model that TVM's passes leave as it is; `kind`: what kernel it is."""
+    return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": _OPAQUE})
 
 
 def _packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
@@ -117,8 +125,7 @@ def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: in
 
 def _without_weights(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
     """Return a kernel of a program, TVMScript and LLVM IR, that packs none of its operands."""
-    attributes = {"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE}
-    return ModelKernel(name, parse_program(*program).with_attr(attributes), {})
+    return ModelKernel(name, kernel_function(*program, name, kind), {})
 
 
 def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int, ModelKernel]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from anatune.codegen.compat import TvmObject, array_of, import_tvm, same_structure
@@ -202,7 +200,7 @@ class _Reader:
         return found
 
 
-def _attributes(attributes: TvmObject) -> tuple[dict[str, Any], str]:
+def _attributes(attributes: TvmObject) -> tuple[dict[str, TvmObject], str]:
     """Return the attributes of a call by name, and the name of their type."""
     if attributes is None:
         return {}, ""
@@ -210,7 +208,7 @@ def _attributes(attributes: TvmObject) -> tuple[dict[str, Any], str]:
     return {field.name: _plain(getattr(attributes, field.name)) for field in info.fields}, str(info.type_key)
 
 
-def _plain(value: TvmObject) -> Any:
+def _plain(value: TvmObject) -> TvmObject:
     """Return numbers, text and lists of them as Python's; everything else is passed through."""
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import ModelKernel, Packer
@@ -221,5 +221,4 @@ class _Writer:
             return self.tvm.tirx.const(argument.value, argument.dtype)
         if isinstance(argument, tuple):
             return relax.Tuple([self.argument(one) for one in argument])
-        found: Any = argument
-        return found
+        return argument

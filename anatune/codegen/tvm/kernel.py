@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
 
@@ -125,7 +126,7 @@ class TirTask:
             Options that contradict the tiles.
         """
         tvm = import_tvm()
-        try:
+        with _refused(BuildError, f"TVM cannot put the kernel into {self._function}"):
             kernel = self._kernel(schedule, prefix=f"anatune_{self.digest}_{schedule.key}")
             notes = {ANNOTATION: schedule.to_json(), THREADS: self.threads}
             # TVM's error names a missing intrinsic, and nothing else: the name says what to call
@@ -133,10 +134,6 @@ class TirTask:
             return self._placed(
                 tvm, names or (f"{name}, begin", name), kernel, notes | ({PREDICTED: 1} if predicted else {})
             )
-        except TVM_ERRORS as error:
-            if isinstance(error, AnatuneError):
-                raise
-            raise BuildError(f"TVM cannot put the kernel into {self._function}: {last_line(error)}") from None
 
     def stand_in(self, kernels: Iterable[Names]) -> None:
         """Let the function's own loops stand for kernels: traces with these names replay, and compute the same.
@@ -148,7 +145,7 @@ class TirTask:
         """
         tvm = import_tvm()
         known = tvm.s_tir.TensorIntrin
-        try:
+        with _refused(BuildError, f"TVM cannot replay {self._function}"):
             first, *others = kernels
             schedule, block, nest = self._prepared()
             loops = schedule.get_loops(schedule.get_sblock(block, self._function))
@@ -157,19 +154,11 @@ class TirTask:
             for names in others:
                 for name, one in zip(names, made, strict=True):
                     known.register(name, one.desc, one.impl, override=True)
-        except TVM_ERRORS as error:
-            if isinstance(error, AnatuneError):
-                raise
-            raise BuildError(f"TVM cannot replay {self._function}: {last_line(error)}") from None
 
     def _prepared(self) -> tuple[TvmObject, str, BlockNest]:
         """Return a new schedule with everything inlined that can be, the nest's block and what it computes."""
-        try:
+        with _refused(WorkloadError, f"function {self._function}"):
             return self._read(import_tvm())
-        except TVM_ERRORS as error:
-            if isinstance(error, AnatuneError):
-                raise
-            raise WorkloadError(f"function {self._function}: {last_line(error)}") from None
 
     def _read(self, tvm: TvmObject) -> tuple[TvmObject, str, BlockNest]:
         schedule = tvm.s_tir.Schedule(self.module)
@@ -342,6 +331,17 @@ def annotation(trace: TvmObject, key: str) -> TvmObject:
         if str(instruction.kind.name) == "Annotate" and [str(attr) for attr in instruction.attrs] == [key]:
             return instruction.inputs[1]
     return None
+
+
+@contextmanager
+def _refused(kind: type[AnatuneError], what: str) -> Iterator[None]:
+    """Raise an error of some kind for what TVM refuses, in TVM's own words behind `what`."""
+    try:
+        yield
+    except AnatuneError:
+        raise
+    except TVM_ERRORS as error:
+        raise kind(f"{what}: {last_line(error)}") from None
 
 
 def _is_reduction(block: TvmObject) -> bool:
