@@ -6,9 +6,11 @@ imported on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from anatune import api
 from anatune.adapters.device import gpu_of
@@ -26,7 +28,7 @@ from anatune.templates import CUDA, template_of
 from anatune.templates.base.model import Model, Progress
 from anatune.templates.cuda.model.model import GpuModel
 
-__all__ = ["FORMATS", "IGNORED", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
+__all__ = ["FORMATS", "IGNORED", "OTHER_LINES", "PruneRequest", "Writer", "object_lines", "writer"]
 
 FORMATS: dict[str, str] = {
     "json": "anatune.adapters.listing:json_lines",
@@ -165,6 +167,18 @@ class PruneRequest:
             what, size = f"{self.workload.describe()} on {self.hardware.name}", f"{subset.space.size:.4g}"
             raise SpaceError(f"{what}: none of {size} schedules is legal; `anatune plan` says which rules reject them")
         return subset
+
+
+def object_lines(head: object, key: str, entries: Iterable[object]) -> Iterator[str]:
+    """Yield one JSON object in lines: what `head` has, then a list under `key`, one of its entries a line."""
+    yield f'{msgspec.json.encode(head).decode()[:-1]}, "{key}": ['
+    waiting = ""
+    for entry in entries:
+        if waiting:
+            yield f"{waiting},"
+        waiting = msgspec.json.encode(entry).decode()
+    yield waiting
+    yield "]}"
 
 
 Writer = Callable[[PruneRequest], Iterator[str]]

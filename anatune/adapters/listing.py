@@ -7,9 +7,7 @@ import io
 import itertools
 from collections.abc import Iterator
 
-import msgspec
-
-from anatune.adapters.formats import PruneRequest
+from anatune.adapters.formats import PruneRequest, object_lines
 
 __all__ = ["csv_lines", "json_lines"]
 
@@ -19,15 +17,10 @@ _NUMBERS = ("time_s", "gflop_per_s", "bound_by", "occupancy", "waves")
 def json_lines(request: PruneRequest) -> Iterator[str]:
     """Yield one JSON object in lines: what was asked and counted, then ``schedules``, one a line, best first."""
     subset = request.subset()
-    head = msgspec.json.encode(subset.to_dict() | {"num_listed": min(subset.num_kept, request.most)}).decode()
-    yield f'{head[:-1]}, "schedules": ['
-    waiting = ""
-    for schedule, prediction in itertools.islice(subset.entries(), request.most):
-        if waiting:
-            yield f"{waiting},"
-        waiting = msgspec.json.encode(schedule.to_dict() | {"prediction": prediction}).decode()
-    yield waiting
-    yield "]}"
+    head = subset.to_dict() | {"num_listed": min(subset.num_kept, request.most)}
+    entries = itertools.islice(subset.entries(), request.most)
+    schedules = (schedule.to_dict() | {"prediction": prediction} for schedule, prediction in entries)
+    yield from object_lines(head, "schedules", schedules)
 
 
 def csv_lines(request: PruneRequest) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.adapters.metaschedule.cost import FORMAT, NEUTRAL, cost_model
+from anatune.adapters.metaschedule.cost import FORMAT, NEUTRAL, AnatuneCostModel, cost_model
 from anatune.adapters.metaschedule.limits import REGISTERS_RULE, postproc
 from anatune.adapters.metaschedule.traces import FunctionMeaning, recorded_trace, tiling_of
 from anatune.core.hardware.files import hardware
@@ -110,8 +110,8 @@ def test_scores_of_gpu_tilings_are_those_of_the_models(make):
     module = make()
     meaning = FunctionMeaning(module)
     schedules = designs(module, CUDA, seeds=range(1, 9))
-    model = cost_model(GPU)
-    scores = model.core.predict(context_of(module, CUDA), candidates_of(schedules))
+    model = AnatuneCostModel(GPU)
+    scores = model.predict(context_of(module, CUDA), candidates_of(schedules))
     floor_s = meaning.workload.flop / GPU.compute.fp32_peak_flop_per_s
     models = {"cuda": anatune.api.model(meaning.workload, GPU), "pipelined": PipelinedModel(meaning.workload, GPU)}
     seen = set()
@@ -288,10 +288,10 @@ def test_kernels_of_anatune_are_scored_by_the_cpu_model():
     own = CpuModel(task.workload, CPU.with_threads(1), constants=())
     points = own.rank(2).points
     schedules = [task.schedule(own.space.schedule_of(point)) for point in points]
-    scores = cost_model(CPU).core.predict(context_of(module, LLVM), candidates_of(schedules))
+    scores = AnatuneCostModel(CPU).predict(context_of(module, LLVM), candidates_of(schedules))
     floor_s = task.workload.flop / CPU.with_threads(1).compute.fp32_peak_flop_per_s
     np.testing.assert_allclose(scores, floor_s / own.times(points)[0])
-    plain = cost_model(CPU).core.predict(context_of(module, LLVM), drawn(context_of(module, LLVM), 8))
+    plain = AnatuneCostModel(CPU).predict(context_of(module, LLVM), drawn(context_of(module, LLVM), 8))
     assert scores[0] > plain.max()
 
 

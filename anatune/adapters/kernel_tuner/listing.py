@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.formats import PruneRequest
+from anatune.adapters.formats import PruneRequest, object_lines
 from anatune.adapters.kernel_tuner.names import Names
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -72,11 +72,7 @@ def kernel_tuner_lines(request: PruneRequest) -> Iterator[str]:
         "ConfigurationSpace": _t1(params, restrictions),
         "predicted_s": time_s,
     }
-    yield f'{msgspec.json.encode(head).decode()[:-1]}, "configurations": ['
-    for place, row in enumerate(rows, 1):
-        text = msgspec.json.encode(dict(zip(columns, row, strict=True))).decode()
-        yield text + ("," if place < len(rows) else "")
-    yield "]}"
+    yield from object_lines(head, "configurations", (dict(zip(columns, row, strict=True)) for row in rows))
 
 
 def parameter_names(workload: Workload) -> dict[str, str | int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,17 +26,17 @@ from anatune.adapters.metaschedule.objects import (
     Context,
     RunnerResult,
     TvmObject,
+    derived,
     measurement_of,
 )
 from anatune.adapters.metaschedule.scores import CandidateScorer, scorer_of
-from anatune.codegen.compat import import_tvm
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import RecordError
 from anatune.files import read_file, reason
 from anatune.measure.named_hardware import HardwareLike
 from anatune.search.learning.residuals import Residuals
 
-__all__ = ["FORMAT", "CostModelCore", "cost_model"]
+__all__ = ["FORMAT", "AnatuneCostModel", "cost_model"]
 
 Floats = NDArray[np.float64]
 
@@ -76,17 +75,13 @@ def cost_model(hw: HardwareLike = "host", *, path: str | Path | None = None, fal
     MissingDependencyError
         TVM's MetaSchedule cannot be imported; the message has the pip command.
     """
-    meta_schedule()
-    core = CostModelCore(api.hardware(hw), fallback)
-    if path is not None:
-        core.load(str(path))
-    return _cost_model_class()(core)
+    return derived(AnatuneCostModel, meta_schedule().cost_model.PyCostModel)(api.hardware(hw), fallback, path)
 
 
-class CostModelCore:
-    """The cost model without TVM's base class."""
+class AnatuneCostModel:
+    """The cost model, as MetaSchedule calls it."""
 
-    def __init__(self, hardware: HardwareSpec, fallback: TvmObject = None) -> None:
+    def __init__(self, hardware: HardwareSpec, fallback: TvmObject = None, path: str | Path | None = None) -> None:
         self.hardware = hardware
         self._fallback = fallback
         self.unknown: Counter[str] = Counter()
@@ -95,30 +90,32 @@ class CostModelCore:
         self._tasks: dict[str, CandidateScorer] = {}
         self._residuals: dict[str, Residuals] = {}
         self._middle: dict[str, float] = {}
+        if path is not None:
+            self.load(str(path))
 
     def predict(self, context: Context, candidates: Sequence[Candidate]) -> Floats:
         """Return scores, (num_candidates,) float64 in [0, 1] (or a little more), higher is better."""
         key, task = self._task(context)
-        found = task.score([candidate.sch for candidate in candidates])
+        scored = task.score([candidate.sch for candidate in candidates])
         self.unknown.update(task.unknown)
         task.unknown.clear()
         other = self._other(task)
         if other is not None:
             return np.asarray(other.predict(context, candidates), dtype=np.float64)
-        times = found.time_s.copy()
-        for kind in set(found.kinds) - {""}:
-            at = [place for place, own in enumerate(found.kinds) if own == kind]
+        times = scored.time_s.copy()
+        for kind in set(scored.kinds) - {""}:
+            at = [place for place, own in enumerate(scored.kinds) if own == kind]
             residuals = self._residuals.get(f"{key} {kind}")
             if residuals is not None:
-                times[at] *= np.exp(residuals.predict(np.array([found.features[place] for place in at])))
+                times[at] *= np.exp(residuals.predict(np.array([scored.features[place] for place in at])))
         scores = np.zeros(len(times))
-        legal = np.array([not rule for rule in found.rules], dtype=bool)
+        legal = np.array([not rule for rule in scored.rules], dtype=bool)
         known = np.isfinite(times) & (times > 0) & legal
-        self.rejected.update(rule for rule in found.rules if rule)
+        self.rejected.update(rule for rule in scored.rules if rule)
         scores[known] = task.floor_s / times[known]
         if known.any():
             self._middle[key] = float(np.median(scores[known]))
-        scores[np.isnan(found.time_s)] = self._middle.get(key, NEUTRAL)
+        scores[np.isnan(scored.time_s)] = self._middle.get(key, NEUTRAL)
         return scores
 
     def update(self, context: Context, candidates: Sequence[Candidate], results: Sequence[RunnerResult]) -> None:
@@ -130,14 +127,14 @@ class CostModelCore:
             return
         measured = [_seconds(result) for result in results]
         places = [place for place, seconds in enumerate(measured) if seconds is not None]
-        found = task.score([candidates[place].sch for place in places])
+        scored = task.score([candidates[place].sch for place in places])
         task.unknown.clear()  # they were counted when they were predicted
-        for kind in set(found.kinds) - {""}:
-            at = [place for place, own in enumerate(found.kinds) if own == kind and np.isfinite(found.time_s[place])]
+        for kind in set(scored.kinds) - {""}:
+            at = [place for place, own in enumerate(scored.kinds) if own == kind and np.isfinite(scored.time_s[place])]
             if not at:
                 continue
-            values = [float(np.log((measured[places[place]] or np.nan) / found.time_s[place])) for place in at]
-            rows = np.array([found.features[place] for place in at])
+            values = [float(np.log((measured[places[place]] or np.nan) / scored.time_s[place])) for place in at]
+            rows = np.array([scored.features[place] for place in at])
             self._residuals.setdefault(f"{key} {kind}", Residuals()).observe(rows, values)
             self.learned += len(at)
 
@@ -167,7 +164,7 @@ class CostModelCore:
             data = msgspec.json.decode(read_file(path))
             if not isinstance(data, dict) or data.get("format") != FORMAT:
                 raise RecordError(f"{path}: no cost model of anatune's, expected what its save() wrote")
-            self._residuals = {name: Residuals.from_builtins(one) for name, one in data["tasks"].items()}
+            self._residuals = {name: Residuals.from_builtins(residuals) for name, residuals in data["tasks"].items()}
         except OSError as error:
             raise RecordError(f"{path}: {reason(error)}, expected a saved cost model") from None
         except (msgspec.MsgspecError, KeyError, AttributeError, UnicodeDecodeError):
@@ -203,34 +200,3 @@ def _hash(module: TvmObject) -> str:
     import tvm_ffi
 
     return f"{tvm_ffi.structural_hash(module, map_free_vars=True) & (1 << 64) - 1:016x}"
-
-
-@cache
-def _cost_model_class() -> type:
-    base: TvmObject = meta_schedule().cost_model.PyCostModel
-
-    class AnatuneCostModel(base):  # type: ignore[misc]
-        """`CostModelCore` as MetaSchedule calls it."""
-
-        def __init__(self, core: CostModelCore) -> None:
-            base.__init__(self)
-            self.core, self.unknown, self.rejected = core, core.unknown, core.rejected
-
-        @property
-        def learned(self) -> int:
-            return self.core.learned
-
-        def load(self, path: str) -> None:
-            self.core.load(path)
-
-        def save(self, path: str) -> None:
-            self.core.save(path)
-
-        def update(self, context: Context, candidates: Sequence[Candidate], results: Sequence[RunnerResult]) -> None:
-            self.core.update(context, candidates, results)
-
-        def predict(self, context: Context, candidates: Sequence[Candidate]) -> Floats:
-            return self.core.predict(context, candidates)
-
-    derived: type = import_tvm().ir.utils.derived_object(AnatuneCostModel)
-    return derived

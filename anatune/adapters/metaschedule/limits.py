@@ -10,21 +10,20 @@ TVM is imported by the calls, not by the module.
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from anatune import api
 from anatune.adapters.device import gpu_of
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import Context, TracedSchedule, TvmObject
+from anatune.adapters.metaschedule.objects import Context, TracedSchedule, TvmObject, derived
 from anatune.adapters.metaschedule.scores import GpuScorer
 from anatune.adapters.metaschedule.tasks import check_kind
-from anatune.codegen.compat import import_tvm
 from anatune.core.hardware.spec import GpuSpec
 from anatune.measure.named_hardware import HardwareLike
 from anatune.records.traces import Tiling, UnfitError
 
-__all__ = ["REGISTERS_RULE", "PostprocCore", "postproc"]
+__all__ = ["REGISTERS_RULE", "AnatunePostproc", "postproc"]
 
 REGISTERS_RULE = "registers_per_thread"
 """Rule of `postproc` beside those of the GPU model: a thread's sums alone do not fit its registers, so they spill."""
@@ -54,10 +53,10 @@ def postproc(hw: HardwareLike) -> TvmObject:
     UnknownNameError, SpecError, MissingDependencyError
         As `cost_model`.
     """
-    meta_schedule()
+    base = meta_schedule().postproc.PyPostproc
     spec = api.hardware(hw)
     refused = f"postproc: {spec.name} is a CPU, expected a GPU: CPU tilings break no limits; use cost_model"
-    return _postproc_class()(PostprocCore(gpu_of(spec, refused)))
+    return derived(AnatunePostproc, base)(gpu_of(spec, refused))
 
 
 class _Finding(NamedTuple):
@@ -70,52 +69,69 @@ class _Finding(NamedTuple):
     unknown: str = ""
 
 
-class PostprocCore:
-    """The filter without TVM's base class; clones share one."""
+@dataclass
+class _Shared:
+    """What clones of a filter have together: the function whose candidates come, and counts."""
 
-    def __init__(self, hardware: GpuSpec) -> None:
+    task: GpuScorer | None = None
+    passed: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+
+class AnatunePostproc:
+    """The filter, as MetaSchedule calls it; clones count together."""
+
+    def __init__(self, hardware: GpuSpec, shared: _Shared | None = None) -> None:
         self.hardware = hardware
-        self.rejected: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
-        self.passed = 0
-        self._task: GpuScorer | None = None
+        self._shared = shared or _Shared()
+        self.rejected, self.unknown = self._shared.rejected, self._shared.unknown
 
-    def start(self, module: TvmObject, target: TvmObject) -> None:
-        """Take the function whose candidates come."""
-        check_kind(target, self.hardware)
-        self._task = GpuScorer(module, self.hardware)
+    @property
+    def passed(self) -> int:
+        """Candidates that passed."""
+        return self._shared.passed
+
+    def _initialize_with_tune_context(self, context: Context) -> None:
+        check_kind(context.target, self.hardware)
+        self._shared.task = GpuScorer(context.mod, self.hardware)
+
+    def clone(self) -> TvmObject:
+        """Return another one that counts with this one."""
+        return derived(AnatunePostproc, meta_schedule().postproc.PyPostproc)(self.hardware, self._shared)
 
     def apply(self, sch: TracedSchedule) -> bool:
         """Return whether a candidate passes, and count it."""
-        found = self._judge(sch)
-        if found.unknown:
-            self.unknown[found.unknown] += 1
-        elif found.rule:
-            self.rejected[found.rule] += 1
-        self.passed += not found.rule
-        return not found.rule
+        finding = self._judge(sch)
+        if finding.unknown:
+            self.unknown[finding.unknown] += 1
+        elif finding.rule:
+            self.rejected[finding.rule] += 1
+        self._shared.passed += not finding.rule
+        return not finding.rule
 
     def explain(self, sch: TracedSchedule) -> str:
         """Return in one sentence what becomes of a candidate, and why."""
-        found = self._judge(sch)
-        if found.unknown:
-            return f"kept, not judged: {found.unknown}"
-        if found.rule:
-            value, most = f"{found.value:,.10g} {found.text}", f"{found.limit:,.10g}"
-            return f"rejected by {found.rule}: {value}, {self.hardware.name} has at most {most}"
+        finding = self._judge(sch)
+        if finding.unknown:
+            return f"kept, not judged: {finding.unknown}"
+        if finding.rule:
+            value, most = f"{finding.value:,.10g} {finding.text}", f"{finding.limit:,.10g}"
+            return f"rejected by {finding.rule}: {value}, {self.hardware.name} has at most {most}"
         return f"kept: it breaks no limit of {self.hardware.name}"
 
     def _judge(self, sch: TracedSchedule) -> _Finding:
-        if self._task is None:
+        task = self._shared.task
+        if task is None:
             return _Finding(unknown="no function yet: a TuneContext gives one")
         try:
-            reading = self._task.read(sch)
+            reading = task.read(sch)
         except UnfitError as why:
             return _Finding(unknown=str(why))
         if not isinstance(reading, Tiling):
             return _Finding(unknown="a CPU kernel of anatune's")
-        model = self._task.model(reading.stages)
-        point = model.space.point_of(self._task.plain_point(reading))[None, :]
+        model = task.model(reading.stages)
+        point = model.space.point_of(task.plain_point(reading))[None, :]
         evaluation = model.evaluate(point)
         code = int(evaluation.rule[0])
         if code:
@@ -127,34 +143,3 @@ class PostprocCore:
         if sums > limit:
             return _Finding(REGISTERS_RULE, sums, limit, "sums of a thread")
         return _Finding()
-
-
-@cache
-def _postproc_class() -> type:
-    base: TvmObject = meta_schedule().postproc.PyPostproc
-
-    class AnatunePostproc(base):  # type: ignore[misc]
-        """`PostprocCore` as MetaSchedule calls it; clones count together."""
-
-        def __init__(self, core: PostprocCore) -> None:
-            base.__init__(self)
-            self.core, self.unknown, self.rejected = core, core.unknown, core.rejected
-
-        @property
-        def passed(self) -> int:
-            return self.core.passed
-
-        def explain(self, sch: TracedSchedule) -> str:
-            return self.core.explain(sch)
-
-        def _initialize_with_tune_context(self, context: Context) -> None:
-            self.core.start(context.mod, context.target)
-
-        def apply(self, sch: TracedSchedule) -> bool:
-            return self.core.apply(sch)
-
-        def clone(self) -> TvmObject:
-            return derived(self.core)
-
-    derived: type = import_tvm().ir.utils.derived_object(AnatunePostproc)
-    return derived

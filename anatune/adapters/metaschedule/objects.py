@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeAlias
+from functools import cache
+from typing import Protocol
 
+from anatune.codegen.compat import import_tvm
+from anatune.codegen.untyped import TvmObject
 from anatune.core.trial import Measurement, Outcome
 from anatune.records.foreign import measured
 
@@ -15,12 +18,10 @@ __all__ = [
     "TracedSchedule",
     "TuningRecord",
     "TvmObject",
+    "derived",
     "measurement_of",
     "run_secs",
 ]
-
-TvmObject: TypeAlias = Any
-"""An object of TVM's: an IRModule, a Target, a Trace, a class of its packages."""
 
 
 class Context(Protocol):
@@ -63,6 +64,14 @@ class TuningRecord(Runs, Protocol):
 
     trace: TvmObject
     workload: TvmObject
+
+
+@cache
+def derived(kind: type, base: type) -> type:
+    """Return `kind` as a class that derives from one of TVM's, which is imported late, and that TVM can call."""
+    body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    made: type = import_tvm().ir.utils.derived_object(type(kind.__name__, (base,), body))
+    return made
 
 
 def run_secs(runs: Runs) -> tuple[float, ...]:

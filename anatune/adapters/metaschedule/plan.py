@@ -12,6 +12,7 @@ from anatune.adapters.metaschedule.tasks import check_target, device_spec, targe
 from anatune.arguments import checked_function
 from anatune.codegen.compat import import_tvm, operators_left
 from anatune.codegen.tvm.kernel import kernel_names
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError, RecordError, SpaceError, WorkloadError
 from anatune.files import reason
 from anatune.measure.named_hardware import HardwareLike
@@ -72,47 +73,22 @@ def plan_model(
     hardware, target = device_spec(hw), target_from(target)
     check_target(target, hardware)
     normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
-    if type(module).__name__ == "PrimFunc":
-        module = normalised(module)
-    if not hasattr(module, "functions_items"):
-        raise WorkloadError(f"plan_model: the module is a {type(module).__name__}, expected a tvm.IRModule")
-    functions = [(name.name_hint, one) for name, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
-    operators = operators_left(module)
-    if not functions:
-        left = f"operators {', '.join(operators)}" if operators else "no operators, either"
-        raise WorkloadError(
-            f"plan_model: the module has no PrimFunc (it has {left}), expected a legalised one: plan what "
-            f"{_LEGALISE}(module) returns, after the passes that it will be compiled with"
-        )
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(f"{folder}: {reason(error)}; name another folder") from error
-    database = package.database.JSONDatabase(work_dir=str(folder), on_skip=on_skip)
+    functions, operators = _functions_of(normalised(module) if type(module).__name__ == "PrimFunc" else module)
+    database = _opened(folder, on_skip)
     known = {(kernel_names(record.trace), *run_secs(record)) for record in database.get_all_tuning_records()}
     skipped = [f"{name} is not legalised: it stays as it is; run {_LEGALISE} before" for name in operators]
     planned = 0
     for name, function in functions:
         alone = normalised(function)
         try:
-            task = task_of(alone, target, hardware)
-            model = task_model(task, hardware)
-            ranking = model.rank(1)
-            if not len(ranking.points):
-                raise WorkloadError(f"no schedule of {task.workload.describe()} is legal on {hardware.name}")
-            traced = task.schedule(model.space.schedule_of(ranking.points[0]), predicted=True)
+            trace, time_s = _first_choice(alone, target, hardware)
         except (WorkloadError, BuildError, SpaceError) as error:
             skipped.append(f"{name}: {error}")
             continue
         planned += 1
-        record = package.database.TuningRecord(
-            traced.trace,
-            database.commit_workload(alone),
-            [float(model.times(ranking.points[:1])[0][0])],
-            target,
-            package.arg_info.ArgInfo.from_prim_func(function),
-        )
-        key = (kernel_names(traced.trace), *run_secs(record))
+        arguments = package.arg_info.ArgInfo.from_prim_func(function)
+        record = package.database.TuningRecord(trace, database.commit_workload(alone), [time_s], target, arguments)
+        key = (kernel_names(trace), *run_secs(record))
         if key not in known:
             database.commit_tuning_record(record)
             known.add(key)
@@ -124,3 +100,56 @@ def plan_model(
             "%s: none of %d functions has a plan (%s; on_skip=print says more)", folder, len(functions), skipped[0]
         )
     return database
+
+
+def _opened(folder: str | Path, on_skip: Callable[[str], None] | None) -> TvmObject:
+    """Return the database of a folder; both are made if missing.
+
+    Raises
+    ------
+    RecordError
+        The folder cannot be made, or a database in it cannot be read.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"{folder}: {reason(error)}; name another folder") from error
+    return meta_schedule().database.JSONDatabase(work_dir=str(folder), on_skip=on_skip)
+
+
+def _functions_of(module: TvmObject) -> tuple[list[tuple[str, TvmObject]], list[str]]:
+    """Return the PrimFuncs of a module by name, and the operators that are none yet.
+
+    Raises
+    ------
+    WorkloadError
+        It is no module, or has no PrimFunc.
+    """
+    if not hasattr(module, "functions_items"):
+        raise WorkloadError(f"plan_model: the module is a {type(module).__name__}, expected a tvm.IRModule")
+    functions = [(name.name_hint, one) for name, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
+    operators = operators_left(module)
+    if not functions:
+        left = f"operators {', '.join(operators)}" if operators else "no operators, either"
+        raise WorkloadError(
+            f"plan_model: the module has no PrimFunc (it has {left}), expected a legalised one: plan what "
+            f"{_LEGALISE}(module) returns, after the passes that it will be compiled with"
+        )
+    return functions, operators
+
+
+def _first_choice(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> tuple[TvmObject, float]:
+    """Return the trace of the model's first choice for a function, and its predicted time.
+
+    Raises
+    ------
+    WorkloadError, BuildError, SpaceError
+        There is no kernel for it.
+    """
+    task = task_of(module, target, hardware)
+    model = task_model(task, hardware)
+    points = model.rank(1).points
+    if not len(points):
+        raise WorkloadError(f"no schedule of {task.workload.describe()} is legal on {hardware.name}")
+    traced = task.schedule(model.space.schedule_of(points[0]), predicted=True)
+    return traced.trace, float(model.times(points[:1])[0][0])

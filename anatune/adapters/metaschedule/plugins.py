@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from anatune.adapters.metaschedule.build import build
-from anatune.adapters.metaschedule.classes import classes
+from anatune.adapters.metaschedule.classes import search_strategy, space_generator
 from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.objects import TvmObject
-from anatune.adapters.metaschedule.tasks import device_spec
+from anatune.adapters.metaschedule.tasks import Settings, device_spec
 from anatune.arguments import checked_integer, shown
+from anatune.codegen.compat import build_measured
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
@@ -67,7 +67,7 @@ def space(hw: HardwareLike = "host", *, designs: int = 1) -> TvmObject:
     designs : int
         Schedules, at least 1.
     """
-    return classes()[0](device_spec(hw), checked_integer("designs", designs, 1))
+    return space_generator(device_spec(hw), checked_integer("designs", designs, 1))
 
 
 def strategy(
@@ -101,8 +101,8 @@ def strategy(
         TVM's MetaSchedule cannot be imported.
     """
     batch = checked_integer("batch", batch, 1)
-    settings = {"name": check_strategy(name), "seed": seed, "start": check_start(start)}
-    return classes()[1](device_spec(hw), settings, batch)
+    settings: Settings = {"name": check_strategy(name), "seed": seed, "start": check_start(start)}
+    return search_strategy(device_spec(hw), settings, batch)
 
 
 def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> TvmObject:
@@ -129,4 +129,5 @@ def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> TvmObjec
         raise SpaceError(f"timeout_s is {shown(timeout_s)}, expected seconds > 0")
     if max_workers is not None:
         max_workers = checked_integer("max_workers", max_workers, 1)
-    return meta_schedule().builder.LocalBuilder(timeout_sec=timeout_s, max_workers=max_workers, f_build=build)
+    local = meta_schedule().builder.LocalBuilder
+    return local(timeout_sec=timeout_s, max_workers=max_workers, f_build=build_measured)

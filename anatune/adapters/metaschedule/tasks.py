@@ -86,12 +86,8 @@ def check_target(target: TvmObject, hardware: HardwareSpec) -> None:
     Of a CPU LLVM may have to use the vectors: it would end the process. A GPU's architecture may be another one, see
     `check_kind`.
     """
-    if hardware.kind == "gpu":
-        check_kind(target, hardware)
-        return
-    check_cpu(target)
-    lacking = lacks_feature(target, hardware)
-    if lacking:
+    check_device(target, hardware)
+    if hardware.kind == "cpu" and (lacking := lacks_feature(target, hardware)):
         raise SpaceError(
             f"target {target.attrs.get('mcpu', 'llvm')!s}: LLVM has no {lacking} for it, expected the vectors of "
             f"{hardware.name}; take the target that anatune.adapters.relax.target({hardware.name!r}) returns"
