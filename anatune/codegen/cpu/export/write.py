@@ -28,7 +28,7 @@ from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.files import replace_file, temporary_folder
 
-__all__ = ["CLibrary", "CProgram", "Tools", "family_of", "find_tools", "write_c_library", "write_program"]
+__all__ = ["CLibrary", "CProgram", "Tools", "find_tools", "write_c_library", "write_program"]
 
 
 class CProgram(NamedTuple):
@@ -134,7 +134,7 @@ def write_program(program: CProgram, name: str, folder: Path, tools: Tools, form
         It cannot be compiled or linked.
     """
     schedule, functions = program.schedule, program.functions
-    family = family_of(schedule)
+    family = _family_of(schedule)
     openmp = _openmp_library(tools.compiler) if program.is_parallel else ""
     features = code_features(features_of(program.target), family)
     needs = CNeeds(schedule.hardware.arch, features, threads if program.is_parallel else 1, openmp)
@@ -172,7 +172,7 @@ def _link(tools: Tools, place: Path, name: str, library: str, *, openmp: bool) -
         _run([tools.ar, "rcs", library, hidden], place)
 
 
-def family_of(schedule: Schedule) -> str:
+def _family_of(schedule: Schedule) -> str:
     """Return the family of a schedule's processor, "x86_64" or "aarch64".
 
     Raises
@@ -194,7 +194,7 @@ def find_tools(form: str, schedule: Schedule) -> Tools:
     BuildError
         One is missing; it is no CPU.
     """
-    family = family_of(schedule)
+    family = _family_of(schedule)
     here = "aarch64" if platform.machine() == "arm64" else platform.machine()
     if family != here:
         triple = f"{family}-linux-gnu"
