@@ -1,9 +1,9 @@
 """The thirty benchmarks of Ansor-AF-DS on the models of three GPUs: what searches find against the proven optimum.
 
-    python -m bench.experiments.ansor_af_ds --out FILE.json [--page docs/experiments/ansor_af_ds.md] [--quick]
+    python -m bench.experiments.ansor_af_ds --out FILE.json [--quick]
 
-Every surface is an analytical model, its optimum a certified ranking; no GPU is needed. Source: [ICS24] Table 1,
-Sec. 6.
+Every surface is an analytical model, its optimum a certified ranking; no GPU is needed. What came of it is in
+``docs/experiments/ansor_af_ds.md``. Source: [ICS24] Table 1, Sec. 6.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
 from anatune.templates.cuda.model.model import GpuModel
-from bench.experiments.ansor_tables import draw_informed, draw_uninformed, tables_of
-from bench.experiments.page import fill
-from bench.experiments.surfaces import Contender, Search, search, wrong_numbers
+from bench.experiments.surfaces import Contender, Search, search, summary, wrong_numbers
 from bench.results import environment, matches, progress_bar, write_json
 
 __all__ = ["BENCHMARKS", "INFORMED", "UNINFORMED", "Truth", "main"]
@@ -135,7 +133,6 @@ def run(options: argparse.Namespace) -> tuple[list[Truth], list[Search]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="write every search as JSON")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="put tables into this page, pictures beside it")
     parser.add_argument("--read", type=Path, nargs="+", metavar="FILE", help="search nothing: join what these hold")
     parser.add_argument("--quick", action="store_true", help="two benchmarks, one device, few trials: a test")
     parser.add_argument("--device", nargs="+", default=list(DEVICES), metavar="D")
@@ -164,7 +161,7 @@ def _results(options: argparse.Namespace) -> Results:
         truths_and_searches = run(options)
     except AnatuneError as error:
         raise SystemExit(f"bench.experiments.ansor_af_ds: {error}") from None
-    settings = {key: value for key, value in vars(options).items() if key not in ("out", "page", "read")}
+    settings = {key: value for key, value in vars(options).items() if key not in ("out", "read")}
     return Results(environment(**settings, seconds=time.perf_counter() - started), *truths_and_searches)
 
 
@@ -176,15 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.seeds, options.trials, options.wrong, options.informed_trials = [0], 96, [0], 4
     results = _results(options)
     write_json(options.out, {field: getattr(results, field) for field in results.__struct_fields__})
-    tables = tables_of(results.truths, results.searches)
-    for name, text in tables.items():
-        print(f"\n{name}\n\n{text}")
+    print(summary(results.searches))
     print(f"{len(results.searches)} searches, {results.environment['seconds']:.0f} s")
-    if options.page:
-        for name, text in tables.items():
-            fill(options.page, name, text)
-        draw_uninformed(results.searches, options.page.with_name(f"{options.page.stem}_uninformed.svg"))
-        draw_informed(results.searches, options.page.with_name(f"{options.page.stem}_informed.svg"))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """The variants of Bayesian optimisation in [BO24] side by side, on models and on recorded measurements.
 
-    python -m bench.experiments.bayesian [FOLDER] --out FILE.json [--page docs/experiments/bayesian.md] [--quick]
+    python -m bench.experiments.bayesian [FOLDER] --out FILE.json [--quick]
 
 FOLDER holds recorded tables as for `bench.replay.search`; without it there are models only. Every variant is the
 strategy "bayes" as published with other settings, beside genetic search, which [BO24] compares with, and random search.
+What came of it is in ``docs/experiments/bayesian.md``.
 """
 
 from __future__ import annotations
@@ -13,21 +14,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune import api
 from anatune.core.workload.text import parse_workload
 from anatune.templates.base.model import Model, Rule
-from bench.experiments.bayesian_tables import About, draw_variants, tables_of
 from bench.experiments.bayesian_variants import BayesVariant
-from bench.experiments.page import fill
 from bench.experiments.processes import do_all
-from bench.experiments.roughness import roughness_of
-from bench.experiments.surfaces import Contender, Search, search
+from bench.experiments.roughness import Roughness, roughness_of
+from bench.experiments.surfaces import Contender, Search, search, summary
 from bench.replay.recorded import model_of
 from bench.replay.recorded_points import RecordedTable, load_tables
 from bench.replay.search import chosen_tables
@@ -71,25 +68,22 @@ _TIED = 64
 
 
 @dataclass(frozen=True)
+class About:
+    """What is searched: its name, what others it belongs to, the best time of it (s), how rough it is."""
+
+    name: str
+    group: str
+    best: float
+    roughness: Roughness
+
+
+@dataclass(frozen=True)
 class Ground:
     """What is searched: `truth` answers, `guide` is the space (strategies as published do not look at its times)."""
 
     about: About
     truth: Model | _Recorded
     guide: Model
-
-
-class Result(msgspec.Struct):
-    """What a run writes."""
-
-    environment: dict[str, Any]
-    grounds: list[About]
-    searches: list[Search]
-
-    @property
-    def trials(self) -> int:
-        """Of a search, at most."""
-        return int(self.environment["trials"])
 
 
 class _Recorded:
@@ -110,10 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", help="folder of recorded tables")
-    goal = parser.add_mutually_exclusive_group(required=True)
-    goal.add_argument("--out", type=Path, metavar="FILE.json", help="every search")
-    goal.add_argument("--again", type=Path, metavar="FILE.json", help="tables and pictures of an earlier run")
-    parser.add_argument("--page", type=Path, metavar="FILE.md", help="put tables there, pictures beside it")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="every search")
     parser.add_argument("--quick", action="store_true", help="one model, few trials: to see that it runs")
     parser.add_argument("--seeds", type=int, default=10, help="searches of each variant")
     parser.add_argument("--trials", type=int, default=128, help="trials of a search")
@@ -122,29 +113,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workloads", type=int, default=1, metavar="N", help="at most N of each table and device")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the work")
     options = parser.parse_args(arguments)
-    if options.again:
-        result = msgspec.json.decode(options.again.read_bytes(), type=Result)
-    else:
-        result = _run(options)
-        write_json(options.out, msgspec.structs.asdict(result))
-    tables = tables_of(result.grounds, result.searches, result.trials)
-    for name, text in tables.items():
-        print(f"{name}\n\n{text}")
-    if options.page:
-        for name, text in tables.items():
-            fill(options.page, name, text)
-        draw_variants(result.grounds, result.searches, result.trials, options.page.with_name("bayesian_variants.svg"))
-
-
-def _run(options: argparse.Namespace) -> Result:
-    """Search everything."""
     if options.quick:
         options.seeds, options.trials = 1, 72
     grounds = [*_models(options.quick), *_tables(options)]
     searches = _study(grounds, options)
     names = ("seeds", "trials", "table", "device", "workloads", "quick")
     about = environment(**{name: getattr(options, name) for name in names})
-    return Result(about, [one.about for one in grounds], searches)
+    write_json(
+        options.out, {"environment": about, "grounds": [ground.about for ground in grounds], "searches": searches}
+    )
+    print(summary(searches))
 
 
 def _models(quick: bool) -> Iterator[Ground]:

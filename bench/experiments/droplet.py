@@ -1,29 +1,25 @@
 """Droplet search on analytical surfaces: their shape, and trials beside random, grid, genetic search and annealing.
 
-    python -m bench.experiments.droplet --out FILE.json [--page docs/experiments/droplet.md] [--quick]
+    python -m bench.experiments.droplet --out FILE.json [--quick]
 
 Source: [Droplet24] Sec. 4.4 (RQ4), its kernels Sec. 4.6. Every surface is exact and its optimum known: all points were
-looked at, or a certified ranking proves it; of traffic there is a lower bound. No device is needed.
+looked at, or a certified ranking proves it; of traffic there is a lower bound. No device is needed. What came of
+it is in ``docs/experiments/droplet.md``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from bench.experiments.annealing import anneal
-from bench.experiments.droplet_tables import draw_kernels, draw_planes, tables_of
 from bench.experiments.grids import GROUPS, Surface, equation_surfaces, kernel_surfaces
-from bench.experiments.page import fill
 from bench.experiments.processes import do_all
 from bench.experiments.shape import Shape, shape_of
-from bench.experiments.surfaces import Contender, Search, search
+from bench.experiments.surfaces import Contender, Search, search, summary
 from bench.results import environment, write_json
 
 __all__ = ["CONTENDERS", "main"]
@@ -48,63 +44,34 @@ MOST_TRIALS = 4096
 QUICK = ("LRW", "one cache", "any tile", "divisors", "relu, ryzen_3700x", "reduction, ryzen_3700x")
 
 
-class Result(msgspec.Struct):
-    """What a run writes."""
-
-    environment: dict[str, Any]
-    surfaces: list[dict[str, Any]]
-    shapes: list[Shape]
-    searches: list[Search]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    goal = parser.add_mutually_exclusive_group(required=True)
-    goal.add_argument("--out", type=Path, metavar="FILE.json", help="every shape and search")
-    goal.add_argument("--again", type=Path, metavar="FILE.json", help="tables and pictures of an earlier run")
-    parser.add_argument("--page", type=Path, metavar="FILE.md", help="put tables there, pictures beside it")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="every shape and search")
     parser.add_argument("--quick", action="store_true", help="six surfaces, few trials: to see that it runs")
     parser.add_argument("--seeds", type=int, default=10, help="searches of what is random")
     parser.add_argument("--trials", type=int, default=256, help="trials of a search, at most")
     parser.add_argument("--samples", type=int, default=100, help="random points whose lines and ways down are seen")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the work")
     options = parser.parse_args(arguments)
-    if options.again:
-        result = msgspec.json.decode(options.again.read_bytes(), type=Result)
-        surfaces = _surfaces(bool(result.environment["quick"]), {one["name"]: one["best"] for one in result.surfaces})
-    else:
-        surfaces, result = _run(options)
-        write_json(options.out, msgspec.structs.asdict(result))
-    tables = tables_of(surfaces, result.shapes, result.searches)
-    for name, text in tables.items():
-        print(f"{name}\n\n{text}")
-    if options.page:
-        for name, text in tables.items():
-            fill(options.page, name, text)
-        draw_planes(surfaces, options.page.with_name("droplet_planes.svg"))
-        draw_kernels(surfaces, result.searches, options.page.with_name("droplet_kernels.svg"))
-
-
-def _run(options: argparse.Namespace) -> tuple[list[Surface], Result]:
-    """Look at everything and search it."""
     if options.quick:
         options.seeds, options.trials, options.samples = 2, 60, 10
-    surfaces = _surfaces(options.quick, {})
+    surfaces = _surfaces(options.quick)
     shapes, searches = _study(surfaces, options)
     about = environment(**{name: getattr(options, name) for name in ("seeds", "trials", "samples", "quick")})
     described = [
         {"name": one.name, "group": one.group, "words": one.words, "best": one.best, "truth": one.truth}
         for one in surfaces
     ]
-    return surfaces, Result(about, described, shapes, searches)
+    write_json(options.out, {"environment": about, "surfaces": described, "shapes": shapes, "searches": searches})
+    print(summary(searches))
 
 
-def _surfaces(quick: bool, known: Mapping[str, float]) -> list[Surface]:
-    """Return what is searched: in a quick run a few, in the same manner. `known`: name -> smallest cost, if it is."""
+def _surfaces(quick: bool) -> list[Surface]:
+    """Return what is searched: in a quick run a few, in the same manner."""
     if not quick:
-        return [*equation_surfaces(), *kernel_surfaces(DEVICES, known=known)]
-    some = chain(equation_surfaces(), kernel_surfaces(DEVICES[1:], ("relu", "reduction"), known))
+        return [*equation_surfaces(), *kernel_surfaces(DEVICES)]
+    some = chain(equation_surfaces(), kernel_surfaces(DEVICES[1:], ("relu", "reduction")))
     return [one for one in some if one.name in QUICK]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NoReturn
 
 import numpy as np
@@ -322,20 +321,15 @@ _TIED = 64
 """First points of a ranking that are looked at for the smallest time: it takes times within 0.1 % as equal."""
 
 
-def kernel_surfaces(
-    devices: Sequence[str], kernels: Sequence[str] = tuple(KERNELS), known: Mapping[str, float] = MappingProxyType({})
-) -> Iterator[Surface]:
-    """Yield the predicted time of each kernel on each device, and the traffic of the two with operands to reuse.
-
-    `known` holds the smallest times of surfaces whose space was ranked before.
-    """
+def kernel_surfaces(devices: Sequence[str], kernels: Sequence[str] = tuple(KERNELS)) -> Iterator[Surface]:
+    """Yield the predicted time of each kernel on each device, and the traffic of the two with operands to reuse."""
     for device in devices:
         hardware = api.hardware(device)
         for kernel in kernels:
             workload = parse_workload(KERNELS[kernel])
             model = model_of(workload, hardware)
             name = f"{kernel}, {device}"
-            best = known.get(name) or float(model.times(model.rank(_TIED).points)[0].min())
+            best = float(model.times(model.rank(_TIED).points)[0].min())
             yield Surface(name, GROUPS[3], KERNELS[kernel], model, best, "certified")
             if kernel in ("matmul", "conv2d"):
                 yield _traffic(name, KERNELS[kernel], model)

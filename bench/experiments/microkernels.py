@@ -1,11 +1,12 @@
 """Two microkernels against one: what our CPU space, its model and this machine say of the paper's convolutions.
 
-    python -m bench.experiments.microkernels --out FILE.json [--page docs/experiments/microkernels.md] [--quick]
+    python -m bench.experiments.microkernels --out FILE.json [--quick]
                                              [--parts predicted rows layers] [--layers Y8,Y9] [--read FILE ...]
 
 Parts: "predicted": legal points and predicted seconds with one microkernel, with a pair where one does not divide an
 axis, and with padding. "rows": small products of 8 to 50 rows, measured on one core. "layers": layers, measured
-likewise; both need `.[tvm]` and a C compiler. Source: [TACO22] Fig. 4, Fig. 8 and Fig. 12.
+likewise; both need `.[tvm]` and a C compiler. What came of it is in ``docs/experiments/microkernels.md``.
+Source: [TACO22] Fig. 4, Fig. 8 and Fig. 12.
 """
 
 from __future__ import annotations
@@ -26,10 +27,9 @@ import anatune
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import AnatuneError
+from anatune.report.units import duration
 from bench.cpu.quiet import Sample, Thresholds, interleave, loop, paired_ratio, quiet_or_all, share_of_peak
 from bench.experiments.microkernel_spaces import LAYERS_HERE, Space, blis_like, draws, ends, space_of
-from bench.experiments.microkernel_tables import draw_layers, draw_rows, tables_of
-from bench.experiments.page import fill
 from bench.layers import Layer, Matmul, choose
 from bench.results import environment, progress_bar, write_json
 
@@ -196,7 +196,7 @@ def _results(options: argparse.Namespace) -> Results:
         return joined
     started = time.perf_counter()
     os.environ["TVM_NUM_THREADS"] = "1"
-    settings = {key: value for key, value in vars(options).items() if key not in ("out", "page", "read")}
+    settings = {key: value for key, value in vars(options).items() if key not in ("out", "read")}
     results = Results(settings)
     try:
         host = anatune.hardware("host") if "host" in options.hw or set(options.parts) != {"predicted"} else None
@@ -214,7 +214,6 @@ def _results(options: argparse.Namespace) -> Results:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="put tables into this page, pictures beside it")
     parser.add_argument("--quick", action="store_true", help="predictions of two layers, nothing measured: a test")
     parser.add_argument("--read", type=Path, nargs="+", metavar="FILE", help="do nothing: join what these hold")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
@@ -244,14 +243,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     results = _results(options)
     write_json(options.out, {field: getattr(results, field) for field in results.__struct_fields__})
-    tables = tables_of(results.spaces, results.draws, results.measured)
-    for name, text in tables.items():
-        print(f"\n{name}\n\n{text}")
-    if options.page:
-        for name, text in tables.items():
-            fill(options.page, name, text)
-        draw_layers(results.spaces, results.measured, options.page.with_name(f"{options.page.stem}_layers.svg"))
-        draw_rows(results.measured, options.page.with_name(f"{options.page.stem}_rows.svg"))
+    for space in results.spaces:
+        print(
+            f"{space.device} {space.layer}, {space.kind}: {space.num_legal} legal, predicted {duration(space.time_s)}"
+        )
+    for one in results.measured:
+        print(f"{one.layer}, {one.kind}: {100 * one.share:.0f} % of the peak, {one.speed:.3f} times as fast as one")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,10 +18,15 @@ from msgspec.structs import replace
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.named import resolve
+from anatune.report.text import columns
 from anatune.search.base import STRATEGIES, Strategy
 from anatune.templates.base.model import Model
+from bench.replay.metrics import quantile
 
-__all__ = ["Contender", "Search", "search", "wrong_numbers"]
+__all__ = ["NEAR", "Contender", "Search", "search", "summary", "wrong_numbers"]
+
+NEAR = 1.05
+"""Best over the optimum that counts as near it."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,19 @@ def search(truth: Model, guide: Model, contender: Contender, trials: int, found:
         strategy.tell([Trial(asked[0], measurement, number=found.num_trials - 1, source=contender.strategy)])
     found.strategy_s = time.process_time() - started
     return found
+
+
+def summary(searches: Sequence[Search]) -> str:
+    """Return a table: on each kind of surface, how near the optimum the searches of a contender end, and how soon."""
+    groups: dict[tuple[str, str], list[Search]] = {}
+    for found in searches:
+        groups.setdefault((found.benchmark, found.contender), []).append(found)
+    rows = [["surfaces", "contender", "searches", "best over optimum", f"trials to {NEAR:g}"]]
+    for (kind, contender), own in groups.items():
+        ends = quantile([found.at(found.num_trials) for found in own], 0.5)
+        trials = quantile([found.trials_to(NEAR) for found in own], 0.5)
+        rows.append([kind, contender, str(len(own)), f"{ends:.3f}", "never" if math.isinf(trials) else f"{trials:.0f}"])
+    return "\n".join(columns(rows, left=(0, 1), width=120))
 
 
 def wrong_numbers(spec: GpuSpec, seed: int, sigma: float) -> GpuSpec:

@@ -1,7 +1,6 @@
-"""The bench of two microkernels against one: its spaces, its quick form, tables and pictures of what was measured."""
+"""The bench of two microkernels against one: its spaces, its quick form, and what it joins of earlier runs."""
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,11 +9,9 @@ import anatune
 from bench.cpu.layers import LAYERS
 from bench.experiments import microkernels
 from bench.experiments.microkernel_spaces import blis_like, draws, either, ends, one, padded, space_of
-from bench.experiments.microkernel_tables import tables_of
 from bench.experiments.microkernels import Measured
 from bench.layers import Matmul
 
-PAGE = Path(__file__).parents[4] / "docs" / "experiments" / "microkernels.md"
 HARDWARE = anatune.hardware("xeon_gold_6130").with_threads(1)
 PRIME = Matmul("prime", "made up", 17, 32, 16)
 """Small enough to be ranked whole."""
@@ -67,37 +64,22 @@ def made_up(part, layer, kind, share):
     return Measured(part, layer, kind, "k", flop, 1e-5, 1e-5, share, share / 0.5, share / 0.6, share / 0.4, True)
 
 
-def test_the_quick_form_fills_a_page(tmp_path, capsys):
-    out, page = tmp_path / "out.json", tmp_path / "page.md"
-    page.write_text(PAGE.read_text())
+def test_runs_are_joined(tmp_path, capsys):
+    out = tmp_path / "out.json"
     microkernels.main(["--quick", "--out", str(out)])
     result = json.loads(out.read_text())
     assert {(space["layer"], space["kind"]) for space in result["spaces"]} == {
         (layer, kind) for layer in ("R11", "Y9") for kind in microkernels.KINDS
     }
     capsys.readouterr()
-    measured = [
-        made_up("rows", f"{rows} rows", kind, 0.5) for rows in (8, 9, 11) for kind in (*microkernels.KINDS, "blis")
-    ]
-    measured += [
-        made_up("layers", "Y9", kind, share) for kind, share in zip(microkernels.KINDS, (0.5, 0.75, 0.6), strict=True)
-    ]
-    more = tmp_path / "more.json"
-    more.write_bytes(msgspec.json.encode({"environment": {}, "measured": measured}))
-    both = str(tmp_path / "both.json")
-    microkernels.main(["--read", str(out), str(more), "--out", both, "--page", str(page)])
-    text = page.read_text()
-    assert "| Y9 | 1024,17 -> 512, 1x1 |" in text
-    assert "1.500 (1.250 to 1.875)" in text
-    assert "| prime | 1 | 50 % (50), 50 % |" in text
-    for name in ("page_layers.svg", "page_rows.svg"):
-        assert (tmp_path / name).read_text().count("<path") > 10
-
-
-def test_a_doubtful_measurement_is_marked():
     measured = [made_up("layers", "Y9", kind, 0.5) for kind in microkernels.KINDS]
-    measured[1].quiet = False
-    assert "1.000?" in tables_of([], [], measured)["measured"]
+    more, both = tmp_path / "more.json", tmp_path / "both.json"
+    more.write_bytes(msgspec.json.encode({"environment": {}, "measured": measured}))
+    microkernels.main(["--read", str(out), str(more), "--out", str(both)])
+    joined = json.loads(both.read_text())
+    assert joined["spaces"] == result["spaces"]
+    assert [one["kind"] for one in joined["measured"]] == list(microkernels.KINDS)
+    assert "Y9, either: 50 % of the peak, 1.000 times as fast as one" in capsys.readouterr().out
 
 
 def test_an_unknown_processor_is_one_line(tmp_path):
