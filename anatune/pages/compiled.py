@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anatune.compiling.planning import without_steps
@@ -10,10 +10,18 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError
 from anatune.graph.summary import KernelSummary, KernelTuning, ModelSummary, OperatorSummary
-from anatune.pages.page import Cell, Column, Content, Facts, Figure, Page, Section, Table
+from anatune.pages.page import Cell, Column, Facts, Figure, Page, Section, Table
 from anatune.plots.compiled import plot_model, plot_model_parts
 from anatune.report import units
-from anatune.report.models import kernel_bound, kernel_kind, model_parts, model_sentences
+from anatune.report.models import (
+    Measured,
+    kernel_bound,
+    kernel_kind,
+    measured_of,
+    model_parts,
+    model_sentences,
+    shape_text,
+)
 from anatune.version import __version__
 
 if TYPE_CHECKING:
@@ -23,13 +31,10 @@ __all__ = ["model_page"]
 
 _KERNELS_SHOWN, _ROWS_SHOWN = 25, 10
 """Rows of one leaf of a table."""
-_KERNELS = "Kernels"
 _OF_CUBINS = ("registers", "spilled (bytes)", "shared (bytes)")
 
 
-def model_page(
-    compiled: CompiledModel | ModelSummary, measured_s: Mapping[str, float] | None = None, *, name: str = ""
-) -> Page:
+def model_page(compiled: CompiledModel | ModelSummary, measured_s: Measured = None, *, name: str = "") -> Page:
     """Return the page of a compiled model.
 
     Parameters
@@ -74,7 +79,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _facts(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> list[tuple[str, str, str]]:
+def _facts(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, str, str]]:
     """Return the numbers that a person wants first."""
     parts = model_parts(summary, measured_s)
     known = [part.predicted_s for part in parts if part.predicted_s is not None]
@@ -96,7 +101,7 @@ def _facts(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> lis
     return facts
 
 
-def _parts_section(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> Section:
+def _parts_section(summary: ModelSummary, measured_s: Measured) -> Section:
     """Return what the parts take together."""
     rows: list[Sequence[Cell]] = [
         (part.name, part.calls, _us(part.predicted_s), _us(part.measured_s))
@@ -112,41 +117,39 @@ def _us(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e6
 
 
-def _kernel_section(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> Section:
+def _kernel_section(summary: ModelSummary, measured_s: Measured) -> Section:
     """Return the kernels: a figure of the longest, a table of all."""
-    on_gpu = summary.device == "gpu"
     columns = [
         Column("product", is_text=True),
         Column("layout", is_text=True, help="order of the data's dimensions", is_detail=True),
         Column("calls"),
         Column("predicted (us)", help="of all calls in a run"),
-        *([Column("measured (us)", help="of all calls in a run")] if measured_s is not None else []),
+        Column("measured (us)", help="of all calls in a run") if measured_s is not None else None,
         Column("share (%)", help="of the predicted time of all products", is_detail=True),
         Column("of the bound (%)", help="lower bound over predicted time"),
         Column("bound by", is_text=True),
         Column("template", is_text=True, is_detail=True),
         Column("schedule from", is_text=True, is_detail=True),
-        *([Column(name, is_detail=True) for name in _OF_CUBINS] if on_gpu else []),
+        *(Column(name, is_detail=True) if summary.device == "gpu" else None for name in _OF_CUBINS),
     ]
     rows: list[Sequence[Cell]] = []
     for one in sorted(summary.kernels, key=lambda kernel: -kernel.total_s):
         bound = kernel_bound(one)
         rows.append(
             (
-                one.workload, one.layout or None, one.count, one.total_s * 1e6,
-                *([_us(measured_s.get(one.name))] if measured_s is not None else []),
+                one.workload, one.layout or None, one.count, one.total_s * 1e6, _us(measured_of(measured_s, one.name)),
                 100 * one.total_s / summary.predicted_s,
                 None if bound is None else 100 * bound.time_s / one.predicted_s,
                 one.bound_by, one.template, "measurements" if one.is_tuned else "the plan",
-                *((one.registers, one.spill_bytes, one.shared_bytes) if on_gpu else ()),
+                one.registers, one.spill_bytes, one.shared_bytes,
             )
         )  # fmt: skip
     words = [
         "The bound of a product is the least that any schedule of it takes when it runs alone: arithmetic at the peak, "
         "or bytes that no cache kept. In a model operands come from further away."
     ]
-    content: list[Content] = [Figure(plot_model(summary, measured_s)), Table(columns, rows, _KERNELS, _KERNELS_SHOWN)]
-    return Section("Kernels", words, content)
+    table = Table.of(columns, rows, "Kernels", _KERNELS_SHOWN)
+    return Section("Kernels", words, [Figure(plot_model(summary, measured_s)), table])
 
 
 def _tuning_section(summary: ModelSummary) -> Section:
@@ -193,28 +196,26 @@ def _sum_of(kernel: KernelSummary) -> str:
         return kernel.workload
 
 
-def _operator_table(
-    operators: Sequence[OperatorSummary], measured_s: Mapping[str, float] | None, *, kinds: bool
-) -> Table:
+def _operator_table(operators: Sequence[OperatorSummary], measured_s: Measured, *, kinds: bool) -> Table:
     columns = [
         Column("operator", is_text=True), Column("calls"), Column("predicted (us)"),
-        *([Column("measured (us)")] if measured_s is not None else []),
+        Column("measured (us)") if measured_s is not None else None,
     ]  # fmt: skip
     rows = [
         (
             kernel_kind(operator) if kinds else operator.name, operator.count, _us(operator.predicted_s),
-            *([_us(measured_s.get(operator.name))] if measured_s is not None else []),
+            _us(measured_of(measured_s, operator.name)),
         )
         for operator in operators
     ]  # fmt: skip
-    return Table(columns, rows, "", _ROWS_SHOWN)
+    return Table.of(columns, rows, "", _ROWS_SHOWN)
 
 
 def _memory_section(summary: ModelSummary) -> Section:
     """Return what goes in and out, and the weights."""
     rows: list[Sequence[Cell]] = []
     for what, members in (("input", summary.inputs), ("output", summary.outputs)):
-        rows += [(what, member.name, "x".join(map(str, member.shape)) or "scalar", member.dtype) for member in members]
+        rows += [(what, member.name, shape_text(member), member.dtype) for member in members]
     columns = [Column(name, is_text=True) for name in ("what", "name", "shape", "dtype")]
     words = (
         f"Weights take {units.size(summary.weight_bytes)} in one piece, {len(summary.weights)} arrays, packed once in "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anatune.core.show import digits
 from anatune.files import replace_file
@@ -114,6 +115,20 @@ class Table:
     caption: str = ""
     rows_shown: int = 10
     marked: Sequence[int] = ()
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column | None],
+        rows: Sequence[Sequence[Cell]],
+        caption: str = "",
+        rows_shown: int = 10,
+        marked: Sequence[int] = (),
+    ) -> Table:
+        """Return a table without the columns that are None, and without their cells."""
+        shown = [column is not None for column in columns]
+        kept = [column for column in columns if column is not None]
+        return cls(kept, [tuple(itertools.compress(row, shown)) for row in rows], caption, rows_shown, marked)
 
 
 @dataclass(frozen=True)
@@ -298,7 +313,7 @@ def _cell_order(cell: Cell) -> str:
     return f"{cell:.9g}" if cell is not None and math.isfinite(cell) else "1e300"
 
 
-def _figure_json(figure: go.Figure) -> Any:
+def _figure_json(figure: go.Figure) -> str:
     """Return a figure's data and layout as JSON for an element; without its title, which is the caption."""
     from markupsafe import Markup
 

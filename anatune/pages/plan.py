@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from anatune import api
 from anatune.core.accuracy import is_plain_sum
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
@@ -21,7 +20,8 @@ from anatune.plots.what_if import Answer, Question, plot_what_if, what_if
 from anatune.report import units
 from anatune.report.devices import unverified_keys
 from anatune.report.explain import explanation
-from anatune.report.roofline import peak_flop_per_s, roofline
+from anatune.report.plans import FILLING, place_text
+from anatune.report.roofline import ceiling, roofline
 from anatune.templates.base.model import Progress
 from anatune.version import __version__
 
@@ -73,8 +73,8 @@ def plan_page(
     ]
     threads = "" if plan.threads is None else f", {units.threads(plan.threads)}"
     lead = [
-        f"Schedules of {plan.workload.describe()} on {plan.hardware.model} ({plan.hardware.name}, {plan.hardware.arch})"
-        f"{threads}, ranked by the analytical model alone: nothing was measured."
+        f"Schedules of {plan.workload.describe()} on {place_text(plan.hardware)}{threads}, ranked by the "
+        "analytical model alone: nothing was measured."
     ]
     return Page(f"{_name_of(plan)} on {plan.hardware.name}", sections, lead, _made_by())
 
@@ -95,37 +95,25 @@ def _summary(plan: Plan) -> Section:
     floors = roofline(plan.workload, plan.hardware, plan.template)
     floor_s = max(floors.fma_s, floors.dram_s)
     floor = "the least possible" if is_plain_sum(plan.template) else "the least of a plain sum"
-    flop = plan.workload.flop
-    speed = (
-        (units.flop_rate(flop / best.time_s), peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template), flop)
-        if flop
-        else (
-            units.rate(plan.workload.compulsory_bytes / best.time_s),
-            plan.hardware.dram.bandwidth_bytes_per_s,
-            plan.workload.compulsory_bytes,
-        )
-    )
-    share = units.percent(speed[2] / best.time_s / speed[1])
-    saved = saved_work(plan).get(plan.best.template)
-    peak = (
-        "the peak"
-        if saved is None
-        else f"the peak, {units.percent(flop / best.time_s / speed[1] / saved)} of the effective one"
-    )
-    busy = "busy cores" if isinstance(plan.hardware, CpuSpec) else "occupancy"
-    doubtful = len(unverified_keys(plan.hardware))
+    work, most = ceiling(plan.workload, plan.hardware, plan.template)
+    speed = work / best.time_s
+    told = (units.flop_rate if plan.workload.flop else units.rate)(speed)
+    share = speed / most
+    of_what = "the peak" if plan.workload.flop else "DRAM's bandwidth"
+    if (saved := saved_work(plan).get(plan.best.template)) is not None:
+        of_what = f"the peak, {units.percent(share / saved)} of the effective one"
     facts = Facts(
         [
-            (
-                "predicted time",
-                units.duration(best.time_s),
-                f"{units.ratio(best.time_s / floor_s)} times {floor}",
-            ),
-            ("speed", speed[0], f"{share} of {peak}" if flop else f"{share} of DRAM's bandwidth"),
+            ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / floor_s)} times {floor}"),
+            ("speed", told, f"{units.percent(share)} of {of_what}"),
             ("bound by", best.bound_by, f"{units.duration(best.parts.get(f'{best.bound_by}_s', 0.0))} alone"),
-            (busy, units.percent(best.occupancy), f"limited by {best.occupancy_limiter.replace('_', ' ')}"),
+            (
+                FILLING[plan.hardware.kind].share,
+                units.percent(best.occupancy),
+                f"limited by {best.occupancy_limiter.replace('_', ' ')}",
+            ),
             ("how sure", plan.guarantee.describe(), "of the order, not of the times"),
-            ("unverified numbers", str(doubtful), f"of the spec {plan.hardware.name!r}"),
+            ("unverified numbers", str(len(unverified_keys(plan.hardware))), f"of the spec {plan.hardware.name!r}"),
         ]
     )
     return Section("In short", [_certificate(plan), f"Best schedule: {plan.best.describe()}."], [facts])
@@ -185,22 +173,12 @@ def _times(plan: Plan) -> Section:
 
 
 def _filling(plan: Plan, shown: Candidates) -> Section:
-    figures = [Figure(plot_occupancy(plan, shown))]
-    footprints = plot_footprints(plan, shown)
-    if isinstance(plan.hardware, CpuSpec):
-        words = [
-            "Small pieces of the parallel loop keep all cores busy, large ones make better use of caches. With fewer "
-            "pieces than cores some idle, and the last round is rarely full."
-        ]
-        if footprints is not None:
-            figures.append(Figure(footprints))
-            words.append("A tile left of the dashed line fits its cache. Each schedule is a point for each cache.")
-        return Section("Cores and caches", words, figures)
-    words = [
-        "Large blocks load less, but need more registers and shared memory, so that fewer run at once (occupancy), and "
-        "there are fewer of them: the last wave is partly filled, and below one wave some SMs idle."
-    ]
-    return Section("Occupancy and waves", words, figures)
+    filling, footprints = FILLING[plan.hardware.kind], plot_footprints(plan, shown)
+    words, figures = [filling.about], [Figure(plot_occupancy(plan, shown))]
+    if footprints is not None:
+        figures.append(Figure(footprints))
+        words.append("A tile left of the dashed line fits its cache. Each schedule is a point for each cache.")
+    return Section(filling.heading, words, figures)
 
 
 def _table(shown: Candidates) -> Section:
@@ -208,88 +186,68 @@ def _table(shown: Candidates) -> Section:
     return Section("Candidates", [words], [_candidate_table(shown, "Candidates")])
 
 
+_Field = tuple[Column, Callable[[Candidate], Cell]]
+
+
 def _candidate_table(shown: Candidates, caption: str) -> Table:
     """Return candidates as a table: schedule, times, what binds, how the device is filled; traffic, resources."""
     plan = shown.plan
     scale, unit = duration_unit(plan.predictions[0].time_s)
-    levels = [level for level in shown.levels if any(level in one.prediction.traffic_over_bound for one in shown)]
+    floors, filling = roofline(plan.workload, plan.hardware, plan.template), FILLING[plan.hardware.kind]
+    peak_s = floors.fma_s if plan.workload.flop else floors.dram_s
     several = len({one.schedule.template for one in shown}) > 1
-    numbers = _numbers(shown)
-    columns = [
-        Column("#", help="place in the plan; drawn ones have none"),
-        Column("schedule", True),
-        Column(f"time ({unit})", help="predicted"),
-        Column(
-            "peak (%)", help="share of the device's theoretical peak, or of DRAM's bandwidth where nothing is computed"
+    fields: list[_Field] = [
+        (Column("#", help="place in the plan; drawn ones have none"), lambda one: one.rank),
+        (Column("schedule", True), lambda one: one.schedule.describe()),
+        (Column(f"time ({unit})", help="predicted"), lambda one: one.prediction.time_s / scale),
+        (
+            Column(
+                "peak (%)",
+                help="share of the device's theoretical peak, or of DRAM's bandwidth where nothing is computed",
+            ),
+            lambda one: 100.0 * peak_s / one.prediction.time_s,
         ),
-        Column("bound by", True),
-        Column("busy cores (%)" if isinstance(plan.hardware, CpuSpec) else "occupancy (%)"),
-        Column("pieces a core" if isinstance(plan.hardware, CpuSpec) else "waves"),
-        *([Column("template", True)] if several else []),
-        *(
-            Column(f"{level.upper()} / bound", help="bytes at that level over the I/O lower bound", is_detail=True)
-            for level in levels
-        ),
-        *(Column(name, help=meaning, is_detail=True) for name, meaning, _ in numbers),
+        (Column("bound by", True), lambda one: one.prediction.bound_by),
+        (Column(f"{filling.share} (%)"), lambda one: 100.0 * one.prediction.occupancy),
+        (Column(filling.rounds), lambda one: one.prediction.waves),
     ]
-
-    def row(one: Candidate) -> list[Cell]:
-        found = one.prediction
-        peak_s = _least_s(plan)
-        return [
-            one.rank,
-            one.schedule.describe(),
-            found.time_s / scale,
-            100.0 * peak_s / found.time_s,
-            found.bound_by,
-            100.0 * found.occupancy,
-            found.waves,
-            *([one.schedule.template] if several else []),
-            *(found.traffic_over_bound.get(level) for level in levels),
-            *(value(found.resources) for _, _, value in numbers),
-        ]
-
-    return Table(columns, [row(one) for one in shown], caption, 10)
-
-
-def _least_s(plan: Plan) -> float:
-    """Return seconds at the theoretical peak, or at DRAM's bandwidth where nothing is computed."""
-    floors = roofline(plan.workload, plan.hardware, plan.template)
-    return floors.fma_s if plan.workload.flop else floors.dram_s
-
-
-_Number = tuple[str, str, Callable[[Mapping[str, float]], Cell]]
-
-
-def _numbers(shown: Candidates) -> list[_Number]:
-    """Return the columns of resources that the candidates' templates have: name, meaning, how it is found."""
-
-    def value(*keys: str, scale: float = 1.0) -> Callable[..., Cell]:
-        def found(resources: Mapping[str, float]) -> Cell:
-            known = next((resources[key] for key in keys if key in resources), None)
-            if known is None:
-                return None
-            return int(known) if scale == 1.0 else known / scale
-
-        return found
-
+    if several:
+        fields.append((Column("template", True), lambda one: one.schedule.template))
+    fields += [_traffic_field(level) for level in shown.levels]
     known = {key for one in shown for key in one.prediction.resources}
-    wanted: list[tuple[set[str], _Number]] = [
-        (
-            {"registers_per_thread", "registers"},
-            ("registers", "of a thread, or of the microkernel", value("registers_per_thread", "registers")),
-        ),
-        (
-            {"shared_bytes_per_block"},
-            ("shared (KiB)", "shared memory of a block", value("shared_bytes_per_block", scale=1024)),
-        ),
-        ({"threads_per_block"}, ("threads", "of a block", value("threads_per_block"))),
-        ({"blocks"}, ("blocks", "of the grid", value("blocks"))),
-        ({"threads"}, ("cores", "that work", value("threads"))),
-        ({"l1_tile_bytes"}, ("L1 tile (KiB)", "bytes of the tile for L1", value("l1_tile_bytes", scale=1024))),
-        ({"l2_tile_bytes"}, ("L2 tile (KiB)", "bytes of the tile for L2", value("l2_tile_bytes", scale=1024))),
-    ]
-    return [number for keys, number in wanted if keys & known]
+    fields += [_resource_field(*number) for number in _RESOURCES if known & {*number[0]}]
+    rows = [[cell(one) for _, cell in fields] for one in shown]
+    return Table([column for column, _ in fields], rows, caption)
+
+
+_RESOURCES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("registers_per_thread", "registers"), "registers", "of a thread, or of the microkernel"),
+    (("shared_bytes_per_block",), "shared (KiB)", "shared memory of a block"),
+    (("threads_per_block",), "threads", "of a block"),
+    (("blocks",), "blocks", "of the grid"),
+    (("threads",), "cores", "that work"),
+    (("l1_tile_bytes",), "L1 tile (KiB)", "bytes of the tile for L1"),
+    (("l2_tile_bytes",), "L2 tile (KiB)", "bytes of the tile for L2"),
+)
+"""Resources of a prediction that have a column: their keys (the first one that is known), name, and meaning."""
+
+
+def _resource_field(keys: tuple[str, ...], name: str, meaning: str) -> _Field:
+    def cell(one: Candidate) -> Cell:
+        value = next((one.prediction.resources[key] for key in keys if key in one.prediction.resources), None)
+        if value is None:
+            return None
+        return value / 1024 if name.endswith("(KiB)") else int(value)
+
+    return Column(name, help=meaning, is_detail=True), cell
+
+
+def _traffic_field(level: str) -> _Field:
+    meaning = "bytes at that level over the I/O lower bound"
+    return (
+        Column(f"{level.upper()} / bound", help=meaning, is_detail=True),
+        lambda one: one.prediction.traffic_over_bound.get(level),
+    )
 
 
 def _why(plan: Plan) -> Section:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
 
 from anatune import api
-from anatune.core.show import duration_unit
 from anatune.core.trial import Trial
 from anatune.errors import SpaceError
 from anatune.pages.page import Cell, Column, Content, Facts, Figure, Page, Section, Table
@@ -33,6 +31,7 @@ from anatune.report.session_words import (
     winner_sentences,
 )
 from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views
+from anatune.report.units import TimeUnit
 from anatune.version import __version__
 
 __all__ = ["records_page", "session_page"]
@@ -243,38 +242,26 @@ def _best_s(view: SessionView) -> float:
     return math.inf if view.best_s is None else view.best_s
 
 
-class _Unit(NamedTuple):
-    """A unit of time for a column of a table."""
-
-    scale_s: float
-    name: str
-
-    def of(self, seconds: float | None) -> float | None:
-        return None if seconds is None else seconds / self.scale_s
-
-
-def _unit(trials: Sequence[Trial]) -> _Unit:
+def _unit(trials: Iterable[Trial | None]) -> TimeUnit:
     """Return the unit in which the fastest of some trials is told."""
-    times = [time_s for trial in trials if (time_s := trial.measurement.time_s) is not None]
-    return _Unit(*duration_unit(min(times, default=1e-3)))
+    times = [time_s for trial in trials if trial and (time_s := trial.measurement.time_s) is not None]
+    return TimeUnit.fitting(min(times, default=1e-3))
 
 
 def _trials_table(views: Sequence[SessionView]) -> Table:
     """Return the table of all trials; the winners stand out."""
     trials = [(view, trial) for view in views for trial in view.trials]
-    unit = _unit([trial for _, trial in trials])
-    several, is_fleet = len(views) > 1, any(trial.measurement.worker for _, trial in trials)
-    counts, has_energy = bool(views[0].workload.flop), any(one.measurement.energy_j is not None for _, one in trials)
+    unit, counts = _unit(trial for _, trial in trials), bool(views[0].workload.flop)
     columns = [
-        *([Column("session", is_text=True)] if several else []),
+        Column("session", is_text=True) if len(views) > 1 else None,
         Column("trial"),
         Column("schedule or message", is_text=True),
         Column("ended", is_text=True),
         Column(f"time ({unit.name})", help="median of the samples"),
-        *([Column("of peak (%)", help="of the theoretical peak of the threads' cores")] if counts else []),
+        Column("of peak (%)", help="of the theoretical peak of the threads' cores") if counts else None,
         Column(f"predicted ({unit.name})"),
         Column("asked by", is_text=True, help="the plan's first choice, records, or the strategy", is_detail=True),
-        *([Column("GFLOP/s", is_detail=True)] if counts else []),
+        Column("GFLOP/s", is_detail=True) if counts else None,
         Column("measured / predicted", is_detail=True),
         Column(
             "/ reference",
@@ -283,33 +270,36 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
         ),
         Column("samples", is_detail=True),
         Column("build (s)", is_detail=True),
-        *([Column("energy (mJ)", help="of one run, of the whole device", is_detail=True)] if has_energy else []),
-        *([Column("machine", is_text=True, is_detail=True)] if is_fleet else []),
+        Column("energy (mJ)", help="of one run, of the whole device", is_detail=True)
+        if any(trial.measurement.energy_j is not None for _, trial in trials)
+        else None,
+        Column("machine", is_text=True, is_detail=True)
+        if any(trial.measurement.worker for _, trial in trials)
+        else None,
     ]
     rows: list[Sequence[Cell]] = []
     for view, trial in trials:
-        measurement, time_s = trial.measurement, trial.measurement.time_s
+        measured, time_s = trial.measurement, trial.measurement.time_s
         rate = view.workload.flop / time_s if time_s else None
         peak = peak_of_threads(view.hardware, view.workload.dtype, trial.threads)
-        ratio = time_s / trial.predicted_s if time_s is not None and trial.predicted_s else None
-        said = trial.schedule.describe() if time_s is not None else _cut(measurement.message)
         rows.append(
             (
-                *([view.name] if several else []), trial.number, said, measurement.outcome.value, unit.of(time_s),
-                *([rate and 100 * rate / peak] if counts else []), unit.of(trial.predicted_s),
-                trial.source, *([rate and rate / 1e9] if counts else []),
-                ratio, measurement.relative, len(measurement.times_s), measurement.build_s or None,
-                *([None if measurement.energy_j is None else 1e3 * measurement.energy_j] if has_energy else []),
-                *([measurement.worker or None] if is_fleet else []),
+                view.name, trial.number,
+                trial.schedule.describe() if time_s is not None else _cut(measured.message),
+                measured.outcome.value, unit.of(time_s), rate and 100 * rate / peak, unit.of(trial.predicted_s),
+                trial.source, rate and rate / 1e9,
+                time_s / trial.predicted_s if time_s is not None and trial.predicted_s else None,
+                measured.relative, len(measured.times_s), measured.build_s or None,
+                None if measured.energy_j is None else 1e3 * measured.energy_j, measured.worker or None,
             )
         )  # fmt: skip
     marked = [place for place, (view, trial) in enumerate(trials) if trial is view.best]
-    return Table(columns, rows, "The winner stands out" if marked else "", _ROWS_SHOWN, marked)
+    return Table.of(columns, rows, "The winner stands out" if marked else "", _ROWS_SHOWN, marked)
 
 
 def _sessions_table(views: Sequence[SessionView]) -> Table:
     """Return one row a session."""
-    unit = _unit([view.best for view in views if view.best is not None])
+    unit = _unit(view.best for view in views)
     columns = (
         Column("session", is_text=True), Column("begun (UTC)", is_text=True), Column("trials"),
         Column("without a time"), Column(f"best ({unit.name})"), Column("against the plan's first choice"),
@@ -344,25 +334,25 @@ def _failures_table(views: Sequence[SessionView]) -> Table:
 
 def _workers_table(views: Sequence[SessionView]) -> Table:
     """Return one row for each machine that measured; what became of it, where the session itself tells."""
-    shares = [(view, share) for view in views for share in view.shares]
-    unit = _unit([share.best for _, share in shares if share.best is not None])
-    are_known = any(view.workers for view in views)
+    shares = [(view, share, share.worker) for view in views for share in view.shares]
+    unit, are_known = _unit(share.best for _, share, _ in shares), any(view.workers for view in views)
     columns = [
-        *([Column("session", is_text=True)] if len(views) > 1 else []),
+        Column("session", is_text=True) if len(views) > 1 else None,
         Column("machine", is_text=True),
         Column("trials"),
         Column("without a time"),
         Column(f"best ({unit.name})"),
-        *([Column(name, is_text=True) for name in ("state", "device", "why")] if are_known else []),
+        *(Column(name, is_text=True) if are_known else None for name in ("state", "device", "why")),
     ]
-    rows: list[Sequence[Cell]] = []
-    for view, share in shares:
-        worker = share.worker
-        time_s = None if share.best is None else share.best.measurement.time_s
-        state = (worker.state, worker.device or None, worker.why or None) if are_known else ()
-        whose = [view.name] if len(views) > 1 else []
-        rows.append((*whose, worker.name or "this machine", worker.trials, worker.failed, unit.of(time_s), *state))
-    return Table(columns, rows)
+    rows = [
+        (
+            view.name, worker.name or "this machine", worker.trials, worker.failed,
+            unit.of(None if share.best is None else share.best.measurement.time_s),
+            worker.state, worker.device or None, worker.why or None,
+        )
+        for view, share, worker in shares
+    ]  # fmt: skip
+    return Table.of(columns, rows)
 
 
 def _workloads_table(groups: Mapping[str, Sequence[SessionView]]) -> Table:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anatune.core.show import duration_unit
 from anatune.graph.summary import KernelSummary, ModelSummary
 from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, row_figure
 from anatune.report import units
-from anatune.report.models import ModelPart, kernel_bound, model_parts
+from anatune.report.models import Measured, ModelPart, kernel_bound, model_parts
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -23,7 +23,7 @@ _MOST_KERNELS = 24
 
 
 def plot_model(
-    compiled: CompiledModel | ModelSummary, measured_s: Mapping[str, float] | None = None, *, most: int = _MOST_KERNELS
+    compiled: CompiledModel | ModelSummary, measured_s: Measured = None, *, most: int = _MOST_KERNELS
 ) -> go.Figure:
     """Return the kernels of a compiled model, the longest first: predicted, measured and least time of all calls.
 
@@ -92,7 +92,7 @@ def _bound_s(one: KernelSummary) -> float | None:
     return None if bound is None else one.count * bound.time_s
 
 
-def _told(one: KernelSummary, measured_s: Mapping[str, float] | None) -> str:
+def _told(one: KernelSummary, measured_s: Measured) -> str:
     """Return one kernel where the pointer rests."""
     time_s, bound_s = (measured_s or {}).get(one.name), _bound_s(one)
     parts = [f"{label(one.workload)}", f"predicted {units.duration(one.total_s)} in {one.count} calls"]
@@ -118,9 +118,7 @@ def _marks(
         )  # fmt: skip
 
 
-def plot_model_parts(
-    compiled: CompiledModel | ModelSummary, measured_s: Mapping[str, float] | None = None
-) -> go.Figure:
+def plot_model_parts(compiled: CompiledModel | ModelSummary, measured_s: Measured = None) -> go.Figure:
     """Return what the parts of a model take together: products, kernels without a plan, what was left to TVM.
 
     Parameters

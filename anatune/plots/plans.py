@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
@@ -21,12 +20,12 @@ from anatune.plots.theme import (
     LOGARITHMIC,
     PARTS,
     colours_of,
-    graph_objects,
     label,
     new_figure,
 )
 from anatune.report import units
-from anatune.report.roofline import boundaries, dram_bandwidth, peak_flop_per_s, reachable_share
+from anatune.report.plans import FILLING
+from anatune.report.roofline import Boundary, boundaries, dram_bandwidth, peak_flop_per_s, reachable_share
 from anatune.templates import template_named
 from anatune.templates.base.composition import NOT_HIDDEN
 from anatune.templates.base.model import Model
@@ -70,101 +69,112 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     MissingDependencyError
         plotly is not installed.
     """
-    shown = candidates or candidates_of(plan)
-    go, work = graph_objects(), float(plan.workload.flop or plan.workload.num_points)
-    unit = "FLOP" if plan.workload.flop else "element"
-    saved = saved_work(plan)
+    shown, hardware = candidates or candidates_of(plan), plan.hardware
+    work, unit = float(plan.workload.flop or plan.workload.num_points), "FLOP" if plan.workload.flop else "element"
+    saved, known = saved_work(plan), boundaries(hardware)
     speed = "effective speed" if saved else "speed"
-    figure = new_figure(
-        f"Roofline of {plan.hardware.model}", f"intensity ({unit}/byte)", f"{speed} (G{unit}/s)", height=520
-    )
-    known = boundaries(plan.hardware)
+    figure = new_figure(f"Roofline of {hardware.model}", f"intensity ({unit}/byte)", f"{speed} (G{unit}/s)", height=520)
     intensities = [work / moved for one in shown for moved in one.moved_bytes.values() if moved > 0.0]
     limits = [work / bound for bound in shown.io_bounds.values() if bound > 0.0]
     low, high = min(intensities) / 2, max([*intensities, *limits]) * 2
-    peak = peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template) if plan.workload.flop else np.inf
-    highest = peak * max([1.0, *saved.values()])
+    peak = peak_flop_per_s(hardware, plan.workload.dtype, plan.template) if plan.workload.flop else np.inf
+    speeds = np.sort([work / one.prediction.time_s for one in shown])
+    floor = float(speeds[len(speeds) // 50]) / 2  # nearly all candidates are faster than twice that
+    roof = _Roof(work, unit, low, high, floor, peak * max([1.0, *saved.values()]))
     for level in shown.levels:
-        where = known[level]
-        colour = PARTS[_MEMORIES[where.name]]
-        line = np.geomspace(low, high, 60)
-        roof = np.minimum(highest, where.bytes_per_s * line)
-        name = f"{where.name}, {units.rate(where.bytes_per_s)}"
-        figure.add_trace(
-            go.Scatter(
-                x=line, y=roof / 1e9, mode="lines", name=label(name), legendgroup=level, hoverinfo="skip",
-                line={"color": colour, "width": 2},
-            )
-        )  # fmt: skip
-        if level in shown.io_bounds and (bound := shown.io_bounds[level]) > 0.0:
-            top = min(highest, where.bytes_per_s * work / bound)
-            figure.add_trace(
-                go.Scatter(
-                    x=[work / bound] * 2, y=[_floor(shown, work) / 1e9, top / 1e9], mode="lines", legendgroup=level,
-                    showlegend=False, line={"color": colour, "width": 1.5, "dash": "dot"},
-                    hovertemplate=f"I/O lower bound: at most %{{x:.3g}} {unit}/byte<extra>{label(where.name)}</extra>",
-                )
-            )  # fmt: skip
+        _draw_level(figure, roof, level, known[level], shown.io_bounds.get(level, 0.0))
         for members, style in ((shown.drawn, _DRAWN), (shown.best, _BEST)):
             for opened in (False, True) if saved else (False,):
                 own = [member for member in members if (member.schedule.template in saved) is opened]
                 if own:
-                    symbol = style["symbol"] + ("-open" if opened else "")
-                    marks = style | {"symbol": symbol}
-                    figure.add_trace(_points(own, level, work, unit, colour, label(where.name), marks))
+                    symbol = {"symbol": f"{style['symbol']}-open"} if opened else {}
+                    _draw_points(figure, roof, level, known[level].name, own, style | symbol)
     if plan.workload.flop:
-        reached = peak * reachable_share(plan.hardware, plan.template)
-        for name, value, dash in (
-            (f"peak {units.flop_rate(peak)}", peak, "solid"), ("reached", reached, "dash"),
-            *(
-                (f"effective peak of {template}, {units.flop_rate(times * peak)}", times * peak, "longdashdot")
-                for template, times in saved.items()
-            ),
-        ):  # fmt: skip
-            figure.add_trace(
-                go.Scatter(
-                    x=[low, high], y=[value / 1e9] * 2, mode="lines", name=label(name), showlegend=dash != "dash",
-                    line={"color": GREY, "width": 2 if dash == "solid" else 1.5, "dash": dash},
-                    hovertemplate=f"{label(name)}: %{{y:,.0f}} GFLOP/s<extra></extra>",
-                )
-            )  # fmt: skip
-    paper, reachable = dram_bandwidth(plan.hardware)
+        _draw_peaks(figure, roof, peak, peak * reachable_share(hardware, plan.template), saved)
+    paper, reachable = dram_bandwidth(hardware)
     if reachable < paper and "dram" in shown.levels:
-        ends = np.array([low, min(high, highest / reachable)])
-        figure.add_trace(
-            go.Scatter(
-                x=ends, y=ends * reachable / 1e9, mode="lines", legendgroup="dram", showlegend=False,
-                line={"color": PARTS["dram"], "width": 1.5, "dash": "dash"}, hoverinfo="skip",
-            )
+        ends = np.array([low, min(high, roof.highest / reachable)])
+        figure.add_scatter(
+            x=ends, y=ends * reachable / 1e9, mode="lines", legendgroup="dram", showlegend=False,
+            line={"color": PARTS["dram"], "width": 1.5, "dash": "dash"}, hoverinfo="skip",
         )  # fmt: skip
-    top = min(highest, max(known[level].bytes_per_s for level in shown.levels) * high)
+    top = min(roof.highest, max(known[level].bytes_per_s for level in shown.levels) * high)
     figure.update_xaxes(LOGARITHMIC | {"range": [np.log10(low), np.log10(high)]})
-    figure.update_yaxes(LOGARITHMIC | {"range": [np.log10(_floor(shown, work) / 1e9), np.log10(2 * top / 1e9)]})
+    figure.update_yaxes(LOGARITHMIC | {"range": [np.log10(floor / 1e9), np.log10(2 * top / 1e9)]})
     return figure
 
 
-_DRAWN: dict[str, Any] = {"size": 5, "opacity": 0.4, "symbol": "circle"}
-_BEST: dict[str, Any] = {"size": 9, "opacity": 0.95, "symbol": "diamond", "line": {"width": 1, "color": "#ffffff"}}
+_DRAWN: dict[str, object] = {"size": 5, "opacity": 0.4, "symbol": "circle"}
+_BEST: dict[str, object] = {"size": 9, "opacity": 0.95, "symbol": "diamond", "line": {"width": 1, "color": "#ffffff"}}
 
 
-def _floor(shown: Candidates, work: float) -> float:
-    """Return the least speed that the roofline shows, operations a second: that of nearly all candidates."""
-    speeds = np.sort([work / one.prediction.time_s for one in shown])
-    return float(speeds[len(speeds) // 50]) / 2
+class _Roof(NamedTuple):
+    """What all lines of a roofline share.
+
+    Attributes
+    ----------
+    work : float
+        Operations (elements where there are none) of the workload, whose name is `unit`.
+    low, high : float
+        Ends of the axis of intensities.
+    floor, highest : float
+        Least speed that is shown; the highest (effective) peak. Work a second.
+    """
+
+    work: float
+    unit: str
+    low: float
+    high: float
+    floor: float
+    highest: float
 
 
-def _points(
-    members: Sequence[Candidate], level: str, work: float, unit: str, colour: str, name: str, style: dict[str, Any]
-) -> Any:
-    """Return candidates at one level."""
+def _draw_level(figure: go.Figure, roof: _Roof, level: str, where: Boundary, io_bound: float) -> None:
+    """Draw the bandwidth of a memory level, and the most work a byte that the I/O lower bound (bytes) admits."""
+    colour = PARTS[_MEMORIES[where.name]]
+    line = np.geomspace(roof.low, roof.high, 60)
+    figure.add_scatter(
+        x=line, y=np.minimum(roof.highest, where.bytes_per_s * line) / 1e9, mode="lines",
+        name=label(f"{where.name}, {units.rate(where.bytes_per_s)}"), legendgroup=level, hoverinfo="skip",
+        line={"color": colour, "width": 2},
+    )  # fmt: skip
+    if io_bound > 0.0:
+        most = roof.work / io_bound
+        top = min(roof.highest, where.bytes_per_s * roof.work / io_bound)
+        figure.add_scatter(
+            x=[most] * 2, y=[roof.floor / 1e9, top / 1e9], mode="lines", legendgroup=level,
+            showlegend=False, line={"color": colour, "width": 1.5, "dash": "dot"},
+            hovertemplate=f"I/O lower bound: at most %{{x:.3g}} {roof.unit}/byte<extra>{label(where.name)}</extra>",
+        )  # fmt: skip
+
+
+def _draw_points(
+    figure: go.Figure, roof: _Roof, level: str, name: str, members: Sequence[Candidate], style: dict[str, object]
+) -> None:
+    """Draw candidates at one memory level, which people call `name`."""
     there = [member for member in members if member.moved_bytes.get(level, 0.0) > 0.0]
-    return graph_objects().Scatter(
-        x=np.array([work / one.moved_bytes[level] for one in there], dtype=np.float32),
-        y=np.array([work / one.prediction.time_s / 1e9 for one in there], dtype=np.float32),
+    colour, where = PARTS[_MEMORIES[name]], f"at %{{x:.3g}} {roof.unit}/byte<extra>{label(name)}</extra>"
+    figure.add_scatter(
+        x=np.array([roof.work / one.moved_bytes[level] for one in there], dtype=np.float32),
+        y=np.array([roof.work / one.prediction.time_s / 1e9 for one in there], dtype=np.float32),
         mode="markers", legendgroup=level, showlegend=False, marker={"color": colour} | style,
         customdata=_places(there),
-        hovertemplate=f"%{{customdata}}: %{{y:,.4g}} G{unit}/s at %{{x:.3g}} {unit}/byte<extra>{name}</extra>",
+        hovertemplate=f"%{{customdata}}: %{{y:,.4g}} G{roof.unit}/s {where}",
     )  # fmt: skip
+
+
+def _draw_peaks(figure: go.Figure, roof: _Roof, peak: float, reached: float, saved: Mapping[str, float]) -> None:
+    """Draw the peak, what compiled code reaches of it, and the effective peaks of templates that save operations."""
+    effective = [(name, times * peak) for name, times in saved.items()]
+    for name, value, dash in (
+        (f"peak {units.flop_rate(peak)}", peak, "solid"), ("reached", reached, "dash"),
+        *((f"effective peak of {name}, {units.flop_rate(value)}", value, "longdashdot") for name, value in effective),
+    ):  # fmt: skip
+        figure.add_scatter(
+            x=[roof.low, roof.high], y=[value / 1e9] * 2, mode="lines", name=label(name), showlegend=dash != "dash",
+            line={"color": GREY, "width": 2 if dash == "solid" else 1.5, "dash": dash},
+            hovertemplate=f"{label(name)}: %{{y:,.0f}} GFLOP/s<extra></extra>",
+        )  # fmt: skip
 
 
 def _places(members: Sequence[Candidate]) -> list[str]:
@@ -281,12 +291,9 @@ def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figur
     MissingDependencyError
         plotly is not installed.
     """
-    shown, go = candidates or candidates_of(plan), graph_objects()
-    on_cpu = isinstance(plan.hardware, CpuSpec)
-    size = "results of a piece of work" if on_cpu else "results of a block"
-    full, rounds = ("busy cores (%)", "pieces a core") if on_cpu else ("occupancy (%)", "waves")
-    title = "Busy cores, and pieces of the work a core" if on_cpu else "Occupancy and waves"
-    figure = new_figure(f"{title} against tile sizes", height=560)
+    shown, words = candidates or candidates_of(plan), FILLING[plan.hardware.kind]
+    size, full, rounds = f"results of a {words.piece}", f"{words.share} (%)", words.rounds
+    figure = new_figure(f"{words.title} against tile sizes", height=560)
     for name, colour, members in _by_distance(shown):
         x = np.array([member.results_at_once for member in members], dtype=np.float32)
         places = _places(members)
@@ -294,13 +301,11 @@ def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figur
             ("", full, [100 * member.prediction.occupancy for member in members]),
             ("2", rounds, [member.prediction.waves for member in members]),
         ):
-            figure.add_trace(
-                go.Scatter(
-                    x=x, y=np.array(values, dtype=np.float32), mode="markers", name=label(name), legendgroup=name,
-                    showlegend=not row, xaxis="x", yaxis=f"y{row}", customdata=places,
-                    marker={"color": colour, "size": 6, "opacity": 0.7},
-                    hovertemplate=f"%{{customdata}}: %{{y:.4g}} {label(what)}, %{{x:.4g}} {size}<extra></extra>",
-                )
+            figure.add_scatter(
+                x=x, y=np.array(values, dtype=np.float32), mode="markers", name=label(name), legendgroup=name,
+                showlegend=not row, xaxis="x", yaxis=f"y{row}", customdata=places,
+                marker={"color": colour, "size": 6, "opacity": 0.7},
+                hovertemplate=f"%{{customdata}}: %{{y:.4g}} {label(what)}, %{{x:.4g}} {size}<extra></extra>",
             )  # fmt: skip
     figure.update_layout(
         xaxis=COUNTING | {"title_text": size, "anchor": "y2"},
@@ -345,22 +350,20 @@ def plot_footprints(plan: Plan, candidates: Candidates | None = None) -> go.Figu
     MissingDependencyError
         plotly is not installed.
     """
-    shown, go = candidates or candidates_of(plan), graph_objects()
+    shown = candidates or candidates_of(plan)
     best_s = shown.best[0].prediction.time_s
     figure = new_figure("Footprints of tiles in caches", "tile over the cache's size", "time over the best", height=440)
     for level in ("l1", "l2", "l3"):
         cache, key = getattr(plan.hardware, level, None), f"{level}_tile_bytes"
         there = [one for one in shown if key in one.prediction.resources]
-        if isinstance(plan.hardware, CpuSpec) and cache is not None and there:
+        if cache is not None and there:
             name = f"{level.upper()}, {units.size(cache.size_bytes)}"
-            figure.add_trace(
-                go.Scatter(
-                    x=np.array([one.prediction.resources[key] / cache.size_bytes for one in there], dtype=np.float32),
-                    y=np.array([one.prediction.time_s / best_s for one in there], dtype=np.float32),
-                    mode="markers", name=label(name), customdata=_places(there),
-                    marker={"color": PARTS[level], "size": 6, "opacity": 0.6},
-                    hovertemplate=f"%{{customdata}}: %{{x:.3g}} of {label(name)}, %{{y:.3g}} times<extra></extra>",
-                )
+            figure.add_scatter(
+                x=np.array([one.prediction.resources[key] / cache.size_bytes for one in there], dtype=np.float32),
+                y=np.array([one.prediction.time_s / best_s for one in there], dtype=np.float32),
+                mode="markers", name=label(name), customdata=_places(there),
+                marker={"color": PARTS[level], "size": 6, "opacity": 0.6},
+                hovertemplate=f"%{{customdata}}: %{{x:.3g}} of {label(name)}, %{{y:.3g}} times<extra></extra>",
             )  # fmt: skip
     if not figure.data:
         return None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from anatune.arguments import checked_choice
-from anatune.core.show import duration_unit
 from anatune.core.trial import Trial
 from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, new_figure, row_figure
 from anatune.report import units
 from anatune.report.findings import Contest, contests, failure_kinds, reference_speeds
 from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views
+from anatune.report.units import TimeUnit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -337,19 +337,16 @@ def _cut(text: str, most: int = _MOST_LETTERS) -> str:
     return line if len(line) <= most else f"{line[:most].rstrip()} …"
 
 
-class _Unit(NamedTuple):
-    """The unit of an axis of times."""
-
-    scale_s: float
-    name: str
+class _Unit(TimeUnit):
+    """The unit of an axis of times: points are drawn with six digits."""
 
     def of(self, seconds: float | None) -> float | None:
         return None if seconds is None else float(f"{seconds / self.scale_s:.6g}")
 
 
-def _unit_of(times_s: Sequence[float]) -> _Unit:
+def _unit_of(times_s: Sequence[float]) -> TimeUnit:
     """Return the unit that most of some times are told in."""
-    return _Unit(*duration_unit(statistics.median(times_s) if times_s else 1.0))
+    return _Unit.fitting(statistics.median(times_s) if times_s else 1.0)
 
 
 def _padded(values: Sequence[float]) -> tuple[float, float]:
@@ -362,7 +359,13 @@ def _padded(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _time_axis(
-    figure: go.Figure, low_s: float, high_s: float, unit: _Unit, *, axis: Literal["x", "y"] = "y", is_log: bool = False
+    figure: go.Figure,
+    low_s: float,
+    high_s: float,
+    unit: TimeUnit,
+    *,
+    axis: Literal["x", "y"] = "y",
+    is_log: bool = False,
 ) -> None:
     """Give an axis its range: logarithmic where it is wide, or asked for."""
     update = figure.update_yaxes if axis == "y" else figure.update_xaxes

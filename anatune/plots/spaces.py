@@ -15,7 +15,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
 from anatune.plots.candidates import Candidates, candidates_of, models_of
-from anatune.plots.theme import BEST, COLOURS, COUNTING, GREY, LOGARITHMIC, graph_objects, label, new_figure
+from anatune.plots.theme import BEST, COLOURS, COUNTING, GREY, LOGARITHMIC, label, new_figure
 from anatune.report import units
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def plot_distribution(
     MissingDependencyError
         plotly is not installed.
     """
-    shown, go = candidates or candidates_of(plan), graph_objects()
+    shown = candidates or candidates_of(plan)
     best_s = plan.predictions[0].time_s
     scale, unit = duration_unit(best_s)
     times = [(space.template, space.time_s / scale) for space in shown.spaces if len(space.time_s)]
@@ -73,23 +73,19 @@ def plot_distribution(
     for at, (name, values) in enumerate(named + ([("measured", known)] if len(known) else [])):
         counts, _ = np.histogram(values, edges)
         share = 100.0 * counts / max(1, len(values))
-        figure.add_trace(
-            go.Bar(
-                x=np.sqrt(edges[1:] * edges[:-1]), y=share, width=np.diff(edges), name=label(name),
-                marker={"color": BEST if name == "measured" else COLOURS[at], "opacity": 0.75},
-                customdata=np.column_stack([edges[:-1], edges[1:]]),
-                hovertemplate="%{customdata[0]:.3g} to %{customdata[1]:.3g} " + unit + ": %{y:.3g} %<extra></extra>",
-            )
+        figure.add_bar(
+            x=np.sqrt(edges[1:] * edges[:-1]), y=share, width=np.diff(edges), name=label(name),
+            marker={"color": BEST if name == "measured" else COLOURS[at], "opacity": 0.75},
+            customdata=np.column_stack([edges[:-1], edges[1:]]),
+            hovertemplate="%{customdata[0]:.3g} to %{customdata[1]:.3g} " + unit + ": %{y:.3g} %<extra></extra>",
         )  # fmt: skip
     top = 1.05 * max(float(trace.y.max()) for trace in figure.data)
     marks = [("best predicted", best_s, BEST)] + ([("last one kept", cut_s, COLOURS[1])] if cut_s is not None else [])
     for name, time_s, colour in marks:
-        figure.add_trace(
-            go.Scatter(
-                x=[time_s / scale] * 2, y=[0.0, top], mode="lines", name=name,
-                line={"color": colour, "width": 2, "dash": "dot"},
-                hovertemplate=f"{name}: {units.duration(time_s)}<extra></extra>",
-            )
+        figure.add_scatter(
+            x=[time_s / scale] * 2, y=[0.0, top], mode="lines", name=name,
+            line={"color": colour, "width": 2, "dash": "dot"},
+            hovertemplate=f"{name}: {units.duration(time_s)}<extra></extra>",
         )  # fmt: skip
     figure.update_layout(barmode="overlay", bargap=0.0, showlegend=True)
     figure.update_xaxes(COUNTING if edges[0] >= 1.0 else LOGARITHMIC)
@@ -107,7 +103,6 @@ def plot_rejections(plan: Plan) -> go.Figure | None:
     MissingDependencyError
         plotly is not installed.
     """
-    go = graph_objects()
     spaces = [(one.template, one.size, one.num_legal, one.rejected) for one in plan.joined] or [
         (plan.template, plan.space_size, plan.num_legal, plan.rejected)
     ]
@@ -123,15 +118,13 @@ def plot_rejections(plan: Plan) -> go.Figure | None:
     figure = new_figure(
         "What is legal, and which rule rejects the rest", "share of points (%)", height=150 + 34 * len(rows)
     )
-    figure.add_trace(
-        go.Bar(
-            x=[share for _, share, _ in rows], y=[name for name, _, _ in rows], orientation="h",
-            marker={"color": [COLOURS[2] if name.startswith("legal") else COLOURS[3] for name, _, _ in rows]},
-            text=[units.percent(share / 100) for _, share, _ in rows],
-            customdata=[units.count(count) for _, _, count in rows],
-            textposition="outside", cliponaxis=False,
-            hovertemplate="%{y}: %{customdata} points, %{text}<extra></extra>",
-        )
+    figure.add_bar(
+        x=[share for _, share, _ in rows], y=[name for name, _, _ in rows], orientation="h",
+        marker={"color": [COLOURS[2] if name.startswith("legal") else COLOURS[3] for name, _, _ in rows]},
+        text=[units.percent(share / 100) for _, share, _ in rows],
+        customdata=[units.count(count) for _, _, count in rows],
+        textposition="outside", cliponaxis=False,
+        hovertemplate="%{y}: %{customdata} points, %{text}<extra></extra>",
     )  # fmt: skip
     figure.update_xaxes(range=[0, 128], tickvals=[0, 50, 100], tickangle=0)
     figure.update_yaxes(autorange="reversed", ticks="", ticksuffix=" ")
@@ -184,7 +177,7 @@ def plot_distances(plan: Plan, candidates: Candidates | None = None) -> go.Figur
     MissingDependencyError
         plotly is not installed.
     """
-    shown, go = candidates or candidates_of(plan), graph_objects()
+    shown = candidates or candidates_of(plan)
     good, others = distances(plan, shown)
     if len(good) < 3 or len(others) < 3:
         return None
@@ -195,11 +188,9 @@ def plot_distances(plan: Plan, candidates: Candidates | None = None) -> go.Figur
     edges = np.linspace(0.0, max(good.max(), others.max()) * 1.001, _BINS + 1)
     for name, values, colour in (("drawn at random", others, GREY), ("the best ones", good, BEST)):
         counts, _ = np.histogram(values, edges)
-        figure.add_trace(
-            go.Bar(
-                x=(edges[1:] + edges[:-1]) / 2, y=100.0 * counts / len(values), width=np.diff(edges), name=name,
-                marker={"color": colour, "opacity": 0.7}, hovertemplate="%{x:.2f}: %{y:.3g} %<extra></extra>",
-            )
+        figure.add_bar(
+            x=(edges[1:] + edges[:-1]) / 2, y=100.0 * counts / len(values), width=np.diff(edges), name=name,
+            marker={"color": colour, "opacity": 0.7}, hovertemplate="%{x:.2f}: %{y:.3g} %<extra></extra>",
         )  # fmt: skip
     figure.update_layout(barmode="overlay", bargap=0.0)
     return figure

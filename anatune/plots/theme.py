@@ -9,7 +9,8 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from anatune.named import import_optional
 
@@ -64,7 +65,7 @@ _LETTERS, _MOST_LINES = 44, 3
 _GRID = "rgba(128,128,128,0.25)"
 
 
-def graph_objects() -> Any:
+def graph_objects() -> ModuleType:
     """Return the module ``plotly.graph_objects``.
 
     Raises
@@ -101,7 +102,7 @@ def new_figure(title: str, x: str = "", y: str = "", *, height: int = 420) -> go
         "gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID, "automargin": True, "ticks": "outside",
         "tickcolor": _GRID, "title": {"standoff": 10},
     }  # fmt: skip
-    figure = graph_objects().Figure()
+    figure: go.Figure = graph_objects().Figure()
     figure.update_layout(
         template={"layout": {"xaxis": axis, "yaxis": axis, "colorway": list(COLOURS)}},
         title={"text": label(title), "font": {"size": 16}, "x": 0.0, "xref": "container", "xanchor": "left"},

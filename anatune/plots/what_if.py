@@ -17,7 +17,7 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.model.plan import Plan
-from anatune.plots.theme import COLOURS, GREY, graph_objects, label, new_figure
+from anatune.plots.theme import COLOURS, GREY, label, new_figure
 from anatune.report import units
 from anatune.templates import make_model
 from anatune.templates.base.model import Guarantee, Progress
@@ -181,7 +181,6 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
     MissingDependencyError
         plotly is not installed.
     """
-    go = graph_objects()
     asked = what_if(plan) if questions is None else questions
     now_s = next(one.prediction.time_s for one in asked[0].answers if one.factor == 1.0 and one.prediction is not None)
     figure = new_figure(
@@ -189,14 +188,12 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
     )
     for question, colour in zip(asked, (COLOURS[3], COLOURS[7], COLOURS[4], COLOURS[0]), strict=False):
         there = [one for one in question.answers if one.prediction is not None]
-        figure.add_trace(
-            go.Scatter(
-                x=[one.factor for one in there],
-                y=[one.prediction.time_s / now_s for one in there if one.prediction is not None],
-                mode="lines+markers", name=label(question.change.name), line={"color": colour, "width": 2.5},
-                marker={"size": 8}, customdata=[label(one.value) for one in there],
-                hovertemplate=f"{label(question.change.name)} %{{customdata}}: %{{y:.3g}} times<extra></extra>",
-            )
+        figure.add_scatter(
+            x=[one.factor for one in there],
+            y=[one.prediction.time_s / now_s for one in there if one.prediction is not None],
+            mode="lines+markers", name=label(question.change.name), line={"color": colour, "width": 2.5},
+            marker={"size": 8}, customdata=[label(one.value) for one in there],
+            hovertemplate=f"{label(question.change.name)} %{{customdata}}: %{{y:.3g}} times<extra></extra>",
         )  # fmt: skip
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1, "dash": "dash"})
     ticks = sorted({one.factor for question in asked for one in question.answers})

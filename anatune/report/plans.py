@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.core.accuracy import ACCURACIES, admits, is_plain_sum
@@ -21,12 +22,50 @@ from anatune.templates.base.model import Rule
 from anatune.templates.cpu.dot import dot_note
 
 __all__ = [
-    "joined_text", "occupancy_text", "place_text", "plan_lines", "registers_text", "rejected_lines", "schedule_items",
-    "subset_lines", "template_items", "template_text",
+    "FILLING", "Filling", "joined_text", "occupancy_text", "place_text", "plan_lines", "registers_text",
+    "rejected_lines", "schedule_items", "subset_lines", "template_items", "template_text",
 ]  # fmt: skip
 
 _LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _TENSOR_DTYPE = {"float32": "tf32"}
+
+
+class Filling(NamedTuple):
+    """What people call the pieces in which a kind of device works, and how full it is of them.
+
+    Attributes
+    ----------
+    title : str
+        Both together, for headings.
+    share, rounds : str
+        How much of the device is at work; how often it is filled (`Prediction.occupancy`, `Prediction.waves`).
+    piece : str
+        What runs at once.
+    heading, about : str
+        Of the section of a page; what is good about small and large pieces.
+    """
+
+    title: str
+    share: str
+    rounds: str
+    piece: str
+    heading: str
+    about: str
+
+
+FILLING = {
+    "gpu": Filling(
+        "Occupancy and waves", "occupancy", "waves", "block", "Occupancy and waves",
+        "Large blocks load less, but need more registers and shared memory, so that fewer run at once (occupancy), and "
+        "there are fewer of them: the last wave is partly filled, and below one wave some SMs idle.",
+    ),
+    "cpu": Filling(
+        "Busy cores, and pieces of the work a core", "busy cores", "pieces a core", "piece of work", "Cores and caches",
+        "Small pieces of the parallel loop keep all cores busy, large ones make better use of caches. With fewer "
+        "pieces than cores some idle, and the last round is rarely full.",
+    ),
+}  # fmt: skip
+"""Kind of device -> its words."""
 
 
 def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> list[Line]:

@@ -7,18 +7,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
-from anatune.core.show import digits, duration
+from anatune.core.show import digits, duration, duration_unit
 
 __all__ = [
-    "count", "duration", "energy", "flop", "flop_rate", "giga", "many", "or_dash", "percent", "rate", "ratio", "share",
-    "size", "threads",
+    "TimeUnit", "count", "duration", "energy", "flop", "flop_rate", "giga", "many", "or_dash", "percent", "rate",
+    "ratio", "share", "size", "threads",
 ]  # fmt: skip
 
 _BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _JOULES = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
 _MAX_GROUPED = 10_000_000
+
+
+class TimeUnit(NamedTuple):
+    """A unit in which some times are told together: those of a column, or of an axis."""
+
+    scale_s: float
+    name: str
+
+    @classmethod
+    def fitting(cls, seconds: float) -> TimeUnit:
+        """Return the unit in which `duration` tells a time."""
+        return cls(*duration_unit(seconds))
+
+    def of(self, seconds: float | None) -> float | None:
+        """Return a time in this unit; None stays None."""
+        return None if seconds is None else seconds / self.scale_s
 
 
 def size(num_bytes: float) -> str:
