@@ -221,10 +221,10 @@ def _ranked(
     """Return the first schedules of all templates that are asked for, in one order, and the models that ranked them."""
     names = joint.asked_templates(workload, device, template, search.accuracy)
     saved = joint.find_corrections(device, names, correction)
+    watch = Watch(search.time_limit_s, search.progress)
     ranked = joint.rank_templates(
-        workload, device, names, count, search.accuracy, saved, search.time_limit_s, distinct=search.distinct,
-        progress=search.progress,
-    )  # fmt: skip
+        workload, device, names, count, search.accuracy, saved, watch, distinct=search.distinct
+    )
     models = {entry.plan.template: entry.model for entry in ranked}
     return joint.merged([entry.plan for entry in ranked], count), models
 

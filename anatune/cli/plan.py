@@ -180,7 +180,7 @@ def _print_tree(answer: Plan, asked: PlanOptions) -> None:
     if answer.compilation is not None:
         from anatune.report.compilation import compilation_sentences
 
-        tree["compilation"]["text"] = compilation_sentences(answer.compilation)
+        tree["compilation"] = answer.compilation.to_dict() | {"text": compilation_sentences(answer.compilation)}
     print_json(tree)
 
 

@@ -90,7 +90,7 @@ def _unverified(workload: Workload, hardware: CpuSpec | GpuSpec, level: str) -> 
         for key in getattr(hardware, group).unverified:
             if key in _RATES:
                 yield f"{group}.{key}"
-    if level == "fma" and isinstance(hardware, CpuSpec):
+    if level == "fma":
         for name in DOT_INSTRUCTIONS.get(workload.dtype, ()):
             instruction = hardware.dot_instruction(name)
             if instruction is not None and "rate" in instruction.unverified:
@@ -106,18 +106,6 @@ def _transfers(
         for access in workload.operands
     }
     operands = float(sum(num_bytes.values()))
-    if isinstance(hardware, GpuSpec):
-        kept = 0.0 if l2 == "flush" else hardware.l2.size_bytes
-        yield "dram", max(0.0, operands - kept) / hardware.dram.bandwidth_bytes_per_s
-        return
-    cores, kept = hardware.compute.num_cores, 0.0
     weights = float(sum(num_bytes[name] for name in constants))
-    levels = {name: cache for name in ("l1", "l2", "l3") if (cache := getattr(hardware, name)) is not None}
-    rates = {
-        name: cores * cache.bandwidth_bytes_per_cycle * hardware.compute.clock_hz for name, cache in levels.items()
-    }
-    rates["dram"] = min(cores * hardware.dram.core_bandwidth_bytes_per_s, hardware.dram.bandwidth_bytes_per_s)
-    for nearer, level in zip(levels, [*levels, "dram"][1:], strict=True):
-        cache = levels[nearer]
-        kept += cache.size_bytes * -(-cores // cache.shared_by_cores)
-        yield level, max(operands - kept, weights if level == cold else 0.0) / rates[level]
+    for level, kept, bytes_per_s in hardware.refills(l2_is_flushed=l2 == "flush"):
+        yield level, max(operands - kept, weights if level == cold else 0.0) / bytes_per_s

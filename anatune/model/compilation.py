@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from anatune.core.compiler_facts import CompilerFacts
@@ -80,7 +78,7 @@ class Compilation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Those that were not, in the model's order."""
         return [entry for entry in self.schedules if entry.after is None]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain dictionaries and lists; each program with its numbers before and after."""
         ranks = {entry.schedule.key: rank for rank, entry in enumerate(self.ranked, start=1)}
         return {
@@ -94,7 +92,7 @@ class Compilation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
 
-def _entry_dict(entry: CompiledSchedule, rank: int | None) -> dict[str, Any]:
+def _entry_dict(entry: CompiledSchedule, rank: int | None) -> dict[str, object]:
     tree = entry.schedule.to_dict()
     return {
         **{name: tree[name] for name in ("tiles", "unroll", "vector", "options")},
@@ -108,7 +106,7 @@ def _entry_dict(entry: CompiledSchedule, rank: int | None) -> dict[str, Any]:
     }
 
 
-def _numbers(prediction: Prediction, rank: int | None) -> dict[str, Any]:
+def _numbers(prediction: Prediction, rank: int | None) -> dict[str, object]:
     """Return the numbers of a prediction that a compiler can change."""
     resources = prediction.resources
     return {

@@ -9,11 +9,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,8 @@ from anatune.model.learned.corrections import (
 )
 from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan, prediction_row
 from anatune.templates import joined_templates, make_model, template_of
-from anatune.templates.base.model import Guarantee, Model, Progress, Ranking, Rule
+from anatune.templates.base.model import Guarantee, Model, Ranking, Rule
+from anatune.templates.base.watch import Watch
 
 __all__ = [
     "Ranked",
@@ -57,7 +57,7 @@ class Ranked(NamedTuple):
     """The plan of one template, the model that ordered it, and its points, (num_schedules, num_columns) int64."""
 
     plan: Plan
-    model: Any
+    model: Model
     points: NDArray[np.int64]
 
 
@@ -96,7 +96,7 @@ def applied_model(plan: Plan, template: str, correction: AppliedCorrection | Non
 
 def prediction_rows(
     workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Sequence[Schedule], correction: str | Path
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return what the models say of schedules of any templates, in their order; see `anatune.predict` for the columns.
 
     Raises
@@ -106,7 +106,7 @@ def prediction_rows(
     UnknownNameError, ModelVersionError, MissingDependencyError
         As `find_correction`.
     """
-    rows: list[dict[str, Any]] = [{} for _ in schedules]
+    rows: list[dict[str, object]] = [{} for _ in schedules]
     for template in dict.fromkeys(schedule.template for schedule in schedules):
         model = make_model(workload, hardware, template)
         places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
@@ -139,10 +139,9 @@ def rank_templates(
     count: int,
     accuracy: str,
     corrections: Mapping[str, SavedCorrection | None],
-    time_limit_s: float | None = None,
+    watch: Watch,
     *,
     distinct: bool = False,
-    progress: Progress | None = None,
 ) -> list[Ranked]:
     """Rank templates one after the other.
 
@@ -150,8 +149,8 @@ def rank_templates(
     ----------
     count : int
         First schedules of each.
-    time_limit_s : float, optional
-        Of all together.
+    watch : Watch
+        Of all together; what is left of it is shared out evenly among those that are left.
 
     Raises
     ------
@@ -160,30 +159,27 @@ def rank_templates(
     ModelVersionError
         A correction does not fit its model.
     """
-    began, found = time.monotonic(), []
+    found, number = [], len(templates)
     for at, name in enumerate(templates):
-        saved = corrections[name]
-        model: Any = corrected(make_model(workload, hardware, name, accuracy), saved)
-        left_s = None
-        if time_limit_s is not None:
-            left_s = max(_LEAST_S, (time_limit_s - (time.monotonic() - began)) / (len(templates) - at))
-        part = _part_of(progress, at, len(templates))
-        ranking = model.rank(count, left_s, distinct=distinct, progress=part)
-        found.append(Ranked(_plan(model, ranking, accuracy, saved, max(count, SHORTLIST)), model, ranking.points))
+        saved, plain = corrections[name], make_model(workload, hardware, name, accuracy)
+        learned = None if saved is None else CorrectedModel(plain, saved.model)
+        model = plain if learned is None else learned
+        left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - at))
+        part = watch.part(at / number, (at + 1) / number)
+        ranking = model.rank(count, left_s, distinct=distinct, progress=part.report)
+        answer, points = _plan(model, ranking, accuracy), ranking.points
+        if learned is not None and saved is not None and len(points):
+            support = float(learned.correction(points[:1]).support[0])
+            applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
+            answer = replace(answer, correction=applied)
+        found.append(Ranked(answer, model, points))
     return found
 
 
-def _part_of(progress: Progress | None, at: int, of: int) -> Progress | None:
-    """Return what one of several searches tells of its share: the share of all of them."""
-    if progress is None or of == 1:
-        return progress
-    return lambda share: progress((at + share) / of)
-
-
-def _plan(model: Any, ranking: Ranking, accuracy: str, saved: SavedCorrection | None, shortlist: int) -> Plan:
-    """Return the plan of one template."""
+def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
+    """Return the plan of one template, without what it says of corrections."""
     points = ranking.points
-    answer = Plan(
+    return Plan(
         model.workload,
         model.hardware,
         [model.space.schedule_of(point) for point in points],
@@ -199,10 +195,6 @@ def _plan(model: Any, ranking: Ranking, accuracy: str, saved: SavedCorrection | 
         accuracy=accuracy,
         plain_best_s=float(model.plain.times(points)[0].min()) if len(points) else None,
     )
-    if saved is None or not len(points):
-        return answer
-    support = float(model.correction(points[:1]).support[0])
-    return replace(answer, correction=AppliedCorrection(saved.card.name, shortlist, support, str(saved.folder)))
 
 
 def merged(plans: Sequence[Plan], top_k: int) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -260,9 +260,9 @@ class Plan:
         text: str = import_module("anatune.api").explain(self)
         return text
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the plan as plain dictionaries and lists (what `to_json` writes)."""
-        more: dict[str, Any] = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
+        more: dict[str, object] = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
         if self.correction is not None:
             more["correction"] = _correction_tree(self.correction)
         if self.joined or self.accuracy != STANDARD:
@@ -333,15 +333,15 @@ def _error(schedule: Schedule) -> dict[str, float]:
     return {} if is_plain_sum(schedule.template) else {"error_bound": error_of(schedule)}
 
 
-def _guarantee_tree(guarantee: Guarantee) -> dict[str, Any]:
+def _guarantee_tree(guarantee: Guarantee) -> dict[str, object]:
     return {**msgspec.to_builtins(guarantee), "text": guarantee.describe()}
 
 
-def _correction_tree(correction: AppliedCorrection) -> dict[str, Any]:
+def _correction_tree(correction: AppliedCorrection) -> dict[str, object]:
     return {**msgspec.to_builtins(correction), "text": correction.describe()}
 
 
-def _space_tree(space: JoinedSpace) -> dict[str, Any]:
+def _space_tree(space: JoinedSpace) -> dict[str, object]:
     return {
         "template": space.template,
         "size": space.size,
@@ -354,9 +354,9 @@ def _space_tree(space: JoinedSpace) -> dict[str, Any]:
     }
 
 
-def prediction_row(prediction: Prediction) -> dict[str, Any]:
+def prediction_row(prediction: Prediction) -> dict[str, object]:
     """Flatten a prediction into one table row (parts and features become columns of their own names)."""
-    flat: dict[str, Any] = {"time_s": prediction.time_s, "gflop_per_s": prediction.gflop_per_s}
+    flat: dict[str, object] = {"time_s": prediction.time_s, "gflop_per_s": prediction.gflop_per_s}
     flat |= prediction.parts
     flat |= {"bound_by": prediction.bound_by, "occupancy": prediction.occupancy}
     flat |= {"occupancy_limiter": prediction.occupancy_limiter, "waves": prediction.waves}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from anatune.core.hardware.spec import Boundary
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
@@ -25,7 +26,7 @@ from anatune.plots.theme import (
 )
 from anatune.report import units
 from anatune.report.plans import FILLING
-from anatune.report.roofline import Boundary, boundaries, dram_bandwidth, peak_flop_per_s, reachable_share
+from anatune.report.roofline import dram_bandwidth, peak_flop_per_s, reachable_share
 from anatune.templates import template_named
 from anatune.templates.base.composition import NOT_HIDDEN
 from anatune.templates.base.model import Model
@@ -71,7 +72,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     """
     shown, hardware = candidates or candidates_of(plan), plan.hardware
     work, unit = float(plan.workload.flop or plan.workload.num_points), "FLOP" if plan.workload.flop else "element"
-    saved, known = saved_work(plan), boundaries(hardware)
+    saved, known = saved_work(plan), hardware.boundaries
     speed = "effective speed" if saved else "speed"
     figure = new_figure(f"Roofline of {hardware.model}", f"intensity ({unit}/byte)", f"{speed} (G{unit}/s)", height=520)
     intensities = [work / moved for one in shown for moved in one.moved_bytes.values() if moved > 0.0]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anatune.core.hardware.cpu_groups import CacheLevel
 from anatune.core.hardware.files import spec_to_toml
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.report import units
@@ -98,19 +97,13 @@ def _spread(measured: Median) -> str:
 def detected_cpu_lines(spec: CpuSpec) -> list[str]:
     """Return what a CPU is, and how much of that nobody has verified."""
     compute = spec.compute
-    caches = ", ".join(f"{level} {units.size(cache.size_bytes)}" for level, cache in _caches(spec).items())
+    caches = ", ".join(f"{level.upper()} {units.size(cache.size_bytes)}" for level, cache in spec.caches.items())
     return [
         f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, "
         f"{compute.isa} of {compute.simd_bits} bits, {units.flop_rate(compute.fp32_peak_flop_per_s)}, {caches}",
         *_hidden_lines(spec),
         f"unverified: {len(unverified_keys(spec))} numbers, marked by `anatune hw show {spec.name}`",
     ]
-
-
-def _caches(spec: CpuSpec) -> dict[str, CacheLevel]:
-    """Return the caches that a CPU has, by their names."""
-    known = {"L1": spec.l1, "L2": spec.l2, "L3": spec.l3}
-    return {name: cache for name, cache in known.items() if cache is not None}
 
 
 def _hidden_lines(spec: CpuSpec) -> list[str]:
@@ -123,8 +116,8 @@ def cpu_calibration_lines(spec: CpuSpec) -> list[str]:
     """Return the measured numbers in a few lines."""
     compute, dram, launch = spec.compute, spec.dram, spec.launch
     fills = [
-        f"{name} {cache.bandwidth_bytes_per_cycle:g} bytes/cycle after {cache.latency_cycles:g} cycles"
-        for name, cache in _caches(spec).items()
+        f"{name.upper()} {cache.bandwidth_bytes_per_cycle:g} bytes/cycle after {cache.latency_cycles:g} cycles"
+        for name, cache in spec.caches.items()
     ]
     lines = [
         f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, {units.flop_rate(compute.fp32_peak_flop_per_s)}, "

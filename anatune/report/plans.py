@@ -19,7 +19,6 @@ from anatune.report.roofline import ceiling, peak_flop_per_s
 from anatune.report.text import Line, item_lines, paragraph, table, wrapped, wrapped_items
 from anatune.templates import template_named, templates_of, tuning_template
 from anatune.templates.base.model import Rule
-from anatune.templates.cpu.dot import dot_note
 
 __all__ = [
     "FILLING", "Filling", "joined_text", "occupancy_text", "place_text", "plan_lines", "registers_text",
@@ -131,11 +130,7 @@ def place_text(hardware: GpuSpec | CpuSpec) -> str:
 
 def _products_text(plan: Plan) -> str:
     """Return by which instruction a CPU multiplies narrow elements, "" where nothing is to be said."""
-    simd = next((schedule.options.get("simd_axis") for schedule in plan.schedules), None)
-    if not isinstance(plan.hardware, CpuSpec) or not isinstance(simd, str):
-        return ""
-    extension = str(plan.schedules[0].options.get("extension", ""))
-    note = dot_note(plan.workload, plan.hardware, simd, extension=extension)
+    note = template_named(plan.template).products_note(plan.schedules[0]) if plan.schedules else ""
     return f"products: {note}" if note else ""
 
 

@@ -9,24 +9,13 @@ from anatune.core.workload.nest import Workload
 from anatune.templates import template_named
 
 __all__ = [
-    "Boundary",
     "Roofline",
-    "boundaries",
     "ceiling",
     "dram_bandwidth",
     "peak_flop_per_s",
     "reachable_share",
     "roofline",
 ]
-
-
-class Boundary(NamedTuple):
-    """What bytes cross, and how many a second can at most."""
-
-    name: str
-    """Where they come from: "DRAM"."""
-    bytes_per_s: float
-    """Of the whole device: of all its SMs, or of all its cores at once."""
 
 
 class Roofline(NamedTuple):
@@ -63,24 +52,6 @@ def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
     """Return the nominal and the reachable DRAM bandwidth in bytes/s (the same where the spec tells only one)."""
     paper = hardware.dram.bandwidth_bytes_per_s
     return paper, paper * getattr(hardware.dram, "reachable_fraction", 1.0)
-
-
-def boundaries(hardware: GpuSpec | CpuSpec) -> dict[str, Boundary]:
-    """Return memory level of a `Prediction.traffic_over_bound` -> what its bytes cross.
-
-    GPUs: "dram" into L2, "l2" into the SMs, "shared" into registers. CPUs: into the cache of that name, from the next
-    one or, into the last one, from DRAM.
-    """
-    dram = Boundary("DRAM", hardware.dram.bandwidth_bytes_per_s)
-    compute = hardware.compute
-    if isinstance(hardware, GpuSpec):
-        shared = hardware.shared_memory.bytes_per_cycle_per_sm * hardware.compute.num_sms * compute.clock_hz
-        l2 = Boundary("L2", hardware.l2.bandwidth_bytes_per_s)
-        return {"dram": dram, "l2": l2, "shared": Boundary("shared memory", shared)}
-    cycles = hardware.compute.usable_cores * compute.clock_hz
-    caches = [(name, cache) for name in ("l1", "l2", "l3") if (cache := getattr(hardware, name)) is not None]
-    sources = [Boundary(name.upper(), cache.bandwidth_bytes_per_cycle * cycles) for name, cache in caches[1:]]
-    return {name: source for (name, _), source in zip(caches, [*sources, dram], strict=True)}
 
 
 def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -35,7 +35,7 @@ from anatune.core.hardware.gpu_groups import (
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES
 from anatune.errors import SpecError
 
-__all__ = ["DOT_INSTRUCTIONS", "CpuSpec", "GpuSpec", "HardwareSpec"]
+__all__ = ["DOT_INSTRUCTIONS", "Boundary", "CpuSpec", "GpuSpec", "HardwareSpec", "Refill"]
 
 DOT_INSTRUCTIONS = {
     "bfloat16": ("vdpbf16ps",),
@@ -47,6 +47,25 @@ DOT_INSTRUCTIONS = {
 
 _LEAST_CAPABILITY = {"bfloat16": 8.0}
 """Dtype -> first compute capability that has instructions for it. Source: [PTX-ISA] cvt, fma.bf16."""
+
+
+class Boundary(NamedTuple):
+    """What bytes cross, and how many a second can at most."""
+
+    name: str
+    """Where they come from: "DRAM"."""
+    bytes_per_s: float
+    """Of the whole device: of all its SMs, or of all its cores at once."""
+
+
+class Refill(NamedTuple):
+    """Where operands come from in a run of a kernel, run after run."""
+
+    level: str
+    """"l2", "l3", "dram"."""
+    kept_bytes: float
+    """What the caches before it hold since the run before."""
+    bytes_per_s: float
 
 
 class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"):
@@ -137,6 +156,25 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if tensor_cores and self.tensor_cores is not None:
             return self.tensor_cores.mma_sync_fraction
         return self.compute.reachable_fraction
+
+    def dot_instruction(self, name: str) -> DotInstruction | None:
+        """Return None: the instructions of `DOT_INSTRUCTIONS` are those of CPUs."""
+        return None
+
+    @property
+    def boundaries(self) -> dict[str, Boundary]:
+        """Level of a `Prediction.traffic_over_bound` -> what its bytes cross: into L2, the SMs, registers."""
+        shared = self.shared_memory.bytes_per_cycle_per_sm * self.compute.num_sms * self.compute.clock_hz
+        return {
+            "dram": Boundary("DRAM", self.dram.bandwidth_bytes_per_s),
+            "l2": Boundary("L2", self.l2.bandwidth_bytes_per_s),
+            "shared": Boundary("shared memory", shared),
+        }
+
+    def refills(self, *, l2_is_flushed: bool = False) -> list[Refill]:
+        """Return where operands come from in each run; the L2 cache holds what it did, unless it is flushed."""
+        kept = 0.0 if l2_is_flushed else self.l2.size_bytes
+        return [Refill("dram", kept, self.dram.bandwidth_bytes_per_s)]
 
     @property
     def multiply_add_flop_per_s(self) -> float:
@@ -247,6 +285,34 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         found = getattr(self, name)
         return found if isinstance(found, DotInstruction) else None
 
+    @property
+    def caches(self) -> dict[str, CacheLevel]:
+        """The caches that the CPU has: "l1", "l2" and perhaps "l3"."""
+        known = {"l1": self.l1, "l2": self.l2, "l3": self.l3}
+        return {name: cache for name, cache in known.items() if cache is not None}
+
+    @property
+    def boundaries(self) -> dict[str, Boundary]:
+        """Level of a `Prediction.traffic_over_bound` -> what its bytes cross from the next cache, at last DRAM."""
+        cycles = self.compute.usable_cores * self.compute.clock_hz
+        levels = self.caches
+        sources = [Boundary(name.upper(), cache.bandwidth_bytes_per_cycle * cycles) for name, cache in levels.items()]
+        sources.append(Boundary("DRAM", self.dram.bandwidth_bytes_per_s))
+        return dict(zip(levels, sources[1:], strict=True))
+
+    def refills(self, *, l2_is_flushed: bool = False) -> list[Refill]:
+        """Return where operands come from in each run: what a cache held after the last one need not come again."""
+        cores, kept, levels = self.compute.num_cores, 0.0, self.caches
+        rates = {
+            name: cores * cache.bandwidth_bytes_per_cycle * self.compute.clock_hz for name, cache in levels.items()
+        }
+        rates["dram"] = min(cores * self.dram.core_bandwidth_bytes_per_s, self.dram.bandwidth_bytes_per_s)
+        found = []
+        for cache, level in zip(levels.values(), [*levels, "dram"][1:], strict=True):
+            kept += cache.size_bytes * -(-cores // cache.shared_by_cores)
+            found.append(Refill(level, kept, rates[level]))
+        return found
+
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
         """Return the share of the theoretical peak that compiled code reaches."""
         return self.compute.reachable_fraction
@@ -275,8 +341,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         bandwidth = min(self.dram.bandwidth_bytes_per_s, threads * self.dram.core_bandwidth_bytes_per_s)
         caches = {
             name: replace(cache, shared_by_cores=min(cache.shared_by_cores, threads))
-            for name in ("l1", "l2", "l3")
-            if (cache := getattr(self, name)) is not None
+            for name, cache in self.caches.items()
         }
         return replace(
             self,

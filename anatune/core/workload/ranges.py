@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import is_iterable, shown
-from anatune.core.workload.access import MAX_INTEGER
+from anatune.core.workload.access import MAX_INTEGER, Access
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import parse_workload
@@ -134,7 +134,7 @@ def _resized(workload: Workload, axis: str, extent: int, attribute: str) -> Work
     if extent == workload.extents[axis]:
         return workload
 
-    def resized(access: Any) -> Any:
+    def resized(access: Access) -> Access:
         shape = tuple(
             extent if any(term.axis == axis for term in terms) else size
             for terms, size in zip(access.indices, access.shape, strict=True)

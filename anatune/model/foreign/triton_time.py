@@ -6,6 +6,7 @@ choose; the constants are shared. Tiles are compared with each other; absolute t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,19 +129,14 @@ def score_tiles(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> TileScor
     stores = m * n * (8.0 / 128.0 + problem.result_bytes * sm_byte * store_cost)
     stores += m * n / (4.0 * WARP) * 5.0 * store_cost / compute.issue_per_cycle_per_sm
     fill = spec.dram.latency_cycles + memory + BLOCK_CYCLES
-    per_wave = num_sms * resident
-    waves = blocks / per_wave
-    whole = np.floor(waves)
-    wave = steps * np.maximum(resident * busy, alone) + resident * stores + fill
-    left = blocks - whole * per_wave
-    last = np.ceil(left / num_sms)
-    tail = steps * np.maximum(last * busy, alone) + last * stores + fill
-    overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / np.maximum(whole, 1.0)
-    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
-    tail = np.where(left > 0, tail, 0.0)
-    hidden = (resident > 1) & (whole > 1)
-    wave = wave - np.where(hidden, fill * (1.0 - 1.0 / resident), 0.0)
-    cycles = whole * wave + tail
+
+    def block_cycles(at_once: Floats) -> Floats:
+        """Return the cycles of an SM with so many blocks at once."""
+        cycles: Floats = steps * np.maximum(at_once * busy, alone) + at_once * stores + fill
+        return cycles
+
+    waves = blocks / (num_sms * resident)
+    wave, cycles = _in_waves(blocks, num_sms, resident, block_cycles, fill)
     l2_s, dram_s = l2_bytes / l2_cycle / clock, dram_bytes / dram_cycle / clock
     launch_s = spec.launch.overhead_s * (1.0 + split)  # the result is set to zero by a launch of its own
     time_s = _norm4(cycles / clock, l2_s, dram_s) + launch_s
@@ -157,6 +153,23 @@ def score_tiles(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> TileScor
         "launch_s": launch_s,
     }
     return TileScores(time_s, need, parts, waves)
+
+
+def _in_waves(
+    blocks: Floats, num_sms: float, resident: Floats, block_cycles: Callable[[Floats], Floats], fill: Floats
+) -> tuple[Floats, Floats]:
+    """Return the cycles of a whole wave, and of all blocks; the last wave overlaps the one before it in part."""
+    per_wave = num_sms * resident
+    whole = np.floor(blocks / per_wave)
+    wave = block_cycles(resident)
+    left = blocks - whole * per_wave
+    tail = block_cycles(np.ceil(left / num_sms))
+    overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / np.maximum(whole, 1.0)
+    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
+    tail = np.where(left > 0, tail, 0.0)
+    hidden = (resident > 1) & (whole > 1)
+    wave = wave - np.where(hidden, fill * (1.0 - 1.0 / resident), 0.0)
+    return wave, whole * wave + tail
 
 
 @dataclass(frozen=True)

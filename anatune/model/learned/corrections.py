@@ -12,7 +12,6 @@ import platform
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -110,7 +109,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: tuple[str, ...]
     vendors: tuple[str, ...]
     data: tuple[DataSource, ...]
-    metrics: dict[str, Any]
+    metrics: dict[str, object]
     feature_names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]

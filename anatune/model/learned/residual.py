@@ -12,8 +12,9 @@ Source: LightGBM [Ke17]; Huber's loss [Huber64]. Training is deterministic: one 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -35,6 +36,16 @@ _OUTSIDE_SHARE = 0.1
 """Share of the features outside their ranges at which nothing of the correction is left."""
 _MIN_FAILED = 20
 """Fewest failed trials from which their classifier is trained."""
+
+
+class Booster(Protocol):
+    """What is asked of LightGBM's class of that name."""
+
+    def predict(self, data: Floats, *, raw_score: bool, num_threads: int) -> object:
+        """Return a number for each row."""
+
+    def model_to_string(self) -> str:
+        """Return the model as text."""
 
 
 class ResidualOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +151,7 @@ class ResidualModel:
         ValueError
             No group has as many as 10 measured rows.
         """
-        lgb = import_lightgbm()
+        import_lightgbm()  # what is missing is said before anything else
         chosen = _draw(log_ratio, groups, self.options.group_rows)
         if not len(chosen):
             raise ValueError(f"no workload has {_MIN_GROUP} measured points, expected at least one")
@@ -148,15 +159,15 @@ class ResidualModel:
         self.names_ = tuple(names)
         self.low_, self.high_ = x.min(axis=0), x.max(axis=0)
         self.members_ = [
-            self._train(lgb, x, y, group, seed, self.options.num_trees, self.options.num_leaves)
+            self._train(x, y, group, self.options.num_trees, {"num_leaves": self.options.num_leaves, "seed": seed})
             for seed in range(self.options.num_members)
         ]
         error = y - self._mean(x)
         self.offset_ = float(np.median([np.median(error[group == one]) for one in range(int(group.max()) + 1)]))
         left = _centred(error, group)
         self.noise_ = float(np.sqrt(np.mean(np.square(np.clip(left, -1.0, 1.0)))))
-        self.failures_ = self._train_failures(lgb, features, np.isnan(log_ratio))
-        self.delta_: Any = None
+        self.failures_ = self._train_failures(features, np.isnan(log_ratio))
+        self.delta_: Booster | None = None
         return self
 
     def update(self, features: Floats, log_ratio: Floats, groups: Integers) -> ResidualModel:
@@ -164,15 +175,14 @@ class ResidualModel:
 
         Each call replaces the last one's trees, so `features` are all rows of the session, in any order.
         """
-        lgb = import_lightgbm()
+        import_lightgbm()
         good = np.isfinite(log_ratio)
         self.delta_ = None
         if int(good.sum()) >= 2 * _MIN_GROUP:
             x, group = features[good], np.unique(groups[good], return_inverse=True)[1]
             left = log_ratio[good] - self.offset_ - self._mean(x)
-            self.delta_ = self._train(
-                lgb, x, left, group, 0, self.options.update_trees, self.options.update_leaves, min_leaf=5, ridge=1.0
-            )
+            settings = {"num_leaves": self.options.update_leaves, "seed": 0, "min_data_in_leaf": 5, "lambda_l2": 1.0}
+            self.delta_ = self._train(x, left, group, self.options.update_trees, settings)
         return self
 
     def predict(self, features: Floats) -> Correction:
@@ -201,34 +211,32 @@ class ResidualModel:
         support: Floats = np.clip(1.0 - outside / _OUTSIDE_SHARE, 0.0, 1.0)
         return support
 
-    def _train(
-        self, lgb: Any, x: Floats, y: Floats, group: Integers, seed: int, num_trees: int, num_leaves: int,
-        min_leaf: int | None = None, ridge: float | None = None,
-    ) -> Any:  # fmt: skip
-        """Return a booster of `y` less the offset of each group."""
-        options = self.options
-        sizes = np.bincount(group)
+    def _train(self, x: Floats, y: Floats, group: Integers, num_trees: int, settings: Mapping[str, float]) -> Booster:
+        """Return a booster of `y` less the offset of each group; `settings` of LightGBM's come before the options."""
+        options, sizes = self.options, np.bincount(group)
         weight = 1.0 / np.sqrt(sizes[group])  # workloads with many rows count more, but not in proportion
         weight /= weight.mean()
         total = np.bincount(group, weight)
         y = _centred(y, group)
 
-        def gradient(raw: Floats, _: Any) -> tuple[Floats, Floats]:
+        def gradient(raw: Floats, _: object) -> tuple[Floats, Floats]:
             error = raw - y
             error -= (np.bincount(group, weight * error) / total)[group]
             return np.clip(error, -options.clip, options.clip) * weight, weight
 
-        settings = {
-            "objective": gradient, "learning_rate": options.learning_rate, "num_leaves": num_leaves,
-            "min_data_in_leaf": min(options.min_leaf_rows, 3 + len(x) // 20) if min_leaf is None else min_leaf,
-            "lambda_l2": options.ridge if ridge is None else ridge, "feature_fraction": options.feature_share,
-            "bagging_fraction": options.row_share, "bagging_freq": 1, "num_threads": 1, "verbose": -1, "seed": seed,
-            "deterministic": True, "force_row_wise": True, "max_bin": options.num_bins, "feature_pre_filter": False,
+        whole = {
+            "objective": gradient, "learning_rate": options.learning_rate,
+            "min_data_in_leaf": min(options.min_leaf_rows, 3 + len(x) // 20), "lambda_l2": options.ridge,
+            "feature_fraction": options.feature_share, "bagging_fraction": options.row_share, "bagging_freq": 1,
+            "num_threads": 1, "verbose": -1, "deterministic": True, "force_row_wise": True,
+            "max_bin": options.num_bins, "feature_pre_filter": False, **settings,
         }  # fmt: skip
+        lgb = import_lightgbm()
         data = lgb.Dataset(x, y, params={"max_bin": options.num_bins, "verbose": -1, "feature_pre_filter": False})
-        return lgb.train(settings, data, num_trees)
+        booster: Booster = lgb.train(whole, data, num_trees)
+        return booster
 
-    def _train_failures(self, lgb: Any, features: Floats, failed: NDArray[np.bool_]) -> Any:
+    def _train_failures(self, features: Floats, failed: NDArray[np.bool_]) -> Booster | None:
         """Return a classifier of failed trials, None if there are too few of them or nothing else."""
         if min(int(failed.sum()), int((~failed).sum())) < _MIN_FAILED:
             return None
@@ -237,10 +245,13 @@ class ResidualModel:
             "feature_fraction": 0.5, "num_threads": 1, "verbose": -1, "seed": 0, "deterministic": True,
             "force_row_wise": True, "max_bin": self.options.num_bins,
         }  # fmt: skip
-        return lgb.train(settings, lgb.Dataset(features, failed.astype(np.float64), params={"verbose": -1}), 60)
+        lgb = import_lightgbm()
+        data = lgb.Dataset(features, failed.astype(np.float64), params={"verbose": -1})
+        booster: Booster = lgb.train(settings, data, 60)
+        return booster
 
 
-def _raw(booster: Any, features: Floats) -> Floats:
+def _raw(booster: Booster, features: Floats) -> Floats:
     result: Floats = np.asarray(booster.predict(features, raw_score=True, num_threads=1), dtype=np.float64)
     return result
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -135,7 +134,7 @@ class CandidateSubset(Subset):
             return prediction, False, place, "as fast as the last one kept, behind it in the order given"
         return prediction, place <= self.num_kept, place, ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return workload, hardware, counts of the candidates, keep."""
         rejected = [prediction.rule for prediction in self._predictions if prediction.rule]
         return {

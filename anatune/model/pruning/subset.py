@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -184,7 +183,7 @@ class Subset(ABC):
         """Return what limits schedules of its template."""
 
     @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything but the schedules as plain dictionaries and lists."""
 
 
@@ -336,10 +335,10 @@ class SpaceSubset(Subset):
             return prediction, False, None, "as fast as one that is kept"
         return prediction, False, None, "as fast as the last one kept, behind it in the order of ties"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return workload, hardware, space, keep, guarantee."""
         ranking = self._plain.ranking
-        tree: dict[str, Any] = {
+        tree: dict[str, object] = {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
             "template": self.space.template,

@@ -63,11 +63,6 @@ class Choice(NamedTuple):
     value: float
     bound: float
 
-    @property
-    def is_optimal(self) -> bool:
-        """Whether no other choice of candidates is better by more than `TOLERANCE`."""
-        return self.value <= self.bound + 1.5 * TOLERANCE
-
 
 class _Cover(NamedTuple):
     programs: Numbers | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -158,7 +158,7 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         first = next(at for at, interval in enumerate(self.intervals) if interval.program == number)
         return self.intervals[first - 1].last + 1 if first else self.intervals[0].first
 
-    def dispatch(self) -> dict[str, Any]:
+    def dispatch(self) -> dict[str, object]:
         """Return the dispatch table alone: the axis, and for each interval its first and last extent and program."""
         return {
             "axis": self.workload.axis,
@@ -171,9 +171,9 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         """Return the plan as one line of JSON."""
         return msgspec.json.encode(self).decode()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain dictionaries and lists."""
-        tree: dict[str, Any] = json.loads(self.to_json())
+        tree: dict[str, object] = json.loads(self.to_json())
         return tree
 
     @classmethod

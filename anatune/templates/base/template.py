@@ -130,6 +130,10 @@ class TemplateOf(ABC, Generic[Device]):
         """
         return 0.0
 
+    def products_note(self, schedule: Schedule) -> str:
+        """Return by which instruction the kernel multiplies narrow elements; "" where nothing is to be said."""
+        return ""
+
     def program_key(self, schedule: Schedule) -> Hashable:
         """Return a key that schedules share if they become the same program."""
         return schedule.key

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.templates.cpu.dot import half_sums_apply
+from anatune.templates.cpu.dot import dot_note, half_sums_apply
 from anatune.templates.cpu.rules import check_cpu, check_half_sums, half_sums_accuracy, half_sums_error, levels_of
 from anatune.templates.cpu.template import CpuTemplate
 
@@ -41,6 +41,12 @@ class NestTemplate(CpuTemplate):
         from anatune.templates.cpu.model.ranges import CpuFamily
 
         return CpuFamily(workload, hardware)
+
+    def products_note(self, schedule: Schedule) -> str:
+        """Return by which instruction the kernel multiplies narrow elements; "" where nothing is to be said."""
+        hardware, options = cast(CpuSpec, schedule.hardware), schedule.options
+        simd, extension = str(options["simd_axis"]), str(options.get("extension", ""))
+        return dot_note(schedule.workload, hardware, simd, extension=extension)
 
     def program_key(self, schedule: Schedule) -> Hashable:
         """Return a key that schedules share if they become the same program."""

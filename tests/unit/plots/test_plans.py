@@ -4,7 +4,7 @@ import pytest
 import anatune
 from anatune.plots.candidates import candidates_of, models_of, saved_work
 from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, plot_times
-from anatune.report.roofline import boundaries, peak_flop_per_s
+from anatune.report.roofline import peak_flop_per_s
 
 
 @pytest.fixture(scope="module", params=["rtx3090", "xeon_gold_6230r"])
@@ -19,7 +19,7 @@ def shown(plan):
 
 def test_no_candidate_lies_above_the_roof(plan, shown):
     figure = plot_roofline(plan, shown)
-    peak, known = peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template), boundaries(plan.hardware)
+    peak, known = peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template), plan.hardware.boundaries
     markers = [trace for trace in figure.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in markers) == len(shown.levels) * len(list(shown))
     for trace in markers:

@@ -28,7 +28,8 @@ def test_the_least_worst_loss_is_that_of_all_choices(seed, count):
     found, best = least_worst(table, count, Watch()), brute(table, count, np.max)
     assert found.value == pytest.approx(table[list(found.programs)].min(axis=0).max())
     assert found.bound <= best + 1e-12
-    assert best <= found.value <= best + 2 * TOLERANCE or not found.is_optimal
+    assert best <= found.value
+    assert found.value <= best + 2 * TOLERANCE or found.value > found.bound + 1.5 * TOLERANCE
     assert len(found.programs) <= count
 
 
