@@ -11,13 +11,13 @@ from anatune.core.workload.operators._windows import INPUT_NAMES, KERNEL_NAMES
 from anatune.core.workload.operators.pointwise import ELEMENTWISE_OPERATORS, REDUCTION_KINDS
 from anatune.errors import WorkloadError
 
-__all__ = ["GRAMMARS", "Extents", "Grammar"]
+__all__ = ["FUSED", "GRAMMARS", "Extents", "Grammar"]
 
 Extents = tuple[int, ...]
 Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 
-_FUSED = ("epilogue", "input_zero_point", "output_zero_point")
-_PRODUCT = ("dtype", "transpose_a", "transpose_b", *_FUSED)
+FUSED = ("epilogue", "input_zero_point", "output_zero_point")
+_PRODUCT = ("dtype", "transpose_a", "transpose_b", *FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
 
 
@@ -91,7 +91,7 @@ def _grammars() -> dict[str, Grammar]:
     for rank, size, kernel in ((1, "56", "3"), (2, "56x56", "3x3"), (3, "16x56x56", "3x3x3")):
         table[f"conv{rank}d"] = Grammar(
             (data[rank], f"KxC/groupsx{taps[rank]}"),
-            (*_WINDOW, "groups", *_FUSED),
+            (*_WINDOW, "groups", *FUSED),
             f"1x64x{size} 64x64x{kernel}",
             _convolved(f"conv{rank}d", rank),
         )
@@ -100,9 +100,7 @@ def _grammars() -> dict[str, Grammar]:
             operator = f"{short}_pool{rank}d"
             words = (data[rank], taps[rank])
             table[operator] = Grammar(words, _WINDOW, f"1x64x{size} {kernel}", _named(operator, names))
-    table["depthwise_conv2d"] = Grammar(
-        ("NxCxHxW", "Kx1xRxS"), (*_WINDOW, *_FUSED), "1x32x112x112 32x1x3x3", _depthwise
-    )
+    table["depthwise_conv2d"] = Grammar(("NxCxHxW", "Kx1xRxS"), (*_WINDOW, *FUSED), "1x32x112x112 32x1x3x3", _depthwise)
     for word in ("reduction", *REDUCTION_KINDS):
         build = _shaped("reduction", kind="sum" if word == "reduction" else word)
         table[word] = Grammar(("",), ("axes", "dtype"), "1024x4096 --axes 1", build)

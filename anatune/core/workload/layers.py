@@ -70,18 +70,12 @@ _YOLO9000: _Convolutions = {
     "Y8": (256, 512, 34, 1, 1),
     "Y9": (1024, 512, 17, 3, 1),
     "Y10": (512, 1024, 17, 1, 1),
-    "0": (32, 3, 544, 3, 1),
-    "2": (64, 32, 272, 3, 1),
-    "4": (128, 64, 136, 3, 1),
-    "5": (64, 128, 136, 1, 1),
-    "8": (256, 128, 68, 3, 1),
-    "9": (128, 256, 68, 1, 1),
-    "12": (512, 256, 34, 3, 1),
-    "13": (256, 512, 34, 1, 1),
-    "18": (1024, 512, 17, 3, 1),
-    "19": (512, 1024, 17, 1, 1),
-    "23": (28269, 1024, 17, 1, 1),
 }
+_OWN_NUMBERS = {
+    "0": "Y0", "2": "Y1", "4": "Y2", "5": "Y3", "8": "Y4", "9": "Y5", "12": "Y7", "13": "Y8", "18": "Y9", "19": "Y10",
+}  # fmt: skip
+"""The network's number of a layer -> its name in the other paper's table, where that has it."""
+_YOLO9000 |= {number: _YOLO9000[name] for number, name in _OWN_NUMBERS.items()} | {"23": (28269, 1024, 17, 1, 1)}
 _RESNET18: _Convolutions = {  # all zero padding is 1, of C1 3: see the module's docstring
     "C1": (64, 3, 224, 7, 2),
     "C2": (64, 64, 56, 3, 1),
@@ -98,29 +92,18 @@ _RESNET18: _Convolutions = {  # all zero padding is 1, of C1 3: see the module's
 }
 
 
-def _same_convolution(row: tuple[int, int, int, int, int]) -> Workload:
-    """Return one row as an NCHW convolution of one image, with zeros of half the kernel around it."""
+def _convolution(row: tuple[int, int, int, int, int], least_padding: int = 0) -> Workload:
+    """Return one row as an NCHW convolution of one image, with zeros of half the kernel around it, or more."""
     filters, channels, size, kernel, stride = row
-    return conv2d(1, channels, size, size, filters, kernel, kernel, stride=stride, padding=kernel // 2)
-
-
-def _padded_convolution(row: tuple[int, int, int, int, int]) -> Workload:
-    """Return one row of the NoSE table: a padding of 1 (3 for the 7x7 kernel)."""
-    filters, channels, size, kernel, stride = row
-    padding = max(kernel // 2, 1)
+    padding = max(kernel // 2, least_padding)
     return conv2d(1, channels, size, size, filters, kernel, kernel, stride=stride, padding=padding)
 
 
-def _product(row: tuple[int, int, int]) -> Workload:
-    """Return one row M, N, K."""
-    return matmul(*row)
-
-
 _NETWORKS: dict[str, dict[str, Callable[[], Workload]]] = {
-    "bert": {name: partial(_product, row) for name, row in _BERT.items()},
-    "resnet50": {name: partial(_same_convolution, row) for name, row in _RESNET50.items()},
-    "yolo9000": {name: partial(_same_convolution, row) for name, row in _YOLO9000.items()},
-    "resnet18": {name: partial(_padded_convolution, row) for name, row in _RESNET18.items()},
+    "bert": {name: partial(matmul, *row) for name, row in _BERT.items()},
+    "resnet50": {name: partial(_convolution, row) for name, row in _RESNET50.items()},
+    "yolo9000": {name: partial(_convolution, row) for name, row in _YOLO9000.items()},
+    "resnet18": {name: partial(_convolution, row, 1) for name, row in _RESNET18.items()},
 }
 
 

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from anatune.arguments import shown
-from anatune.core.workload._grammar import GRAMMARS, Extents
+from anatune.core.workload._grammar import FUSED, GRAMMARS, Extents
 from anatune.core.workload.layers import layer
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
@@ -28,9 +28,8 @@ __all__ = ["operator_words", "parse_workload", "workload_to_text"]
 OptionValue = int | str | Sequence[int] | Sequence[str] | None
 _MAX_DIGITS = 18
 _FLAGS = ("transpose_a", "transpose_b")
-_FUSED = ("epilogue", "input_zero_point", "output_zero_point")
-_LAYER = ("layout", "dtype", *_FUSED)
-_OPTIONS = ("stride", "padding", "dilation", "groups", "layout", "dtype", *_FLAGS, *_FUSED, "axes")
+_LAYER = ("layout", "dtype", *FUSED)
+_OPTIONS = ("stride", "padding", "dilation", "groups", "layout", "dtype", *_FLAGS, *FUSED, "axes")
 _EINSUM_EXAMPLE = "einsum 'bij,bjk->bik' 16x32x64 16x64x128"
 
 

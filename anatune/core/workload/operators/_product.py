@@ -20,7 +20,7 @@ Dimension = tuple[int, tuple[Term, ...], int]
 
 def access_of(tensor: str, dtype: str, dimensions: Sequence[Dimension], zero_point: int = 0) -> Access:
     """Return the access to a tensor of these dimensions."""
-    shape, indices, offsets = zip(*dimensions, strict=True)
+    shape, indices, offsets = zip(*dimensions, strict=True) if dimensions else ((), (), ())
     return Access(tensor, dtype, shape, indices, offsets, zero_point)
 
 

@@ -9,6 +9,7 @@ from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
 from anatune.core.workload.operators._arguments import checked_dtype, checked_extent, checked_shape
+from anatune.core.workload.operators._product import access_of
 from anatune.errors import WorkloadError
 
 __all__ = ["einsum"]
@@ -114,8 +115,7 @@ def einsum(
     summed = [letter for letter in extents if letter not in result]
 
     def access(tensor: str, letters: str, element: str) -> Access:
-        shape = tuple(extents[letter] for letter in letters)
-        return Access(tensor, element, shape, tuple((Term(letter),) for letter in letters), (0,) * len(letters))
+        return access_of(tensor, element, [(extents[letter], (Term(letter),), 0) for letter in letters])
 
     alone = len(operands) == 1
     body = ("add" if alone else "multiply_add") if summed else ("copy" if alone else "multiply")

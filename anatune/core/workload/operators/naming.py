@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.operators.convolution import conv2d, depthwise_conv2d
@@ -59,11 +59,11 @@ def _candidates(nest: Workload) -> Iterator[Workload]:
 
 def _products(nest: Workload) -> Iterator[Workload]:
     a, c = nest.reads[0].shape, nest.write.shape
+    make = partial(batch_matmul, c[0]) if len(c) == 3 else matmul
     for flip_a in (False, True):
+        k = a[-2 if flip_a else -1]
         for flip_b in (False, True):
-            options: dict[str, Any] = {"dtype": nest.dtype, "transpose_a": flip_a, "transpose_b": flip_b}
-            m, n, k = c[-2], c[-1], a[-2 if flip_a else -1]
-            yield batch_matmul(c[0], m, n, k, **options) if len(c) == 3 else matmul(m, n, k, **options)
+            yield make(c[-2], c[-1], k, dtype=nest.dtype, transpose_a=flip_a, transpose_b=flip_b)
 
 
 def _convolutions(nest: Workload) -> Iterator[Workload]:
@@ -80,14 +80,14 @@ def _convolutions(nest: Workload) -> Iterator[Workload]:
             )
         ]
         stride, dilation, before, after = zip(*windows, strict=True)
-        options: dict[str, Any] = {
-            "stride": stride, "padding": before if before == after else (*before, *after), "dilation": dilation,
-            "layout": layout, "dtype": nest.dtype,
-        }  # fmt: skip
         if inner == 1 < c and k % c == 0:
-            yield depthwise_conv2d(n, c, h, w, r, s, k // c, **options)
+            make = partial(depthwise_conv2d, n, c, h, w, r, s, k // c)
         elif inner and c % inner == 0 and k % (c // inner) == 0:
-            yield conv2d(n, c, h, w, k, r, s, groups=c // inner, **options)
+            make = partial(conv2d, n, c, h, w, k, r, s, groups=c // inner)
+        else:
+            continue
+        padding = before if before == after else (*before, *after)
+        yield make(stride=stride, padding=padding, dilation=dilation, layout=layout, dtype=nest.dtype)
 
 
 def _window(data: Access, place: int, axis: str, size: int, kernel: int, output: int) -> tuple[int, int, int, int]:

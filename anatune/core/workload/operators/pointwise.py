@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import checked_choice, checked_dtype, checked_shape
-from anatune.core.workload.operators._arguments import checked_integer as _integer
+from anatune.core.workload.operators._arguments import (
+    checked_choice,
+    checked_dtype,
+    checked_integer,
+    checked_shape,
+)
+from anatune.core.workload.operators._product import access_of
 from anatune.errors import WorkloadError
 
 __all__ = ["ELEMENTWISE_OPERATORS", "REDUCTION_KINDS", "elementwise", "reduction"]
@@ -28,13 +33,7 @@ ELEMENTWISE_OPERATORS: dict[str, tuple[str, int, int]] = {
 
 def _access(tensor: str, dtype: str, shape: tuple[int, ...], dimensions: Sequence[int]) -> Access:
     """Return the access to the given dimensions of `shape`, with one axis each."""
-    return Access(
-        tensor,
-        dtype,
-        tuple(shape[place] for place in dimensions),
-        tuple((Term(f"d{place}"),) for place in dimensions),
-        (0,) * len(dimensions),
-    )
+    return access_of(tensor, dtype, [(shape[place], (Term(f"d{place}"),), 0) for place in dimensions])
 
 
 def reduction(
@@ -69,7 +68,7 @@ def reduction(
     if isinstance(axes, (tuple, list)):
         asked = tuple(axes)
     step = f"give some of 0..{rank - 1}, each once"
-    places = [_integer("reduction", "axes", place, -rank, step) for place in asked]
+    places = [checked_integer("reduction", "axes", place, -rank, step) for place in asked]
     reduced = sorted(place % rank for place in places)
     if not reduced or max(places) >= rank or len(set(reduced)) != len(reduced):
         raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {step}")
