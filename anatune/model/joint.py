@@ -32,7 +32,7 @@ from anatune.model.learned.corrections import (
 )
 from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan, prediction_row
 from anatune.templates import joined_templates, make_model, template_of
-from anatune.templates.base.model import Guarantee, Model, Ranking, Rule
+from anatune.templates.base.model import Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
 
 __all__ = [
@@ -214,7 +214,12 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
     entries = list(itertools.islice(order, top_k))
     best = entries[0][0] if entries else plans[0]
     alike = [0 if plan.num_alike is None else plan.num_alike[at] for plan, at in entries]
-    spaces = tuple(_space(plan) for plan in plans)
+    spaces = tuple(
+        JoinedSpace(
+            plan.template, plan.space_size, plan.num_legal, plan.rejected, plan.rules, plan.guarantee,
+            plan.plain_best_s, plan.correction,
+        ) for plan in plans
+    )  # fmt: skip
     legal = [plan.num_legal for plan in plans]
     return replace(
         plans[0],
@@ -224,7 +229,7 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
         space_size=sum(plan.space_size for plan in plans),
         num_legal=None if None in legal else sum(count for count in legal if count is not None),
         rejected=_rejected(plans),
-        rules=_rules(plans),
+        rules=tuple({rule.id: rule for plan in reversed(plans) for rule in plan.rules}.values()),
         template=best.template,
         num_alike=None if all(plan.num_alike is None for plan in plans) else alike,
         alike_is_exact=all(plan.alike_is_exact for plan in plans),
@@ -257,18 +262,6 @@ def joined_guarantee(spaces: Sequence[JoinedSpace]) -> Guarantee:
         sum(space.guarantee.num_evaluated for space in spaces),
         sum(space.guarantee.num_bounded for space in spaces),
     )
-
-
-def _space(plan: Plan) -> JoinedSpace:
-    return JoinedSpace(
-        plan.template, plan.space_size, plan.num_legal, plan.rejected, plan.rules, plan.guarantee, plan.plain_best_s,
-        plan.correction,
-    )  # fmt: skip
-
-
-def _rules(plans: Sequence[Plan]) -> tuple[Rule, ...]:
-    """Return the rules of all, one of each id."""
-    return tuple({rule.id: rule for plan in reversed(plans) for rule in plan.rules}.values())
 
 
 def _rejected(plans: Sequence[Plan]) -> dict[str, int] | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from anatune import api
 from anatune.core.accuracy import is_plain_sum
-from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
 from anatune.model.pruning.subset import Subset
@@ -67,7 +66,11 @@ def plan_page(
         _filling(plan, shown),
         *space_sections(plan, shown),
         _table(shown),
-        _why(plan),
+        Section(
+            "Why this one",
+            ["How the best schedule compares, in sentences."],
+            points=explanation(plan, api.steps_from(plan)),
+        ),
         *([_what_if(plan, questions)] if questions else []),
         device_section(plan.hardware),
     ]
@@ -250,12 +253,6 @@ def _traffic_field(level: str) -> _Field:
     )
 
 
-def _why(plan: Plan) -> Section:
-    return Section(
-        "Why this one", ["How the best schedule compares, in sentences."], [], explanation(plan, api.steps_from(plan))
-    )
-
-
 def _what_if(plan: Plan, questions: list[Question]) -> Section:
     plans = sum(len(one.answers) - 1 for one in questions) + 1
     held = "; ".join(f"{one.change.name}: {one.change.held} stay" for one in questions)
@@ -294,7 +291,9 @@ def _answer(question: Question, answer: Answer) -> Facts:
     share = answer.prediction.time_s / own.time_s - 1.0
     change = "as it is" if abs(share) < 5e-4 else f"{units.percent(abs(share))} {'slower' if share > 0 else 'faster'}"
     kept = "would be illegal" if answer.kept_s is None else units.duration(answer.kept_s)
-    sure = answer.guarantee.describe()
+    sure, there = answer.guarantee.describe(), answer.schedule
+    # the same choices, though the schedules are for different devices
+    is_same = there.template == own_schedule.template and there.describe() == own_schedule.describe()
     return Facts(
         [
             (f"best time with {name} of {answer.value}", units.duration(answer.prediction.time_s), f"{change}; {sure}"),
@@ -302,16 +301,11 @@ def _answer(question: Question, answer: Answer) -> Facts:
             ("today's best schedule there", kept, "without planning anew"),
             (
                 "best schedule there",
-                "as today" if _is_same(own_schedule, answer.schedule) else "another",
+                "as today" if is_same else "another",
                 answer.schedule.describe(),
             ),
         ]
     )
-
-
-def _is_same(one: Schedule, other: Schedule) -> bool:
-    """Return whether two schedules make the same choices, whatever device they are for."""
-    return one.template == other.template and one.describe() == other.describe()
 
 
 def prune_page(subset: Subset, plan: Plan, most: int = 1000) -> Page:

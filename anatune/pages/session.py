@@ -122,8 +122,8 @@ def _sections(views: Sequence[SessionView], most: int) -> list[Section]:
     if any(view.num_failed for view in views):
         sections.append(_failure_section(views))
     told = [_named(view, drift_sentences(view), several) for view in views]
-    content: list[Content] = [Figure(plot_drift(thin))] if _has_reference(views) else []
-    sections.append(Section("The machine", told, content))
+    has_reference = any(trial.measurement.reference_times_s for view in views for trial in view.trials)
+    sections.append(Section("The machine", told, [Figure(plot_drift(thin))] if has_reference else []))
     if any(view.shares for view in views):
         sections.append(Section("Who measured", [], [Figure(plot_workers(views)), _workers_table(views)]))
     sections.append(Section("Trials" if words else "All trials", [], [_trials_table(thin)]))
@@ -168,10 +168,6 @@ def _failure_section(views: Sequence[SessionView]) -> Section:
     num, total = sum(view.num_failed for view in views), sum(len(view.trials) for view in views)
     words = f"{units.count(num)} of {units.count(total)} trials have no time. A failure is a result: it has its reason."
     return Section("Failures", [words], [Figure(plot_failures(views)), _failures_table(views)])
-
-
-def _has_reference(views: Sequence[SessionView]) -> bool:
-    return any(trial.measurement.reference_times_s for view in views for trial in view.trials)
 
 
 def _group_section(where: str, views: Sequence[SessionView], most: int) -> Section:

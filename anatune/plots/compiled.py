@@ -9,7 +9,7 @@ from anatune.core.show import duration_unit
 from anatune.graph.summary import KernelSummary, ModelSummary
 from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, row_figure
 from anatune.report import units
-from anatune.report.models import Measured, ModelPart, kernel_bound, model_parts
+from anatune.report.models import Measured, kernel_bound, model_parts
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -129,7 +129,8 @@ def plot_model_parts(compiled: CompiledModel | ModelSummary, measured_s: Measure
     parts = model_parts(_summary(compiled), measured_s)
     times = [time_s for part in parts for time_s in (part.predicted_s, part.measured_s) if time_s is not None]
     scale_s, unit = duration_unit(max(times, default=1e-3))
-    figure = row_figure("Where the time goes", f"time in a run ({unit})", [_part_name(part) for part in parts])
+    names = [f"{part.name} ({units.many(part.calls, 'call')})" for part in parts]
+    figure = row_figure("Where the time goes", f"time in a run ({unit})", names)
     known = [(row, part.predicted_s) for row, part in enumerate(parts) if part.predicted_s is not None]
     figure.add_bar(
         x=[time_s / scale_s for _, time_s in known], y=[row for row, _ in known], width=BAR_WIDTH, orientation="h",
@@ -141,7 +142,3 @@ def plot_model_parts(compiled: CompiledModel | ModelSummary, measured_s: Measure
     figure.update_layout(showlegend=True)
     figure.update_xaxes(rangemode="tozero")
     return figure
-
-
-def _part_name(part: ModelPart) -> str:
-    return f"{part.name} ({part.calls} call{'s' * (part.calls != 1)})"

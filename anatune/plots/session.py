@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from anatune.arguments import checked_choice
 from anatune.core.trial import Trial
 from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, new_figure, row_figure
 from anatune.report import units
-from anatune.report.findings import Contest, contests, failure_kinds, reference_speeds
+from anatune.report.findings import Contest, contests, failure_kinds, predicted_and_measured, reference_speeds
 from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views
 from anatune.report.units import TimeUnit
 
@@ -131,7 +131,7 @@ def plot_predictions(given: Viewed) -> go.Figure:
         As `plot_convergence`. Trials that were not predicted, or have no time, are left out.
     """
     views = session_views(given)
-    found = {view.name: _predicted(view.trials) for view in views}
+    found = {view.name: predicted_and_measured(view.trials) for view in views}
     pairs = [one for some in found.values() for one in some]
     unit = _unit_of([measured for _, measured, _ in pairs])
     figure = new_figure(
@@ -169,15 +169,6 @@ def plot_predictions(given: Viewed) -> go.Figure:
     _time_axis(figure, low, high, unit, axis="x", is_log=True)
     _time_axis(figure, *_padded([low, high, *(measured for _, measured, _ in pairs)]), unit, is_log=True)
     return figure
-
-
-def _predicted(trials: Iterable[Trial]) -> list[tuple[float, float, Trial]]:
-    """Return (predicted, measured, trial) of the trials that have both."""
-    return [
-        (trial.predicted_s, trial.measurement.time_s, trial)
-        for trial in trials
-        if trial.predicted_s and trial.measurement.time_s is not None
-    ]
 
 
 def plot_failures(given: Viewed) -> go.Figure:

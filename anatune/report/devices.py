@@ -32,8 +32,7 @@ def hardware_lines(specs: Sequence[GpuSpec | CpuSpec]) -> list[Line]:
         ("DRAM", [units.rate(spec.dram.bandwidth_bytes_per_s) for spec in specs]),
         ("device", [spec.model for spec in specs]),
     ]
-    heading, rows = table(cells, ("name", "kind", "device"))
-    return [heading, *rows]
+    return table(cells, ("name", "kind", "device"))
 
 
 def unverified_keys(spec: GpuSpec | CpuSpec) -> list[str]:

@@ -159,9 +159,12 @@ def _guarantee(plan: Plan) -> list[str]:
     """Return how sure the ranking is, in words."""
     guarantee, total = plan.guarantee, units.count(plan.space_size)
     if guarantee.kind == "exhaustive":
+        spaces, templates = "the space", "this template"
+        if plan.joined:
+            spaces, templates = f"{len(plan.joined)} spaces", f"the templates {' and '.join(plan.templates)}"
         sure = (
-            f"Exhaustive: all {total} points of {_spaces(plan)} were examined, so by the model no schedule of "
-            f"{_templates(plan)} is faster."
+            f"Exhaustive: all {total} points of {spaces} were examined, so by the model no schedule of {templates} is "
+            "faster."
         )
     elif guarantee.kind == "certified":
         sure = (
@@ -176,14 +179,6 @@ def _guarantee(plan: Plan) -> list[str]:
             f"{units.percent(guarantee.gap)} more than the best possible time."
         )
     return [f"{sure} This is about predicted times: nothing was measured."]
-
-
-def _spaces(plan: Plan) -> str:
-    return f"{len(plan.joined)} spaces" if plan.joined else "the space"
-
-
-def _templates(plan: Plan) -> str:
-    return f"the templates {' and '.join(plan.templates)}" if plan.joined else "this template"
 
 
 def _other_templates(plan: Plan) -> list[str]:

@@ -23,6 +23,7 @@ __all__ = [
     "agreement",
     "contests",
     "failure_kinds",
+    "predicted_and_measured",
     "reference_speeds",
 ]
 
@@ -62,7 +63,7 @@ class Agreement(NamedTuple):
         """Return it in sentences."""
         if not self.num:
             return "Nothing was both predicted and measured."
-        trials = f"{self.num} trial{'s' * (self.num != 1)}"
+        trials = units.many(self.num, "trial")
         text = f"Measured times are {units.ratio(self.ratio)} times the predicted ones ({trials}, the median). "
         if self.rho is None or self.ordered is None:
             why = "predictions or times are all equal" if self.num >= _FEWEST_RANKED else "they are too few"
@@ -80,17 +81,22 @@ class Agreement(NamedTuple):
         return text
 
 
+def predicted_and_measured(trials: Iterable[Trial]) -> list[tuple[float, float, Trial]]:
+    """Return (predicted seconds, measured seconds, trial) of the trials that have both."""
+    return [
+        (trial.predicted_s, trial.measurement.time_s, trial)
+        for trial in trials
+        if trial.predicted_s and trial.measurement.time_s is not None
+    ]
+
+
 def agreement(trials: Iterable[Trial]) -> Agreement:
     """Return how predicted and measured times agree.
 
     Source: [BW00] Bonett and Wright, Psychometrika 65 (2000), Eq. (5): the standard error of Fisher's z of Spearman's
     coefficient is sqrt((1 + rho^2 / 2) / (n - 3)).
     """
-    pairs = [
-        (trial.predicted_s, trial.measurement.time_s)
-        for trial in trials
-        if trial.predicted_s and trial.measurement.time_s is not None
-    ]
+    pairs = [(predicted_s, measured_s) for predicted_s, measured_s, _ in predicted_and_measured(trials)]
     count = len(pairs)
     if not pairs:
         return Agreement(0, None, None, None, None, math.nan)

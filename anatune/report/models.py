@@ -244,8 +244,7 @@ def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line
     ]
     without = {"measured": measured_s is None, "registers": not _on_gpu(summary), "spilled": not _on_gpu(summary)}
     shown = [column for column in cells if not without.get(column[0])]
-    heading, rows = table(shown, ("bound by", "template", "product"), width=width)
-    return [heading, *rows]
+    return table(shown, ("bound by", "template", "product"), width=width)
 
 
 def _on_gpu(summary: ModelSummary) -> bool:

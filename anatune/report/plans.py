@@ -90,7 +90,7 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
         lines += paragraph(text, width)
     if not plan.schedules:
         return lines
-    heading, rows = _table(plan, width)
+    heading, *rows = _table(plan, width)
     lines += [Line(""), heading]
     for row, schedule, alike in zip(rows, plan.schedules, _alike_items(plan), strict=True):
         lines.append(row._replace(style="green") if row is rows[0] else row)
@@ -173,7 +173,7 @@ def _guarantee_text(plan: Plan, seconds: float | None = None) -> str:
     return f"guarantee: {guarantee.describe()}; {', '.join(parts)}{took}"
 
 
-def _table(plan: Plan, width: int) -> tuple[Line, list[Line]]:
+def _table(plan: Plan, width: int) -> list[Line]:
     """Return the heading and the rows of a plan's table."""
     work, peak = ceiling(plan.workload, plan.hardware, plan.template)
     predictions = plan.predictions
@@ -321,7 +321,7 @@ def subset_lines(subset: SpaceSubset, most: int, *, width: int = 80) -> list[Lin
         ("waves", [units.ratio(told.waves) for told in predictions]),
         ("regs", [registers_text(told) for told in predictions]),
     ]
-    heading, rows = table(cells, ("bound by",), width=width)
+    heading, *rows = table(cells, ("bound by",), width=width)
     lines = paragraph(f"{workload.describe()} on {hardware.name} ({hardware.model}){threads}", width, "bold")
     lines += [*paragraph(template_text(workload, hardware, template), width), *paragraph(kept, width)]
     lines += [Line(""), heading]

@@ -39,7 +39,7 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
         ("loss", [_most(max(interval.known_loss for interval in own)) for own in served]),
         (axis, [_spelled([(interval.first, interval.last) for interval in own]) for own in served]),
     ]
-    heading, rows = table(cells, (axis,), width=width)
+    heading, *rows = table(cells, (axis,), width=width)
     lines += [Line(""), heading]
     several = len({program.schedule.template for program in plan.programs}) > 1
     for row, program in zip(rows, plan.programs, strict=True):

@@ -77,7 +77,7 @@ def trial_lines(records: Iterable[Record]) -> list[Line]:
     if any(found.worker for found in measured):
         cells.append(("worker", [found.worker or "-" for found in measured]))
     cells.append(("schedule or message", [_said(record) for record in kept]))
-    heading, rows = table(cells, ("source", "outcome", "worker", "schedule or message"))
+    heading, *rows = table(cells, ("source", "outcome", "worker", "schedule or message"))
     lines = [heading]
     last = ""
     for record, row in zip(kept, rows, strict=True):
@@ -134,8 +134,7 @@ def session_lines(
         ("hardware", [session.hardware.name for session in sessions]),
         ("workload", [workload_text(session.workload) for session in sessions]),
     ]
-    heading, rows = table(cells, ("session", "begun (UTC)", "strategy", "hardware", "workload"))
-    return [heading, *rows]
+    return table(cells, ("session", "begun (UTC)", "strategy", "hardware", "workload"))
 
 
 def best_lines(records: Sequence[Record]) -> list[Line]:
@@ -153,7 +152,7 @@ def best_lines(records: Sequence[Record]) -> list[Line]:
         ("hardware", [record.session.hardware.name for record in records]),
         ("workload", [workload_text(record.session.workload) for record in records]),
     ]
-    heading, rows = table(cells, ("hardware", "workload"))
+    heading, *rows = table(cells, ("hardware", "workload"))
     lines = [heading]
     for record, row in zip(records, rows, strict=True):
         lines += [row, Line(f"    {record.trial.schedule.describe()}", "dim")]
@@ -189,8 +188,7 @@ def import_lines(
         ("known", [str(log.known) for log in imported]),
         ("workload", [workload_text(log.workload) for log in imported]),
     ]
-    heading, rows = table(cells, ("device", "workload"))
-    lines += [heading, *rows]
+    lines += table(cells, ("device", "workload"))
     if any(log.known for log in imported):
         lines.append(Line("known: imported before, not recorded again", "dim"))
     if left_out:

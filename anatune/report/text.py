@@ -93,8 +93,8 @@ def item_lines(words: Sequence[str], width: int) -> list[Line]:
     return [Line(line, "dim") for line in wrapped_items(words, width, indent="    ", hanging="      ")]
 
 
-def table(cells: Cells, left: Collection[str] = (), *, width: int = 80) -> tuple[Line, list[Line]]:
-    """Return a table's heading and its rows.
+def table(cells: Cells, left: Collection[str] = (), *, width: int = 80) -> list[Line]:
+    """Return a table: its heading, then its rows.
 
     Parameters
     ----------
@@ -107,4 +107,4 @@ def table(cells: Cells, left: Collection[str] = (), *, width: int = 80) -> tuple
     """
     rows = [[name for name, _ in cells], *(list(row) for row in zip(*(told for _, told in cells), strict=True))]
     heading, *others = columns(rows, [at for at, (name, _) in enumerate(cells) if name in left], width=width)
-    return Line(heading, "bold"), [Line(row) for row in others]
+    return [Line(heading, "bold"), *map(Line, others)]

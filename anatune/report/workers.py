@@ -94,7 +94,7 @@ def _with_reasons(
     width: int,
 ) -> list[Line]:
     """Return a table of workers, and below those that are not ready why."""
-    heading, rows = table(cells, left, width=width)
+    heading, *rows = table(cells, left, width=width)
     lines = [heading]
     for worker, row in zip(workers, rows, strict=True):
         lines += [row if worker.state == "ready" else row._replace(style="yellow")]
