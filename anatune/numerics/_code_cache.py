@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from numba.core import caching
+from numba.core.dispatcher import Dispatcher
 
 from anatune.files import reason
 
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def keep_code(dispatcher: Any, function: Callable[..., Any], folder: Path) -> None:
+def keep_code(dispatcher: Dispatcher, function: Callable[..., object], folder: Path) -> None:
     """Let a compiled function of numba's keep its code in a folder.
 
     Parameters
@@ -41,7 +42,7 @@ def keep_code(dispatcher: Any, function: Callable[..., Any], folder: Path) -> No
     folder : Path
         Made when something is written; named after all that the code depends on.
     """
-    dispatcher._cache = _CodeCache(function, folder)
+    dispatcher._cache = _CodeCache(function, folder)  # type: ignore[attr-defined]
 
 
 @cache
@@ -56,7 +57,7 @@ def _say_damaged(path: str) -> None:
 class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  # type: ignore[misc]
     """The folder, whether it can be written or not; numba's own locators go elsewhere where it cannot."""
 
-    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+    def __init__(self, function: Callable[..., object], folder: Path) -> None:
         self._py_file, self._lineno, self._folder = (
             function.__code__.co_filename,
             function.__code__.co_firstlineno,
@@ -73,7 +74,7 @@ class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  #
 class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
     """What is kept of a compiled function, and under which name."""
 
-    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+    def __init__(self, function: Callable[..., object], folder: Path) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = _Locator(function, folder)
         module = function.__module__.removeprefix(ROOMS)  # two rooms may have files of one name
@@ -84,17 +85,17 @@ class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
 class _CodeFile(caching.IndexDataCacheFile):  # type: ignore[misc]
     """numba's index and data files with a digest at their ends (pickle ignores what follows its value)."""
 
-    def _load_index(self) -> dict[Any, str]:
+    def _load_index(self) -> dict[object, str]:
         return dict(super()._load_index()) if _is_whole(self._index_path) else {}
 
-    def _load_data(self, name: str) -> Any:
+    def _load_data(self, name: str) -> object:
         path = self._data_path(name)
         if not _is_whole(path):
             raise OSError(f"{path} is not there as it was written")  # which `load` takes for a missing file
         return super()._load_data(name)
 
     @contextmanager
-    def _open_for_write(self, filepath: str) -> Iterator[Any]:
+    def _open_for_write(self, filepath: str) -> Iterator[IO[bytes]]:
         with super()._open_for_write(filepath) as stream:
             yield stream
             stream.flush()
@@ -121,14 +122,14 @@ def _is_whole(path: str) -> bool:
 class _CodeCache(caching.FunctionCache):  # type: ignore[misc]
     """The compiled code of one function; numba calls it."""
 
-    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+    def __init__(self, function: Callable[..., object], folder: Path) -> None:
         self._name, self._py_func = repr(function), function
         self._impl = _Implementation(function, folder)
         self._cache_path = str(folder)
         self._cache_file = _CodeFile(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
         self.enable()
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def save_overload(self, sig: object, data: object) -> None:
         """Keep code; where that is impossible (a full disk, a read-only folder), this process has it all the same."""
         try:
             super().save_overload(sig, data)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from numba.core import event
@@ -48,7 +47,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
         self._known: dict[str, float] | None = None
         self._done: dict[str, float] = {}
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: event.Event) -> None:
         # numba compiles under a lock: events of one thread follow each other
         self._open.append((_name(event), time.perf_counter()))
         self._inside_s.append(0.0)
@@ -56,7 +55,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
             self._expect()
             self._tell()
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: event.Event) -> None:
         name, began = self._open.pop()
         inside_s, whole_s = self._inside_s.pop(), time.perf_counter() - began
         self._inside_s[-1] += whole_s
@@ -92,7 +91,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
                 replace_file(path, msgspec.json.encode({**_read(), **self._done}))
 
 
-def _name(event: Any) -> str:
+def _name(event: event.Event) -> str:
     function = event.data["dispatcher"].py_func
     return f"{function.__module__}.{function.__qualname__}"
 

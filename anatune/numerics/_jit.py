@@ -39,7 +39,7 @@ _FIRST_S = {"cpu": 25.0, "cuda": 16.0, "tensorcore": 5.0, "thin": 5.0, "winograd
 """Room of ``anatune/templates`` -> seconds that compiling it takes. Source: user time of a first plan less that of a
 second one, Granite Rapids, one of 2 virtual cores, 2026-11."""
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 _settings: Any = config  # its attributes are made at run time
 _njit: Any = functools.partial(numba.njit, error_model="numpy", nogil=True, no_cfunc_wrapper=True)
@@ -88,7 +88,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: event.Event) -> None:
         module = event.data["dispatcher"].py_func.__module__ or ""  # of anybody's function: some have none
         room = room_of(module)
         if room in _FIRST_S and room not in self._said:
@@ -96,7 +96,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
             rest, about = ("the rest of ", "") if has_cached_code(room) else ("", f" (about {_FIRST_S[room]:.0f} s)")
             _log.info("compiling %sthe model of %s kernels%s, %s", rest, room, about, _kept())
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: event.Event) -> None:
         """Say nothing."""
 
 
