@@ -159,7 +159,7 @@ def rank_templates(
     ModelVersionError
         A correction does not fit its model.
     """
-    found, number = [], len(templates)
+    ranked, number = [], len(templates)
     for at, name in enumerate(templates):
         saved, plain = corrections[name], make_model(workload, hardware, name, accuracy)
         learned = None if saved is None else CorrectedModel(plain, saved.model)
@@ -172,8 +172,8 @@ def rank_templates(
             support = float(learned.correction(points[:1]).support[0])
             applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
             answer = replace(answer, correction=applied)
-        found.append(Ranked(answer, model, points))
-    return found
+        ranked.append(Ranked(answer, model, points))
+    return ranked
 
 
 def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:

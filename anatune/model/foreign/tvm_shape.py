@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.workload.implicit_gemm import guarded_dimensions
 from anatune.core.workload.nest import Access, Workload
 from anatune.templates.cpu.microkernels import vector_stride
 
@@ -66,7 +67,7 @@ class NestShape:
     @cached_property
     def padded(self) -> tuple[bool, ...]:
         """Whether an operand is read from a padded copy."""
-        return tuple(_overhangs(access, self.workload) for access in self.workload.reads)
+        return tuple(any(guarded_dimensions(access, self.workload)) for access in self.workload.reads)
 
     @cached_property
     def plain(self) -> Workload:
@@ -137,13 +138,6 @@ def distinct_vectors(access: Access, counts: dict[str, Floats], simd: str) -> Fl
             many = np.minimum(many, span)
         result = result * many
     return result
-
-
-def _overhangs(access: Access, workload: Workload) -> bool:
-    return any(
-        offset < 0 or offset + sum(term.coefficient * (workload.extents[term.axis] - 1) for term in terms) >= size
-        for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True)
-    )
 
 
 def _whole(access: Access, workload: Workload) -> Access:

@@ -283,11 +283,9 @@ def shipped_cards() -> dict[Path, Card]:
         root = data_folder("models")
     except FileNotFoundError:
         return {}
-    return {path.parent: read_card(path.parent) for path in sorted(root.glob(f"*/{CARD}")) if _is_correction(path)}
-
-
-def _is_correction(path: Path) -> bool:
-    return b'"kernels"' in path.read_bytes()
+    # other learned models lie there, too
+    cards = [path for path in sorted(root.glob(f"*/{CARD}")) if b'"kernels"' in path.read_bytes()]
+    return {path.parent: read_card(path.parent) for path in cards}
 
 
 def shipped_correction(hardware: GpuSpec | CpuSpec, kernels: str) -> SavedCorrection | None:
