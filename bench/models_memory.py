@@ -86,8 +86,8 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     import anatune
     from anatune.codegen.relax.frontends import imported
     from anatune.codegen.relax.reading import graph_of
-    from anatune.graph.layouts import channels_last
-    from anatune.graph.passes import in_orders, without_orders
+    from anatune.graph.passes.layouts import everywhere, laid_out
+    from anatune.graph.passes.order import CPU, CPU_KERNELS, after
 
     torch.set_num_threads(1)
     small = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.ReLU()).eval()
@@ -108,8 +108,8 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     compiled.save(folder / name)
     graph = graph_of(imported(model, example).module)
     weights = sum(one.array.nbytes for one in graph.constants())
-    whole = without_orders(graph)
-    live = live_bytes(in_orders(whole, channels_last(whole)))
+    whole = after(CPU, graph)
+    live = live_bytes(after(CPU_KERNELS, laid_out(whole, everywhere(whole))))
     return {"seconds": seconds, "peak": peak, "weights": weights, "live": live}
 
 

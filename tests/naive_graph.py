@@ -5,13 +5,8 @@ import itertools
 import numpy as np
 from scipy import special
 
-from anatune.graph import reference
-from anatune.graph.attention import ATTENTION
-from anatune.graph.concatenations import CONCAT
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
-from anatune.graph.reductions import REDUCTION
-from anatune.graph.rows import SOFTMAX
-from anatune.graph.windows import WINDOW
+from anatune.graph.operators import ATTENTION, CONCAT, OPERATORS, REDUCTION, SOFTMAX, WINDOW
 
 
 def run(graph, *inputs):
@@ -189,6 +184,10 @@ def _split(attributes, data):
     return tuple(np.split(data, places, axis=int(attributes["axis"])))
 
 
+def _own(name):
+    return lambda attributes, *arguments: OPERATORS[name].compute(*arguments, **attributes)
+
+
 _FUNCTIONS = {
     "split": _split,
     "add": lambda _, a, b: a + b,
@@ -207,7 +206,7 @@ _FUNCTIONS = {
     "tanh": lambda _, a: np.tanh(a),
     "nn.softmax": lambda _, a: _softmax(a),
     "nn.layer_norm": _layer_norm,
-    SOFTMAX: reference.FUNCTIONS[SOFTMAX],
+    SOFTMAX: _own(SOFTMAX),
     "anatune.layer_norm": _layer_norm,
     "anatune.map": lambda own, a: {"sigmoid": special.expit}[own["function"]](a),
     "nn.batch_norm": _batch_norm,
@@ -217,10 +216,10 @@ _FUNCTIONS = {
     "sum": lambda own, a: a.sum(axis=own["axis"], keepdims=own["keepdims"]),
     "max": lambda own, a: a.max(axis=own["axis"], keepdims=own["keepdims"]),
     "min": lambda own, a: a.min(axis=own["axis"], keepdims=own["keepdims"]),
-    ATTENTION: reference.FUNCTIONS[ATTENTION],
+    ATTENTION: _own(ATTENTION),
     CONCAT: lambda own, *parts: np.concatenate(parts, axis=1),
-    WINDOW: reference.FUNCTIONS[WINDOW],
-    REDUCTION: reference.FUNCTIONS[REDUCTION],
+    WINDOW: _own(WINDOW),
+    REDUCTION: _own(REDUCTION),
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), _plain_convolution),
     "anatune.convolution": _own_convolution,
     "anatune.matmul": lambda own, a, b, *more: _fused(own, a @ b, more, 1),

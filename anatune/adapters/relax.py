@@ -16,9 +16,9 @@ from anatune.codegen.relax.building import lowered
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
 from anatune.codegen.untyped import TvmObject
-from anatune.compiling.cpu import CpuTarget, cpu_named
 from anatune.compiling.memory import views
 from anatune.compiling.request import Request
+from anatune.compiling.targets.cpu import CpuTarget, cpu_named
 from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import BuildError, WorkloadError

@@ -16,8 +16,9 @@ from anatune.codegen.cpu.rows import RowKernel, row_function
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.operators import batch_matmul, matmul
-from anatune.graph.attention import ATTENTION, with_attention
 from anatune.graph.nodes import Graph, Node, tensor_type
+from anatune.graph.operators import ATTENTION
+from anatune.graph.passes.attention import with_attention
 from anatune.templates.cpu.model.model import CpuModel
 
 __all__ = ["PlannedAttention", "plan_attentions"]
@@ -85,7 +86,7 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
     Parameters
     ----------
     graph : Graph
-        As `graph.passes.for_cpu` returns it.
+        Behind `graph.passes.order.CPU_KERNELS`.
     hardware : CpuSpec
         With the cores that kernels may use.
     """

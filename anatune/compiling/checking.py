@@ -1,21 +1,69 @@
-"""Compiled outputs beside the original's."""
+"""Compiled outputs beside the original's, and, where they differ, which part computes something else.
+
+For the second the model is built once more so that it returns what every operator computes. Each of anatune's kernels,
+and each operator of TVM's that is known here, is then judged by what float64 makes of the very operands that it was
+given: errors do not travel, so that the first operator that differs is one that is wrong.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from anatune.codegen.compat import TvmObject, array_of
+from anatune.codegen.relax.building import built
 from anatune.codegen.relax.frontends import Imported
+from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.relax.machine import Machine
+from anatune.codegen.relax.writing import written
 from anatune.compiling.compiled import CompiledModel
-from anatune.compiling.faults import error_of, tolerance_of
-from anatune.compiling.memory import give_back
-from anatune.errors import RunError
-from anatune.graph.nodes import Array
+from anatune.compiling.memory import give_back, views
+from anatune.compiling.planning import PlannedKernel
+from anatune.compiling.weights import pack_weights
+from anatune.core.workload.text import workload_to_text
+from anatune.errors import AnatuneError, BuildError, RunError, WorkloadError
+from anatune.files import scratch_folder
+from anatune.graph.folding import value_of
+from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
+from anatune.graph.operators import PRODUCTS
+from anatune.graph.products import workload_of
 from anatune.graph.summary import Check
+from anatune.measure.cpu.blocks import tensor_of
+from anatune.measure.run.reference import reference
 
-__all__ = ["Blame", "checked", "compared"]
+__all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "tolerance_of"]
 
 Blame = Callable[[Sequence[Array], Sequence[Array]], str]
 """Inputs and the original's outputs -> what is wrong with the compiled model, in words."""
+
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-10}
+"""Largest error of a result, over its largest magnitude; integers and truth values have to be equal."""
+
+
+def tolerance_of(array: Array) -> float:
+    """Return how far an array may be from what it should be."""
+    return TOLERANCE.get(array.dtype.name, 0.0)
+
+
+def error_of(own: Array, other: Array) -> float:
+    """Return the largest difference over the largest magnitude; equal infinities and NaNs do not differ."""
+    if own.shape != other.shape:
+        return float("inf")
+    if not own.size:
+        return 0.0
+    if own.dtype.name not in TOLERANCE:
+        return 0.0 if np.array_equal(own, other) else float("inf")
+    first, second = own.astype(np.float64), other.astype(np.float64)
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    finite = np.abs(second[np.isfinite(second)])
+    scale = float(finite.max()) if finite.size else 0.0
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(first - second))
+    worst = float(np.nan_to_num(difference, nan=np.inf).max())
+    return worst / scale if scale else worst
 
 
 def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
@@ -60,7 +108,7 @@ def compared(
     Raises
     ------
     RunError
-        One is further than `faults.TOLERANCE`, or of another shape; the message names it.
+        One is further than `TOLERANCE`, or of another shape; the message names it.
     """
     if len(got) != len(want):
         raise RunError(f"check: the compiled model has {len(got)} outputs, {reference} {len(want)}")
@@ -77,3 +125,133 @@ def compared(
             )
         worst = max(worst, error)
     return Check(worst, limit, reference)
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """A compiled model whose outputs are wrong.
+
+    Attributes
+    ----------
+    graph : Graph
+        What was built; its constants may have been forgotten.
+    kernels : mapping of int to ModelKernel
+        ``id`` of each node that anatune has a kernel for -> its kernel.
+    planned : sequence of PlannedKernel
+    target, threads
+        As built.
+    original : callable
+        Returns the graph as it was imported, before any pass.
+    prepare : callable
+        Makes of that a graph equal to what was built.
+    """
+
+    graph: Graph
+    kernels: Mapping[int, ModelKernel]
+    planned: Sequence[PlannedKernel]
+    target: TvmObject
+    threads: int
+    original: Callable[[], Graph]
+    prepare: Callable[[Graph], Graph]
+
+    def named(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
+        """Return what is wrong: the first operator that differs, with its workload and schedule; else what it is not.
+
+        Parameters
+        ----------
+        inputs, wanted
+            Of the model; what the original returns for them.
+        """
+        nodes = [node for node in self.graph.nodes() if isinstance(node.type, TensorType)]
+        whole = Graph(self.graph.inputs, (*nodes, *self.graph.outputs), is_tuple=True)
+        try:
+            _remember(self.graph, self.prepare(self.original()))
+            found = self._results(whole, self.kernels, inputs)
+        except AnatuneError as error:
+            return f"which operator differs is not known ({error})"
+        known = {id(value): array for value, array in zip(self.graph.inputs, inputs, strict=True)}
+        known.update((id(node), array) for node, array in zip(nodes, found, strict=False))
+        unknown: dict[str, int] = {}
+        for number, node in enumerate(nodes, 1):
+            want = _expected(node, known)
+            if want is None:
+                unknown[node.op] = unknown.get(node.op, 0) + 1
+            elif _differs(known[id(node)], want):
+                far, where = error_of(known[id(node)], want), f"operator {number} of {len(nodes)}"
+                return f"the first operator that differs is {self._words(node)} ({where}), by {far:.3g} from float64"
+        names = ", ".join(f"{name} ({count})" for name, count in unknown.items())
+        right = f"each operator alone is right on its operands (not judged: {names or 'none'})"
+        if all(
+            error_of(own, want) <= tolerance_of(own) for own, want in zip(found[len(nodes) :], wanted, strict=False)
+        ):
+            return f"{right}, and so is the model if all of them return their results: what TVM fuses is wrong"
+        return f"{right}: {self._origin(inputs, wanted)}"
+
+    def _origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
+        """Return whose mistake it is where no operator is wrong: of the passes, or of the import."""
+        try:
+            plain = self._results(self.original(), {}, inputs)
+        except AnatuneError as error:
+            return f"a pass over the graph, or TVM's import ({error})"
+        worst = max(error_of(own, want) for own, want in zip(plain, wanted, strict=True))
+        if not any(map(_differs, plain, wanted)):
+            return "a pass of anatune's over the graph changes what it computes"
+        return f"TVM's own import and code differ as well, by {worst:.3g}, without anything of anatune's"
+
+    def _results(self, graph: Graph, kernels: Mapping[int, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
+        """Return the outputs of a graph, built and run; errors as `compiling.session.compile`."""
+        model = written(graph, kernels)
+        library = built(model, self.target, self.threads)
+        memory, places = pack_weights(model.weights, self.target)
+        folder = scratch_folder(BuildError)
+        try:
+            library.link(folder / "model.so")
+            machine = Machine(folder / "model.so", [tensor_of(view) for view in views(memory, places)])
+            result = machine.run(*(tensor_of(array) for array in inputs))
+            listed = list(result) if graph.is_tuple else [result]
+            return [np.array(array_of(one)) for one in listed]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _words(self, node: Node) -> str:
+        """Return an operator in words: of a product its kernel, workload and schedule."""
+        for one in self.planned:
+            if any(node is other for other in one.nodes):
+                return f"{one.name}, {workload_to_text(one.workload)}, by the schedule {one.schedule.describe()}"
+        if id(node) in self.kernels:
+            return f"{self.kernels[id(node)].name}, {node.op} of {node.type}"
+        return f"{node.op} of {node.type}, TVM's own"
+
+
+def _remember(graph: Graph, again: Graph) -> None:
+    """Give the constants of a graph their values again, from an equal graph.
+
+    Raises
+    ------
+    WorkloadError
+        It is not equal.
+    """
+    own, other = graph.constants(), again.constants()
+    if [one.type for one in own] != [one.type for one in other]:
+        raise WorkloadError("the model cannot be prepared a second time")
+    for one, same in zip(own, other, strict=True):
+        one.array = same.array
+
+
+def _differs(own: Array, want: Array) -> bool:
+    return not error_of(own, want) <= tolerance_of(own)
+
+
+def _expected(node: Node, known: Mapping[int, Array]) -> Array | None:
+    """Return what a node makes of its operands; None: that is not known here."""
+
+    def array_for(value: Value) -> Array:
+        return value.array if isinstance(value, Constant) else known[id(value)]
+
+    if any(not isinstance(one, Constant) and id(one) not in known for one in values_in(node.arguments)):
+        return None
+    if node.op not in PRODUCTS:
+        return value_of(node, known)
+    workload = workload_of(node)
+    tensors = [access.tensor for access in workload.operands]
+    return reference(workload, {t: array_for(one) for t, one in zip(tensors, node.arguments, strict=True)})

@@ -16,8 +16,7 @@ from anatune.compiling.request import Request
 from anatune.compiling.tuning import PART
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.graph.nodes import Graph
-from anatune.graph.products import PRODUCTS
-from anatune.graph.scaling import CONVOLUTIONS
+from anatune.graph.operators import PRODUCTS, operator_of
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.numerics._jit import first_compilation_s
 from anatune.resources import user_cache_folder
@@ -28,8 +27,6 @@ from anatune.tuning.cost_history import CostHistory, machine_key
 __all__ = ["ModelCost", "ModelCosts", "estimate_model"]
 
 _FILE = "model_costs"
-_PRODUCTS = {*PRODUCTS, *CONVOLUTIONS, "matmul"}
-"""As passes name them, and as they come."""
 _FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.093, 0.163, 0.007
 """Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
 products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates), of 21 + `_ALWAYS`."""
@@ -37,7 +34,7 @@ _ALWAYS = 6
 """Products whose time goes by with any model: searches and TVM start, the rest is built. Source: chains of 1, 4 and 21
 convolutions, Granite Rapids, 2026-11: 2.1, 4.1 and 9.3 s."""
 _FIRST_JUDGED_S = 5.0
-"""Running two builds of a model in turn. Source: `compiling.choosing`."""
+"""Running two builds of a model in turn. Source: `compiling.tuning`."""
 
 
 class ModelCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,11 +69,8 @@ def estimate_model(
     products: int,
     hardware: CpuSpec | GpuSpec,
     threads: int,
+    request: Request,
     *,
-    trials: int,
-    time_limit_s: float | None,
-    may_end_early: bool,
-    is_here: bool,
     is_checked: bool,
     earlier: Sequence[ModelCost] = (),
     compile_s: float = 0.0,
@@ -87,12 +81,8 @@ def estimate_model(
     ----------
     products : int
         Its convolutions and matrix products.
-    trials : int
-        To be measured, at most.
-    time_limit_s, may_end_early
-        What may end measuring before.
-    is_here : bool
-        Whether this machine builds and measures the trials.
+    request : Request
+        How many trials are measured at most, where, and what may end measuring before.
     is_checked : bool
         Whether outputs are compared.
     earlier : sequence of ModelCost
@@ -103,7 +93,7 @@ def estimate_model(
     each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
     size = products + _ALWAYS
     plan_s, build_s, check_s = (size * statistics.median(values) for values in zip(*each, strict=True))
-    tune_s = 0.0
+    tune_s, trials, limit_s = 0.0, request.trials, request.time_limit_s
     if trials:
         measured = [one.tune_s / one.trials for one in earlier if one.trials]
         trial_s = (
@@ -111,11 +101,11 @@ def estimate_model(
             if measured
             else first_trial_seconds(hardware, plan_cores(threads, physical_cores()), PART)
         )
-        tune_s = min(trials * trial_s, math.inf if time_limit_s is None else time_limit_s) + _FIRST_JUDGED_S
+        tune_s = min(trials * trial_s, math.inf if limit_s is None else limit_s) + _FIRST_JUDGED_S
         build_s *= 2  # with the plan's kernels and with the measured ones
     total_s = compile_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
     factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
-    is_known = is_here or not trials
+    is_known = not request.is_elsewhere or not trials
     return ModelEstimate(
         products,
         trials,
@@ -127,7 +117,7 @@ def estimate_model(
         total_s / factor if is_known else None,
         total_s * factor if is_known else None,
         ("machine" if earlier else "first") if is_known else "elsewhere",
-        bool(trials) and (may_end_early or time_limit_s is not None),
+        bool(trials) and request.may_end_early,
         compile_s,
     )
 
@@ -179,13 +169,10 @@ class ModelCosts:
         """Return the estimate for a model as it was imported, and tell whoever wants to hear."""
         request = self._request
         self._told = told = estimate_model(
-            sum(node.op in _PRODUCTS for node in graph.nodes()),
+            sum(operator_of(node).own in PRODUCTS for node in graph.nodes()),
             self._hardware,
             self._threads,
-            trials=request.trials,
-            time_limit_s=request.time_limit_s,
-            may_end_early=any(value is not None for value in request.rules.values()),
-            is_here=not any(value is not None for value in request.elsewhere.values()),
+            request,
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
             compile_s=sum(first_compilation_s(code) for code in {template.room for template in self._templates}),

@@ -14,12 +14,9 @@ from anatune.compiling.planning import PlannedKernel
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.text import workload_to_text
-from anatune.graph.attention import ATTENTION
 from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
-from anatune.graph.products import PRODUCTS
-from anatune.graph.reductions import REDUCTION
+from anatune.graph.operators import ATTENTION, PRODUCTS, REDUCTION, WINDOW
 from anatune.graph.summary import KernelSummary, OperatorSummary, TensorSummary
-from anatune.graph.windows import WINDOW
 from anatune.templates import templates_of
 
 __all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "rows_of"]

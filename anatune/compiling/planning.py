@@ -20,7 +20,8 @@ from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
-from anatune.graph.products import PRODUCTS, known_operands, workload_of
+from anatune.graph.operators import PRODUCTS
+from anatune.graph.products import known_operands, workload_of
 from anatune.templates import CPU, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights

@@ -67,6 +67,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """What ends a kernel's sessions early, by the names of `anatune.tune`'s keywords."""
         return {"stop_at": self.stop_at, "patience": self.patience}
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another machine measures."""
+        return any(value is not None for value in self.elsewhere.values())
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether measuring may end before all trials are made."""
+        return any(value is not None for value in (self.time_limit_s, *self.rules.values()))
+
     def __post_init__(self) -> None:
         if self.check is not None:
             msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # NumPy's, too
@@ -76,7 +86,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)
         checked_flag("compile: resume", self.resume)
-        if not self.trials and any(value is not None for value in self.elsewhere.values()):
+        if not self.trials and self.is_elsewhere:
             raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many, or leave it out")
         TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
         if not self.trials and any(value is not None for value in self.rules.values()):

@@ -1,9 +1,9 @@
-"""Measurements for a model's kernels: which kernel gets the next ones, between planning and building.
+"""Measurements for a model's kernels, between planning and building: which kernel gets the next ones.
 
 Each different sum is a `TuningSession` of its own in the record file, whose kernels read their weights from as far away
 as in a run of the model: what is fastest in a loop of its own is not what is fastest there. Sessions take turns in
 parts, the next part going where most time can still be won: calls times what a call takes above its bound, less the
-more trials a kernel has had.
+more trials a kernel has had. What kernels win alone a whole model may not show: two builds of it are run in turn.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from anatune.compiling.compiled import CompiledModel
 from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
 from anatune.compiling.request import Request
 from anatune.core.hardware.spec import CpuSpec
@@ -28,7 +29,7 @@ from anatune.core.workload.text import workload_to_text
 from anatune.errors import RecordError
 from anatune.files import scratch_folder
 from anatune.graph.products import known_operands
-from anatune.graph.summary import KernelTuning, TuningSummary
+from anatune.graph.summary import KernelTuning, Latency, TuningSummary
 from anatune.measure.cpu.cold import level_of
 from anatune.measure.place import WorkerState, added_up
 from anatune.model.bound import TimeBound, time_bound
@@ -45,11 +46,17 @@ from anatune.tuning.reuse import recorded_leaders, same_device
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["Tuned", "tuned"]
+__all__ = ["Tuned", "faster", "latency", "tuned"]
+
+Clock = Callable[[], float]
 
 PART = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 _LEAST_PART = 4
+_SPENT_S = 2.0
+"""Time to spend on runs of one build of a model, s."""
+_FEWEST, _MOST = 5, 200
+"""Runs of each build."""
 
 
 @dataclass
@@ -252,8 +259,7 @@ class _Tuning:
 
     def _replaced(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
         """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""
-        hardware = kernel.schedule.hardware
-        assert isinstance(hardware, CpuSpec)
+        hardware = self._hardware.with_threads(self._threads)
         schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
         prediction = predicted(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
         return kernel._replace(schedule=schedule, prediction=prediction, is_tuned=schedule != kernel.schedule)
@@ -351,3 +357,38 @@ def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | 
     templates = joined_templates(workload, hardware, accuracy)
     least_flop = min(make_model(workload, hardware, template.name, accuracy).least_flop for template in templates)
     return time_bound(workload, hardware, {False: least_flop}, cold=cold, constants=constant_tensors(workload))
+
+
+def latency(model: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
+    """Return a model's median time on random inputs."""
+    call = model.prepared(*model.random_inputs())
+    (times,) = _in_turn([call], clock)
+    return Latency(statistics.median(times))
+
+
+def faster(tuned: CompiledModel, plan: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
+    """Return what was measured of two builds of a model, and which is kept: the tuned one, unless it is slower.
+
+    Both run in turn on the same random inputs; the median of the ratios within a round decides, so that a machine that
+    slows down judges neither.
+    """
+    inputs = tuned.random_inputs()
+    ours, others = _in_turn([tuned.prepared(*inputs), plan.prepared(*inputs)], clock)
+    ratio = statistics.median(tuned_s / plan_s for tuned_s, plan_s in zip(ours, others, strict=True))
+    tuned_s, plan_s = statistics.median(ours), statistics.median(others)
+    return Latency(tuned_s, plan_s, True) if ratio <= 1.0 else Latency(plan_s, tuned_s, False)
+
+
+def _in_turn(calls: list[Callable[[], object]], clock: Clock) -> list[list[float]]:
+    """Return times of calls that take turns, each time beginning with another one, s."""
+    for call in calls:
+        call()
+    times: list[list[float]] = [[] for _ in calls]
+    began = clock()
+    while len(times[0]) < _FEWEST or (len(times[0]) < _MOST and clock() - began < _SPENT_S * len(calls)):
+        order = list(range(len(calls)))
+        for place in order if len(times[0]) % 2 == 0 else order[::-1]:
+            start = clock()
+            calls[place]()
+            times[place].append(clock() - start)
+    return times

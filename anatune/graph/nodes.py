@@ -1,7 +1,7 @@
 """A model as a graph of operators on tensors of known sizes.
 
 Operators are named as TVM's Relax names them, without ``relax.``; those that anatune has kernels for begin with
-``anatune.`` (`anatune.graph.products`). Values are compared by identity and never changed: a pass builds a new graph
+``anatune.`` (`anatune.graph.operators`). Values are compared by identity and never changed: a pass builds a new graph
 with `rewritten`.
 
 Notation
@@ -32,10 +32,10 @@ __all__ = [
     "Shape",
     "TensorType",
     "Value",
-    "frozen",
     "item_of",
+    "mapped",
     "rewritten",
-    "same_arguments",
+    "rewritten_beside",
     "tensor_type",
     "values_in",
 ]
@@ -91,13 +91,14 @@ class Input(Value):
 
 
 class Constant(Value):
-    """A tensor that is known: `array` in row-major meaning (it may be a view), never written to."""
+    """A tensor that is known: `array` in row-major meaning (it may be a view); nobody can write to it through this."""
 
     __slots__ = ("array",)
 
     def __init__(self, array: Array) -> None:
         super().__init__(TensorType(tuple(array.shape), array.dtype.name))
-        self.array = array
+        self.array = np.asarray(array).view()
+        self.array.flags.writeable = False
 
     def forget(self) -> None:
         """Give the memory of the array back: what the graph is for has been built, nobody reads its values again."""
@@ -159,9 +160,14 @@ def values_in(argument: Argument) -> Iterator[Value]:
     """Yield the values of an argument."""
     if isinstance(argument, Value):
         yield argument
-    elif isinstance(argument, tuple) and not isinstance(argument, Shape | Scalar):
-        for one in argument:
-            yield from values_in(one)
+    elif type(argument) is tuple:
+        for part in argument:
+            yield from values_in(part)
+
+
+def mapped(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
+    """Return an argument with what `change` makes of each value, shape and number of it."""
+    return tuple(mapped(part, change) for part in argument) if type(argument) is tuple else change(argument)
 
 
 class Graph:
@@ -208,48 +214,24 @@ class Graph:
         return found
 
 
-def rewritten(graph: Graph, replace: Callable[[Node, tuple[Argument, ...]], Value]) -> Graph:
+def rewritten(graph: Graph, replace: Callable[[Node], Value]) -> Graph:
+    """Return a graph in which each node is what `replace` makes of it; the node has its arguments of the new graph."""
+    return rewritten_beside(graph, lambda node, _: replace(node))
+
+
+def rewritten_beside(graph: Graph, replace: Callable[[Node, Node], Value]) -> Graph:
     """Return a graph in which each node is what `replace` makes of it.
 
     Parameters
     ----------
     replace : callable
-        Takes a node and its arguments of the new graph; `Node.of` keeps it as it is.
+        Takes a node with its arguments of the new graph, and the node of the old one.
     """
     made: dict[int, Value] = {}
 
     def new(argument: Argument) -> Argument:
-        if isinstance(argument, Value):
-            return made.get(id(argument), argument)
-        if isinstance(argument, tuple) and not isinstance(argument, Shape | Scalar):
-            return tuple(new(one) for one in argument)
-        return argument
+        return made.get(id(argument), argument)
 
-    nodes = graph.nodes()
-    for node in nodes:
-        arguments = new(node.arguments)
-        made[id(node)] = replace(node, arguments)
-    return Graph(graph.inputs, tuple(new(value) for value in graph.outputs), is_tuple=graph.is_tuple)
-
-
-def same_arguments(first: tuple[Argument, ...], second: tuple[Argument, ...]) -> bool:
-    """Whether arguments are the same values, shapes and numbers."""
-    if len(first) != len(second):
-        return False
-    for one, other in zip(first, second, strict=True):
-        if isinstance(one, Value) or isinstance(other, Value):
-            if one is not other:
-                return False
-        elif type(one) is tuple and type(other) is tuple:
-            if not same_arguments(one, other):
-                return False
-        elif one != other:
-            return False
-    return True
-
-
-def frozen(array: Array) -> Array:
-    """Return an array that nobody can write to through this name."""
-    view = np.asarray(array).view()
-    view.flags.writeable = False
-    return view
+    for node in graph.nodes():
+        made[id(node)] = replace(node.of(mapped(node.arguments, new)), node)
+    return Graph(graph.inputs, mapped(graph.outputs, new), is_tuple=graph.is_tuple)

@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from anatune.graph.nodes import ITEM, Node, TensorType, Value, tensor_type
 
-__all__ = ["View", "view_of"]
+__all__ = ["Place", "View", "view_of"]
+
+
+class Place(NamedTuple):
+    """Where element (batch b, head h, row r, column c) lies: ``offset + b * batch + h * head + r * row + c``."""
+
+    offset: int
+    batch: int
+    head: int
+    row: int
 
 
 class View(NamedTuple):

@@ -11,7 +11,12 @@ import pytest
 import anatune as package
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.graph.nodes import Graph, Input, Node, TensorType
+from anatune.core.workload.orders import CHANNELS_LAST
+from anatune.graph.folding import computed, value_of
+from anatune.graph.nodes import Constant, Graph, Input, Node, TensorType
+from anatune.graph.operators import OPERATORS
+from anatune.graph.passes.layouts import Form, can_have
+from anatune.graph.passes.simplify import simplified
 from anatune.measure.run.reference import reference
 from anatune.search import base
 from tests import naive_graph
@@ -62,6 +67,19 @@ def test_the_operator_of_the_recipe(program):
     assert list(result) == [sum((i + k) * (k % 3) for k in range(40)) for i in range(24)]
     for hw in ("rtx3090", "xeon_gold_6230r"):
         assert package.plan(matvec, hw, top_k=1).best.check()
+
+
+def test_the_operator_of_models_of_the_recipe(program, monkeypatch):
+    made = program("An operator of whole models").hypot
+    monkeypatch.setitem(OPERATORS, made.name, made)
+    first, second = (np.full((1, 2, 4, 4), number, np.float32) for number in (3.0, 4.0))
+    x = Input("x", TensorType(first.shape, "float32"))
+    assert np.array_equal(computed(Node("hypot", (Constant(first), Constant(second)), x.type)).array, first + 2)
+    node = Node("hypot", (x, Constant(second)), x.type)
+    assert np.array_equal(value_of(node, {id(x): first}), first + 2)
+    assert can_have(node, Form(CHANNELS_LAST, CHANNELS_LAST))
+    turned = simplified(Graph((x,), (Node("hypot", (Constant(second), x), x.type),), is_tuple=False)).outputs[0]
+    assert turned.arguments[0] is x
 
 
 def test_the_strategy_of_the_recipe(program, monkeypatch):

@@ -36,7 +36,7 @@ def main(name, folder, hardware="rtx3090", accuracy="standard", split="1"):
     import anatune
     from anatune.codegen.cuda import device_modules
     from anatune.codegen.relax import gpu_kernels
-    from anatune.compiling import gpu
+    from anatune.compiling.targets import gpu
     from tests.emulated_gpu.device import Device
     from tests.unit.compiling import models
 

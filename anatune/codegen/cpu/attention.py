@@ -59,7 +59,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """An attention and how it is computed; names as `anatune.graph.attention`.
+    """An attention and how it is computed; names as of `anatune.graph.operators.ATTENTION`.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ from anatune.codegen.untyped import OnnxObject, TorchObject
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.files import reason
 from anatune.graph.nodes import Graph
-from anatune.graph.pools import with_partial_means
+from anatune.graph.passes.pools import with_partial_means
 
 __all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs"]
 

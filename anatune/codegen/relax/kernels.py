@@ -18,11 +18,8 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
-from anatune.graph.concatenations import CONCAT
 from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.graph.reductions import REDUCTION
-from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
-from anatune.graph.windows import WINDOW
+from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, REDUCTION, SOFTMAX, WINDOW
 
 __all__ = [
     "KERNEL",
@@ -199,7 +196,7 @@ class _Operator(NamedTuple):
 
 
 _OPERATORS: dict[str, _Operator] = {
-    **dict.fromkeys(ROWS, _Operator("rows", _row_kernel, _on_lanes(row_program))),
+    **dict.fromkeys((SOFTMAX, LAYER_NORM, MAP), _Operator("rows", _row_kernel, _on_lanes(row_program))),
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     WINDOW: _Operator("windows", _window, _window_program),

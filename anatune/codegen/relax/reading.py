@@ -17,7 +17,6 @@ from anatune.graph.nodes import (
     Shape,
     TensorType,
     Value,
-    frozen,
     item_of,
     tensor_type,
 )
@@ -130,7 +129,7 @@ class _Reader:
         if name == "relax.shape_of":  # as ONNX files ask for sizes: they are known here
             return Shape(tensor_type(arguments[0]).shape)
         if name == "relax.shape_to_tensor":
-            return Constant(frozen(np.array(arguments[0], np.int64)))
+            return Constant(np.array(arguments[0], np.int64))
         return Node(
             name.removeprefix(_PREFIX), arguments, self.type_of(value.ty, f"the result of {name}"), attributes, kind
         )
@@ -196,7 +195,7 @@ class _Reader:
         """Return a constant, each tensor once: importers repeat them."""
         found = self.constants.get(tensor.data_ptr())
         if found is None:
-            found = self.constants[tensor.data_ptr()] = Constant(frozen(array_of(tensor)))
+            found = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
         return found
 
 

@@ -23,7 +23,8 @@ from anatune.graph.nodes import (
     Value,
     tensor_type,
 )
-from anatune.graph.products import PRODUCTS, workload_of
+from anatune.graph.operators import PRODUCTS
+from anatune.graph.products import workload_of
 
 __all__ = ["Weight", "WrittenModel", "written"]
 

@@ -10,7 +10,7 @@ import anatune
 from anatune import api
 from anatune.compiling.attention import plan_attentions
 from anatune.graph.nodes import Constant, Node, TensorType
-from anatune.graph.simplify import permuted
+from anatune.graph.passes.simplify import permuted
 from tests.machine import fixed
 from tests.unit.compiling import models
 from tests.unit.graph import graphs

@@ -13,9 +13,9 @@ COST = ModelCost(
 )
 
 
-def estimate(products=20, trials=0, **more):
-    given = {"time_limit_s": None, "may_end_early": False, "is_here": True, "is_checked": True, **more}
-    return estimate_model(products, HOST, 1, trials=trials, **given)
+def estimate(products=20, trials=0, *, is_checked=True, earlier=(), compile_s=0.0, **asked):
+    request = Request(trials=trials, **asked)
+    return estimate_model(products, HOST, 1, request, is_checked=is_checked, earlier=earlier, compile_s=compile_s)
 
 
 def test_parts_grow_with_the_model():
@@ -36,7 +36,7 @@ def test_measured_kernels_take_their_trials_and_a_second_build():
     assert found.tune_s == pytest.approx(400 * 0.6 + 5.0)
     assert estimate(20, 400, earlier=[measured], time_limit_s=30.0).tune_s == pytest.approx(35.0)
     assert estimate(20, 400).tune_s > 400 * 0.1
-    there = estimate(20, 400, is_here=False)
+    there = estimate(20, 400, tracker="lab:9190", key="board")
     assert (there.seconds, there.basis) == (None, "elsewhere")
 
 
@@ -45,10 +45,10 @@ def test_in_words():
         "about 28 s for 46 products (24 to 32): plan 8 s, build 16 s, check 4 s"
     )
     assert "): compile the analytical model, once 27 s, plan" in model_cost_text(estimate(46, compile_s=27.0))
-    text = model_cost_text(estimate(1, 400, may_end_early=True, time_limit_s=60.0))
+    text = model_cost_text(estimate(1, 400, stop_at=0.95, time_limit_s=60.0))
     assert "for 1 product and at most 400 trials (" in text
     assert "the first estimate on this machine, less if it ends early" in text
-    assert "other machines" in model_cost_text(estimate(20, 400, is_here=False))
+    assert "other machines" in model_cost_text(estimate(20, 400, tracker="lab:9190", key="board"))
 
 
 @pytest.mark.parametrize("first_s", [0.0, 20.0], ids=["compiled before", "compiled now"])

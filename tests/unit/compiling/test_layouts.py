@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.compiling import layouts
-from anatune.compiling.layouts import chosen_layouts, turning_s
-from anatune.compiling.moving import across, same_loops
+from anatune.compiling.layouts import choice as module
+from anatune.compiling.layouts.choice import chosen_layouts, turning_s
+from anatune.compiling.layouts.moving import across, same_loops
 from anatune.compiling.planning import SumPlanner, plan_products
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order
-from anatune.graph.layouts import Form
 from anatune.graph.nodes import TensorType
-from anatune.graph.passes import in_orders, without_orders
-from anatune.graph.products import CONVOLUTION
+from anatune.graph.operators import CONVOLUTION
+from anatune.graph.passes.layouts import Form
+from anatune.graph.passes.order import CPU, after
 from anatune.templates.cpu.model.model import CpuModel
 from tests.naive_graph import run
 from tests.unit.graph import graphs as g
@@ -27,22 +27,22 @@ def hardware():
 
 
 def test_channels_last_is_kept_where_nothing_else_is_clearly_faster(hardware):
-    graph = without_orders(g.residual_network())
+    graph = after(CPU, g.residual_network())
     choice, found = chosen_layouts(graph, SumPlanner(graph, hardware))
     assert found.layouts == {"NHWC": 6}
     assert found.transposes == 1
     assert found.predicted_s == pytest.approx(found.channels_last_s)
     assert 0.0 <= found.gap < 1e-6
     x = g.array(1, 3, 16, 16)
-    np.testing.assert_allclose(run(in_orders(graph, choice), x)[0], run(graph, x)[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(run(g.in_orders(graph, choice), x)[0], run(graph, x)[0], rtol=1e-6, atol=1e-6)
 
 
 def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
-    graph = without_orders(g.residual_network())
+    graph = after(CPU, g.residual_network())
     planner = SumPlanner(graph, hardware)
     choice, _ = chosen_layouts(graph, planner)
     known, calls = dict(planner.planned), []
-    kernels = plan_products(in_orders(graph, choice), planner, lambda *done: calls.append(done))
+    kernels = plan_products(g.in_orders(graph, choice), planner, lambda *done: calls.append(done))
     new = set(planner.planned) - set(known)
     assert {workload.operator for workload, _ in new} == {"matmul"}
     assert calls == [(len(known) + 1, len(known) + 1)]
@@ -51,26 +51,26 @@ def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
 
 def test_a_graph_without_convolutions_has_no_layouts(hardware):
     x = g.source(8, 16)
-    graph = without_orders(g.graph(g.matmul(x, g.constant(16, 8)), inputs=[x]))
+    graph = after(CPU, g.graph(g.matmul(x, g.constant(16, 8)), inputs=[x]))
     assert chosen_layouts(graph, SumPlanner(graph, hardware)) == ({}, None)
 
 
 def costing(monkeypatch, factors):
     """Let kernels take the time that `factors` of their forms say, times that with channels last."""
-    kernel_s = layouts._Costs.kernel_s
+    kernel_s = module._Costs.kernel_s
 
     def changed(self, node, form):
         last = kernel_s(self, node, Form(CHANNELS_LAST, CHANNELS_LAST))
         return last * factors.get(form, 2.0)
 
-    monkeypatch.setattr(layouts._Costs, "kernel_s", changed)
+    monkeypatch.setattr(module._Costs, "kernel_s", changed)
 
 
 def chain():
     x = g.source(1, 32, 28, 28)
     first = g.relu(g.convolution(x, 32, 3, padding=1, seed=1))
     second = g.relu(g.convolution(first, 32, 3, padding=1, seed=2))
-    return without_orders(g.graph(g.mean(second, 2, 3, keepdims=False), inputs=[x]))
+    return after(CPU, g.graph(g.mean(second, 2, 3, keepdims=False), inputs=[x]))
 
 
 def test_blocks_are_chosen_where_they_pay_and_a_transpose_where_it_does(hardware, monkeypatch):
@@ -81,7 +81,7 @@ def test_blocks_are_chosen_where_they_pay_and_a_transpose_where_it_does(hardware
     choice, found = chosen_layouts(graph, planner)
     assert found.layouts == {"NCHW16c": 2}
     assert found.transposes == 1
-    assert [node.op for node in in_orders(graph, choice).nodes()].count("permute_dims") == 1
+    assert [node.op for node in g.in_orders(graph, choice).nodes()].count("permute_dims") == 1
     costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_FIRST): 1.5})
     choice, found = chosen_layouts(graph, planner)
     assert (found.layouts, found.transposes) == ({"NHWC": 2}, 1)
@@ -96,7 +96,7 @@ def test_loops_of_one_order_are_loops_of_another(hardware, layout, taps):
     source = anatune.conv2d(1, 64, 14, 14, 64, taps, taps, padding=taps // 2, stride=taps // 2 + 1, layout="NHWC")
     plan = anatune.plan(source, hardware, 1, template="cpu")
     workload = CONSTRUCTORS["conv2d"](**{**source.attribute, "layout": layout})
-    moved = same_loops(plan.best, workload, ("weight",))
+    moved = same_loops(plan.best, workload, hardware, ("weight",))
     assert moved.workload == workload
     assert moved.unroll == plan.best.unroll
     for axis, factors in plan.best.tiles.items():

@@ -6,7 +6,7 @@ from anatune import api
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.compiling.parts import operators_of, rows_of
 from anatune.graph.nodes import Node, TensorType
-from anatune.graph.reductions import with_reductions
+from anatune.graph.passes.windows import with_reductions
 from anatune.templates.cpu import CPU
 from tests.unit.graph import graphs as g
 

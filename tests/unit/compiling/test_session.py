@@ -10,8 +10,8 @@ import pytest
 
 import anatune
 from anatune.codegen.relax.reading import graph_of
-from anatune.compiling.cpu import cpu_named
 from anatune.compiling.session import compile as compile_model
+from anatune.compiling.targets.cpu import cpu_named
 from anatune.errors import RunError, SpaceError, WorkloadError
 from tests.machine import fixed
 from tests.unit.compiling import models

@@ -2,17 +2,24 @@
 
 import numpy as np
 
-from anatune.graph.layouts import channels_last
 from anatune.graph.nodes import Constant, Graph, Input, Node, Shape, TensorType, item_of
-from anatune.graph.passes import in_orders, without_orders
+from anatune.graph.passes.layouts import everywhere, laid_out
+from anatune.graph.passes.order import CPU, after
+from anatune.graph.passes.rows import with_maps
+from anatune.graph.passes.simplify import simplified
 
 _CONVOLUTIONS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 
 
 def prepared(graph):
     """Return a graph behind all passes but those for CPUs, with channels last wherever an operator can have them so."""
-    whole = without_orders(graph)
-    return in_orders(whole, channels_last(whole))
+    whole = after(CPU, graph)
+    return in_orders(whole, everywhere(whole))
+
+
+def in_orders(graph, choice):
+    """Return a graph with its activations in the chosen orders."""
+    return simplified(with_maps(laid_out(graph, choice)))
 
 
 def array(*shape, seed=0):

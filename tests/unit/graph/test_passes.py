@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from anatune.graph.nodes import Constant, tensor_type
-from anatune.graph.products import CONVOLUTION, MATMUL, PRODUCTS, known_operands, workload_of
+from anatune.graph.operators import CONVOLUTION, MATMUL, PRODUCTS
+from anatune.graph.products import known_operands, workload_of
 from tests.naive_graph import run
 from tests.unit.graph import graphs as g
 

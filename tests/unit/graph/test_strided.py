@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.graph.nodes import Input, Node, Shape, TensorType, item_of
-from anatune.graph.simplify import permuted, reshaped
+from anatune.graph.passes.simplify import permuted, reshaped
 from anatune.graph.strided import view_of
 from tests.unit.graph import graphs
 

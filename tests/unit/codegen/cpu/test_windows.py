@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from anatune.codegen.cpu.windows import WindowKernel, window_program
+from anatune.graph.folding import value_of
 from anatune.graph.nodes import Input, Node, TensorType
-from anatune.graph.reference import value_of
-from anatune.graph.windows import WINDOW
+from anatune.graph.operators import WINDOW
 from tests.unit.codegen.cpu.building import built
 
 pytest.importorskip("tvm")

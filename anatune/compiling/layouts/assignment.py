@@ -1,0 +1,204 @@
+"""The cheapest of several options for each node of a graph, with what turning values costs: a 0/1 program.
+
+Variables: option k of node n is taken; value v, written in order a, is also there in order b. A value is turned at most
+once for all its readers. HiGHS (`scipy.optimize.milp`) proves how far from the optimum the answer may be.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from anatune.core.workload.orders import Order
+from anatune.errors import BuildError
+
+__all__ = ["Assignment", "Option", "assigned", "cost_of"]
+
+_SCALE = 1e6
+"""Costs are in microseconds for the solver, whose tolerances are absolute."""
+_TIME_LIMIT_S = 10.0
+
+Turning = Callable[[int, Order, Order], float]
+"""(value, order it is written in, another order) -> seconds."""
+
+
+class Option(NamedTuple):
+    """One way to compute a node.
+
+    Attributes
+    ----------
+    cost_s : float
+    written : Order
+        Order of the result.
+    reads : tuple of (int, Order)
+        Values that it reads, each with the order.
+    """
+
+    cost_s: float
+    written: Order
+    reads: tuple[tuple[int, Order], ...] = ()
+
+
+class Assignment(NamedTuple):
+    """What is taken.
+
+    Attributes
+    ----------
+    picked : dict of int to int
+        Node -> place of its option.
+    cost_s, bound_s : float
+        Of the options and of what is turned; no assignment costs less than the bound.
+    """
+
+    picked: dict[int, int]
+    cost_s: float
+    bound_s: float
+
+
+def cost_of(
+    picked: Mapping[int, int],
+    options: Mapping[int, Sequence[Option]],
+    needed: Collection[tuple[int, Order]],
+    turning_s: Turning,
+    default: Order,
+) -> tuple[float, set[tuple[int, Order, Order]]]:
+    """Return what taken options cost with all that has to be turned, and what that is: (value, from, to)."""
+    taken = {node: options[node][place] for node, place in picked.items()}
+    reads = {read for option in taken.values() for read in option.reads} | set(needed)
+    written = {value: taken[value].written if value in taken else default for value, _ in reads}
+    turned = {(value, written[value], order) for value, order in reads if written[value] != order}
+    return sum(option.cost_s for option in taken.values()) + sum(turning_s(*one) for one in turned), turned
+
+
+def assigned(
+    options: Mapping[int, Sequence[Option]],
+    needed: Collection[tuple[int, Order]],
+    turning_s: Turning,
+    default: Order,
+) -> Assignment:
+    """Return the cheapest assignment.
+
+    Parameters
+    ----------
+    options : mapping of int to sequence of Option
+        By node; a node's number is that of the value that it computes.
+    needed : collection of (int, Order)
+        What has to be there in the end.
+    turning_s : callable
+    default : Order
+        Order of values that no node computes.
+
+    Raises
+    ------
+    BuildError
+        The solver failed.
+    """
+    program = _Program(options, needed, turning_s, default)
+    if not program.costs:
+        return Assignment({}, 0.0, 0.0)
+    shares, bound = program.solved()
+    picked = {
+        node: max(range(len(own)), key=lambda place: shares[program.takes[node, place]])
+        for node, own in options.items()
+    }
+    cost_s, _ = cost_of(picked, options, needed, turning_s, default)
+    return Assignment(picked, cost_s, min(cost_s, bound))
+
+
+class _Program:
+    """The 0/1 program of an assignment; arguments as `assigned`.
+
+    Attributes
+    ----------
+    costs : list of float
+        Of each variable, s.
+    takes : dict of (int, int) to int
+        (Node, place of its option) -> the variable that says whether it is taken.
+    rows : list of (dict, float, float)
+        Terms of a sum by variable, and the least and the most that it may be.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[int, Sequence[Option]],
+        needed: Collection[tuple[int, Order]],
+        turning_s: Turning,
+        default: Order,
+    ) -> None:
+        self.options, self.default = options, default
+        self.costs: list[float] = []
+        self.takes: dict[tuple[int, int], int] = {}
+        self.rows: list[tuple[dict[int, float], float, float]] = []
+        self._writes: dict[tuple[int, Order], list[int]] = defaultdict(list)
+        self._turns: dict[tuple[int, Order], list[int]] = defaultdict(list)
+        readers = self._take()
+        self._turn((*readers, *needed), turning_s)
+        for node, own in options.items():
+            self.rows.append(({self.takes[node, place]: 1.0 for place in range(len(own))}, 1.0, 1.0))
+        for read, by_node in readers.items():
+            brought, known = self._there(*read)
+            for asking in by_node.values():
+                self.rows.append(({**brought, **dict.fromkeys(asking, 1.0)}, -np.inf, known))
+        for read in needed:
+            brought, known = self._there(*read)
+            self.rows.append((brought, -np.inf, known - 1.0))
+
+    def _take(self) -> Mapping[tuple[int, Order], Mapping[int, list[int]]]:
+        """Make a variable of each option; return which of them read a value in an order, by their nodes."""
+        readers: dict[tuple[int, Order], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for node, own in self.options.items():
+            for place, option in enumerate(own):
+                self.takes[node, place] = len(self.costs)
+                self._writes[node, option.written].append(len(self.costs))
+                for read in dict.fromkeys(option.reads):
+                    readers[read][node].append(len(self.costs))
+                self.costs.append(option.cost_s)
+        return readers
+
+    def _turn(self, reads: Iterable[tuple[int, Order]], turning_s: Turning) -> None:
+        """Make a variable of each way to turn a value that is read in an order."""
+        origins: dict[int, list[Order]] = defaultdict(list)
+        for value, order in self._writes:
+            origins[value].append(order)
+        for value, order in dict.fromkeys(reads):
+            for origin in origins.get(value, [self.default]):
+                if origin == order:
+                    continue
+                self._turns[value, order].append(len(self.costs))
+                if value in self.options:  # it can be turned from where it is written only
+                    written = dict.fromkeys(self._writes[value, origin], -1.0)
+                    self.rows.append(({len(self.costs): 1.0, **written}, -np.inf, 0.0))
+                self.costs.append(turning_s(value, origin, order))
+
+    def _there(self, value: int, order: Order) -> tuple[dict[int, float], float]:
+        """Return the variables that bring a value in an order, and what is there without them."""
+        brought = dict.fromkeys((*self._writes.get((value, order), ()), *self._turns.get((value, order), ())), -1.0)
+        return brought, 1.0 if value not in self.options and order == self.default else 0.0
+
+    def solved(self) -> tuple[Sequence[float], float]:
+        """Return the variables' values, and what no assignment costs less than, s.
+
+        Raises
+        ------
+        BuildError
+            The solver failed.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        entries = [(row, at, value) for row, (terms, _, _) in enumerate(self.rows) for at, value in terms.items()]
+        at, columns, values = zip(*entries, strict=True)
+        matrix = csr_array((values, (at, columns)), shape=(len(self.rows), len(self.costs)))
+        answer = milp(
+            np.array(self.costs) * _SCALE,
+            integrality=np.ones(len(self.costs)),
+            bounds=Bounds(0.0, 1.0),
+            constraints=LinearConstraint(matrix, [row[1] for row in self.rows], [row[2] for row in self.rows]),
+            options={"mip_rel_gap": 0.0, "time_limit": _TIME_LIMIT_S},
+        )
+        if answer.x is None:
+            raise BuildError(f"no layouts were found for the model: {answer.message!s:.200}; report it with the model")
+        return answer.x, float(answer.mip_dual_bound) / _SCALE

@@ -1,0 +1,1 @@
+"""Devices that whole models are compiled for: what each kind has to say, as one interface."""

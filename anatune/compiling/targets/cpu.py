@@ -1,0 +1,119 @@
+"""Whole models for CPUs: everything but single operators gets kernels of anatune's, which can be measured."""
+
+from __future__ import annotations
+
+import platform
+
+from anatune.codegen.compat import features_of, target_of
+from anatune.codegen.cpu.export.features import code_features
+from anatune.codegen.relax.building import built
+from anatune.codegen.relax.frontends import Imported
+from anatune.codegen.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
+from anatune.codegen.relax.writing import written
+from anatune.compiling.attention import PlannedAttention, plan_attentions
+from anatune.compiling.checking import Suspects, checked
+from anatune.compiling.layouts.choice import chosen_layouts
+from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
+from anatune.compiling.request import Request
+from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.compiling.tuning import tuned
+from anatune.core.hardware.spec import CpuSpec
+from anatune.errors import SpaceError
+from anatune.graph.nodes import Graph
+from anatune.graph.passes.layouts import laid_out
+from anatune.graph.passes.order import CPU, CPU_KERNELS, after
+from anatune.graph.summary import LayoutSummary, TuningSummary
+from anatune.measure.cpu.calls import check_instructions
+from anatune.measure.cpu.features import lacking_features
+from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.tuning.machine import choose_threads
+
+__all__ = ["CpuTarget", "cpu_named"]
+
+
+def cpu_named(hw: HardwareLike) -> CpuSpec:
+    """Return the CPU of a name.
+
+    Raises
+    ------
+    SpaceError
+        It is a GPU.
+    UnknownNameError, SpecError
+        As `anatune.hardware`.
+    """
+    device = hardware(hw)
+    if device.kind != "cpu":
+        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
+    return device
+
+
+class CpuTarget(ModelTarget):
+    """A CPU that runs here; see `ModelTarget`.
+
+    Raises
+    ------
+    SpaceError
+        The threads are out of range.
+    RunError
+        The CPU is not of the present machine's kind.
+    """
+
+    hardware: CpuSpec
+    cores: CpuSpec
+
+    def __init__(self, hardware: CpuSpec, request: Request) -> None:
+        check_instructions(hardware)
+        threads = choose_threads(hardware, request.threads)
+        super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
+        features = code_features(features_of(self.target), platform.machine())
+        hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
+        self.features = tuple(name for name in features if name not in hidden)
+        self.measures = request.trials > 0 or request.records is not None
+        self._planner: SumPlanner | None = None
+
+    def planned(self, graph: Graph) -> PlannedModel:
+        """Return an imported model behind all passes, with the model's first choices of kernels."""
+        graph, attentions, layouts = self._prepared(graph)
+        assert self._planner is not None
+        return PlannedModel(graph, plan_products(graph, self._planner, self.request.progress), attentions, layouts)
+
+    def _prepared(self, graph: Graph) -> tuple[Graph, list[PlannedAttention], LayoutSummary | None]:
+        """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
+        graph = after(CPU, graph)
+        is_first = self._planner is None
+        self._planner = self._planner or SumPlanner(graph, self.cores, self.request.accuracy)
+        choice, layouts = chosen_layouts(graph, self._planner, self.request.progress if is_first else None)
+        return *plan_attentions(after(CPU_KERNELS, laid_out(graph, choice)), self.cores), layouts
+
+    def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
+        """Return kernels with the best measured schedules, and what measuring came to."""
+        return tuned(planned.kernels, self.hardware, self.threads, self.request)
+
+    def kernels(self, planned: PlannedModel) -> dict[int, ModelKernel]:
+        """Return ``id`` of each node that anatune has a kernel for -> its kernel."""
+        kernels: dict[int, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
+        for product in planned.kernels:
+            kernel = model_kernel(product.name, product.schedule, self.threads)
+            kernels.update((id(node), kernel) for node in product.nodes)
+        for attention in planned.attentions:
+            kernel = attention_kernel(attention.name, attention.kernel, self.hardware.fp32_lanes, self.threads)
+            kernels.update((id(node), kernel) for node in attention.nodes)
+        return kernels
+
+    def code(self, planned: PlannedModel) -> Code:
+        """Return what TVM builds of a planned model."""
+        kernels = self.kernels(planned)
+        model = written(planned.graph, kernels)
+        return Code(planned, kernels, model.weights, built(model, self.target, self.threads))
+
+    def is_checked(self, source: Imported) -> bool:
+        """Whether outputs are compared with the original's."""
+        return self.request.check is not False and source.reference is not None
+
+    def check(self, build: ModelBuild, source: Imported) -> Checked:
+        """Return how far outputs are from the original's; an error names the operator that is wrong."""
+        suspects = Suspects(
+            build.planned.graph, build.kernels, build.planned.kernels, self.target, self.threads, source.graph,
+            lambda graph: self._prepared(graph)[0],
+        )  # fmt: skip
+        return Checked(check=checked(build.compiled, source, suspects.named))

@@ -1,0 +1,153 @@
+"""What operators compute, with NumPy, where that is more than an expression.
+
+Functions take arrays in the order of an operator's arguments, and its attributes by name (`graph.operators`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.activations import ACTIVATIONS
+from anatune.graph.nodes import Array
+
+__all__ = [
+    "attention",
+    "erf",
+    "layer_norm",
+    "log_softmax",
+    "masked_softmax",
+    "sigmoid",
+    "softmax",
+    "strided_slice",
+    "take",
+    "window",
+]
+
+# SciPy is imported late: models are run without it.
+
+
+def erf(array: Array) -> Array:
+    """Return the error function."""
+    from scipy import special
+
+    return np.asarray(special.erf(array))
+
+
+def sigmoid(array: Array) -> Array:
+    """Return the logistic function."""
+    from scipy import special
+
+    return np.asarray(special.expit(array))
+
+
+def softmax(array: Array, axis: int) -> Array:
+    """Return powers of e over their sum along an axis."""
+    from scipy import special
+
+    return np.asarray(special.softmax(array, axis=axis))
+
+
+def log_softmax(array: Array, axis: int) -> Array:
+    """Return the logarithms of `softmax`."""
+    from scipy import special
+
+    return np.asarray(special.log_softmax(array, axis=axis))
+
+
+def layer_norm(
+    data: Array,
+    factor: Array,
+    term: Array,
+    *,
+    epsilon: float,
+    axes: Sequence[int] = (-1,),
+    center: bool = True,
+    scale: bool = True,
+) -> Array:
+    """Return data of mean 0 and variance 1 along `axes`, times a factor, plus a term."""
+    away = data - data.mean(axis=tuple(axes), keepdims=True)
+    scaled = away / np.sqrt((away**2).mean(axis=tuple(axes), keepdims=True) + epsilon)
+    return np.asarray(scaled * (factor if scale else 1.0) + (term if center else 0.0))
+
+
+def strided_slice(
+    array: Array, axes: Sequence[int], begin: Sequence[int], end: Sequence[int], strides: Sequence[int] | None = None
+) -> Array:
+    """Return a part of an array, along `axes` every step-th element from `begin` to `end`."""
+    cut = [slice(None)] * array.ndim
+    steps = strides if strides is not None else (1,) * len(axes)
+    for axis, start, stop, step in zip(axes, begin, end, steps, strict=True):
+        cut[axis] = slice(start, stop, step)
+    return array[tuple(cut)]
+
+
+def take(array: Array, indices: Array, axis: int | None = None, **_: object) -> Array:
+    """Return the parts of an array that indices name; negative ones count from the end."""
+    return np.take(array, indices, axis=axis, mode="wrap" if indices.size and indices.min() < 0 else "raise")
+
+
+def masked_softmax(data: Array, mask: Array | None = None, *, scale: float, zero_rows: bool, block: int) -> Array:
+    """Return the softmax of the rows of a matrix, as ``anatune.softmax``."""
+    scores = data * scale
+    if mask is not None:
+        rows = np.arange(len(scores))
+        own = len(mask) // (len(scores) // block)
+        scores = scores + mask[rows // block * own % len(mask) + rows % own]
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    found = powers / powers.sum(axis=-1, keepdims=True)
+    if zero_rows:
+        found = np.where(np.isneginf(scores).all(axis=-1, keepdims=True), 0.0, found)
+    return np.asarray(found)
+
+
+def attention(query: Array, key: Array, value: Array, mask: Array | None = None, **own: Any) -> Array:
+    """Return what attention weighs, as ``anatune.attention``."""
+    sizes = [(own["queries"], own["dim"]), (own["keys"], own["dim"]), (own["keys"], own["value_dim"])]
+    heads = np.indices((own["batch"], own["heads"]))[..., None, None]
+    found = []
+    for array, (rows, columns), (offset, *strides) in zip((query, key, value), sizes, own["places"], strict=True):
+        places = zip(strides, (*heads, np.arange(rows)[:, None]), strict=True)
+        found.append(array.reshape(-1)[offset + np.arange(columns) + sum(stride * place for stride, place in places)])
+    scores = found[0] @ np.swapaxes(found[1], -1, -2)
+    named = {name: own[name] for name in ("scale", "zero_rows", "block")}
+    powers = masked_softmax(scores.reshape(-1, own["keys"]), mask, **named).reshape(scores.shape)
+    return np.asarray(np.swapaxes(powers @ found[2], 1, 2).reshape(own["batch"] * own["queries"], -1))
+
+
+def window(data: Array, *operands: Array, **own: Any) -> Array:
+    """Return depthwise convolutions, largest elements or means of windows, as ``anatune.window``."""
+    kind, sizes, more = own["kind"], data.shape[2:4], list(operands)
+    weight = more.pop(0) if kind == "depthwise" else None
+    shape = (*data.shape[:2], *own["outputs"], data.shape[4])
+    found = np.full(shape, -np.inf if kind == "max" else 0.0)
+    count = np.zeros((*own["outputs"], 1))
+    for taps in np.ndindex(own["window"]):
+        inner: list[NDArray[np.int64]] = []
+        whole: list[NDArray[np.int64]] = []
+        for axis in range(2):
+            places = np.arange(own["outputs"][axis])
+            at = places * own["strides"][axis] + taps[axis] * own["dilation"][axis]
+            at -= own["before"][axis]
+            is_inside = (at >= 0) & (at < sizes[axis])
+            inner.append(at[is_inside])
+            whole.append(places[is_inside])
+        part = data[:, :, inner[0][:, None], inner[1][None]]
+        y, x = whole[0][:, None], whole[1][None]
+        if kind == "max":
+            found[:, :, y, x] = np.maximum(found[:, :, y, x], part)
+        else:
+            found[:, :, y, x] += part if weight is None else part * weight[:, taps[0], taps[1], None, None]
+        count[y, x] += 1
+    if kind == "mean":
+        found /= math.prod(own["window"]) if own["counts_padding"] else np.maximum(count, 1)
+    for step in own["epilogue"]:
+        if step == "bias":
+            found += more.pop(0)[:, None, None]
+        else:
+            found = found + more.pop(0) if step == "add" else ACTIVATIONS[step](found)
+    return found

@@ -1,0 +1,299 @@
+"""The operators of models: one entry says everything about one that passes, folding, checks, layouts and code ask.
+
+An operator without an entry goes through all passes as it was read, and TVM alone knows what it computes. A new one is
+an entry in `_ENTRIES`; where NumPy needs more than an expression for it, its function stands in `graph.meanings`.
+Operators that begin with ``anatune.`` are those of anatune's kernels:
+
+``anatune.convolution``, ``anatune.matmul``, ``anatune.batch_matmul``
+    Take data, weights and the operands of the fused steps, which attribute ``epilogue`` names. Each is one `Workload`
+    (`graph.products`), hence a planned kernel.
+``anatune.attention``
+    Takes three tensors that hold queries, keys and values, and, where there is one, a mask (mask_rows, keys) as the
+    softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,
+    ``queries``, ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as of the softmax; ``places``, a
+    `graph.strided.Place` of each tensor; ``visible``, for each query how many keys it sees at most, the first ones;
+    (): all.
+``anatune.softmax``
+    Takes data (rows, length) and, where there is a mask, (mask_rows, length), of which a row is added to each row of
+    the data times attribute ``scale``: the rows of the mask belong to the first ``block`` rows again and again, or,
+    where ``block`` is less than all, the first part of them to the first block, the next one to the next. With
+    ``zero_rows`` a row of nothing but ``-inf`` becomes zeros.
+``anatune.layer_norm``
+    Takes data (rows, length), a factor and a term (length,).
+``anatune.map``
+    Computes the elementary function that attribute ``function`` names.
+``anatune.concat``
+    Takes matrices of as many rows and returns their rows behind each other.
+``anatune.window``
+    Takes data (n, blocks, height, width, channels of a block), weights (blocks, taps down, taps across, channels) where
+    attribute ``kind`` is "depthwise" (else "max" or "mean"), and the operands of the steps in ``epilogue``: a bias
+    (blocks, channels), a sum as the result. Where channels come last there is one block. ``outputs``, ``window``,
+    ``strides``, ``dilation`` and ``before`` (the padding) are of height and width; ``counts_padding`` says whether
+    padding counts as zeros in a mean. Images of one dimension have the height 1.
+``anatune.reduction``
+    Takes data (outer, length, inner) and returns (outer, inner); attribute ``kind`` is "sum", "mean", "max" or "min".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from anatune.core.activations import ACTIVATIONS
+from anatune.graph import meanings
+from anatune.graph.nodes import Argument, Array, Node, Shape, TensorType, Value, tensor_type
+
+__all__ = [
+    "ATTENTION",
+    "BATCH_MATMUL",
+    "CONCAT",
+    "CONVOLUTION",
+    "CONVOLUTIONS",
+    "LAYER_NORM",
+    "MAP",
+    "MATMUL",
+    "OPERATORS",
+    "PRODUCTS",
+    "REDUCTION",
+    "SOFTMAX",
+    "WINDOW",
+    "Operator",
+    "applied",
+    "operator_of",
+]
+
+CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
+PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
+ATTENTION = "anatune.attention"
+SOFTMAX, LAYER_NORM, MAP, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.map", "anatune.concat"
+WINDOW, REDUCTION = "anatune.window", "anatune.reduction"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What one operator is.
+
+    Attributes
+    ----------
+    name : str
+        As nodes have it.
+    compute : callable, optional
+        What it computes, with NumPy: takes arrays, tuples for shapes and NumPy's numbers in the order of the arguments,
+        attributes by name. None: that is known to TVM alone, or, of products, to their workloads.
+    type_of : callable, optional
+        Takes arguments and attributes likewise, and returns the type of the result (`applied`).
+    kind : str
+        TVM's name of the attributes' type, of operators that passes write.
+    layout : str
+        How it passes through other orders of dimensions, a word of `graph.passes.layouts`; "": as the model has it.
+    own : str
+        The operator of anatune's that takes its place where there is a kernel for it; "": TVM compiles it.
+    fused_into : tuple of str
+        Operators of anatune's whose kernels can compute it, which has no operand beside the data, in their stores.
+    commutes : bool
+        Whether its two operands may be exchanged.
+    is_reshape : bool
+        Whether it is a reshape to its result's shape, by another name.
+    is_conversion : bool
+        Whether it returns its first argument where that has the result's type.
+    reads_type_only : bool
+        Whether nothing but the type of its first argument matters.
+    spells_activations : bool
+        Whether models spell activations with it.
+    """
+
+    name: str
+    compute: Callable[..., Array] | None = None
+    type_of: Callable[..., TensorType] | None = None
+    kind: str = ""
+    layout: str = ""
+    own: str = ""
+    fused_into: tuple[str, ...] = ()
+    commutes: bool = False
+    is_reshape: bool = False
+    is_conversion: bool = False
+    reads_type_only: bool = False
+    spells_activations: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is one of anatune's."""
+        return self.name.startswith("anatune.")
+
+    @property
+    def word(self) -> str:
+        """As which kernels of anatune's have it, and steps that are fused."""
+        return self.name.removeprefix("nn.")
+
+
+def _broadcast(*arguments: Argument, **_: object) -> TensorType:
+    """Return the type of an operator on elements: operands have the dtype of the first one, or are numbers."""
+    kinds = [tensor_type(argument) for argument in arguments if isinstance(argument, Value)]
+    return TensorType(np.broadcast_shapes(*(kind.shape for kind in kinds)), kinds[0].dtype)
+
+
+def _comparison(*arguments: Argument, **_: object) -> TensorType:
+    return _broadcast(*arguments)._replace(dtype="bool")
+
+
+def _reshaped(data: Value, shape: Shape) -> TensorType:
+    return TensorType(tuple(shape), tensor_type(data).dtype)
+
+
+def _permuted(data: Value, *, axes: tuple[int, ...]) -> TensorType:
+    kind = tensor_type(data)
+    return TensorType(tuple(kind.shape[axis] for axis in axes), kind.dtype)
+
+
+def _elementwise(
+    name: str,
+    compute: Callable[..., Array],
+    *,
+    own: str = "",
+    fused_into: tuple[str, ...] = (),
+    commutes: bool = False,
+    spells: bool = False,
+) -> Operator:
+    """Return an operator on elements that has any order of dimensions."""
+    return Operator(
+        name, compute, _broadcast, layout="elementwise", own=own, fused_into=fused_into, commutes=commutes,
+        spells_activations=spells,
+    )  # fmt: skip
+
+
+def _function_called(word: str) -> Callable[..., Array]:
+    """Return what the operator on one element computes that kernels call `word`."""
+    compute = (OPERATORS.get(word) or OPERATORS[f"nn.{word}"]).compute
+    assert compute is not None
+    return compute
+
+
+_ENTRIES = (
+    # Functions of one number.
+    _elementwise("abs", np.abs),
+    _elementwise("clip", np.clip, spells=True),
+    _elementwise("erf", meanings.erf, own=MAP, spells=True),
+    _elementwise("exp", np.exp, own=MAP, spells=True),
+    _elementwise("floor", np.floor),
+    _elementwise("log", np.log),
+    _elementwise("negative", np.negative, spells=True),
+    _elementwise("nn.gelu", ACTIVATIONS["gelu"], own=MAP, fused_into=PRODUCTS),
+    _elementwise("nn.gelu_tanh", ACTIVATIONS["gelu_tanh"], own=MAP, fused_into=PRODUCTS),
+    _elementwise("nn.leakyrelu", lambda array, alpha: np.where(array > 0, array, alpha * array)),
+    _elementwise("nn.relu", ACTIVATIONS["relu"], fused_into=(*PRODUCTS, WINDOW), spells=True),
+    _elementwise("nn.relu6", ACTIVATIONS["relu6"], fused_into=(*PRODUCTS, WINDOW)),
+    _elementwise("nn.silu", ACTIVATIONS["silu"], own=MAP, fused_into=PRODUCTS),
+    _elementwise("rsqrt", lambda array: 1.0 / np.sqrt(array)),
+    _elementwise("sigmoid", meanings.sigmoid, own=MAP, spells=True),
+    _elementwise("sqrt", np.sqrt),
+    _elementwise("square", np.square, spells=True),
+    _elementwise("tanh", np.tanh, own=MAP, spells=True),
+    Operator("astype", np.asarray, is_conversion=True),
+    Operator("bitwise_not", np.bitwise_not, _broadcast),
+    Operator("ceil", np.ceil, _broadcast),
+    Operator("cos", np.cos, _broadcast),
+    Operator("isfinite", np.isfinite, _comparison),
+    Operator("isinf", np.isinf, _comparison),
+    Operator("isnan", np.isnan, _comparison),
+    Operator("logical_not", np.logical_not, _comparison),
+    Operator("round", np.round, _broadcast),
+    Operator("sign", np.sign, _broadcast),
+    Operator("sin", np.sin, _broadcast),
+    Operator("trunc", np.trunc, _broadcast),
+    # Functions of two or three numbers.
+    _elementwise("add", np.add, commutes=True, spells=True),
+    _elementwise("divide", np.divide, spells=True),
+    _elementwise("maximum", np.maximum, commutes=True, spells=True),
+    _elementwise("minimum", np.minimum, commutes=True, spells=True),
+    _elementwise("multiply", np.multiply, commutes=True, spells=True),
+    _elementwise("power", np.power, spells=True),
+    _elementwise("subtract", np.subtract, spells=True),
+    Operator("bitwise_and", np.bitwise_and, _broadcast),
+    Operator("bitwise_or", np.bitwise_or, _broadcast),
+    Operator("equal", np.equal, _comparison),
+    Operator("floor_divide", np.floor_divide, _broadcast),
+    Operator("floor_mod", np.mod, _broadcast),
+    Operator("greater", np.greater, _comparison),
+    Operator("greater_equal", np.greater_equal, _comparison),
+    Operator("less", np.less, _comparison),
+    Operator("less_equal", np.less_equal, _comparison),
+    Operator("logical_and", np.logical_and, _comparison),
+    Operator("logical_or", np.logical_or, _comparison),
+    Operator("mod", np.fmod, _broadcast),
+    Operator("not_equal", np.not_equal, _comparison),
+    Operator("where", np.where),
+    # Products.
+    *(Operator(f"nn.conv{rank}d", own=CONVOLUTION) for rank in (1, 2, 3)),
+    Operator("matmul", np.matmul, own=MATMUL),
+    # Sums, means and extremes.
+    *(Operator(name, getattr(np, name), layout="reduction", own=REDUCTION) for name in ("max", "mean", "min", "sum")),
+    Operator("cumsum", lambda array, axis, exclusive: array.cumsum(axis) - (array if exclusive else 0)),
+    Operator("nn.layer_norm", meanings.layer_norm, own=LAYER_NORM),
+    Operator("nn.log_softmax", meanings.log_softmax),
+    Operator("nn.softmax", meanings.softmax, own=SOFTMAX),
+    Operator("prod", np.prod),
+    Operator("std", np.std),
+    Operator("variance", np.var, layout="reduction"),
+    # Pools.
+    *(Operator(f"nn.{kind}_pool{rank}d", layout="pool", own=WINDOW) for kind in ("max", "avg") for rank in (1, 2)),
+    *(Operator(f"nn.adaptive_avg_pool{rank}d", layout="pool", own=WINDOW) for rank in (1, 2)),
+    *(Operator(f"nn.{kind}_pool3d", layout="pool") for kind in ("max", "avg", "adaptive_avg")),
+    # What moves or takes elements.
+    Operator("broadcast_to", np.broadcast_to, is_conversion=True),
+    Operator("concat", np.concatenate, layout="concat", own=CONCAT),
+    Operator("expand_dims", np.expand_dims, is_reshape=True),
+    Operator("flatten", is_reshape=True),
+    Operator("flip", np.flip),
+    Operator("gather_elements", np.take_along_axis),
+    Operator("index_tensor", lambda array, indices: array[tuple(indices)]),
+    Operator("nn.batch_flatten", is_reshape=True),
+    Operator("permute_dims", np.transpose, _permuted, "relax.attrs.PermuteDimsAttrs"),
+    Operator("repeat", np.repeat),
+    Operator("reshape", np.reshape, _reshaped, is_conversion=True),
+    Operator("squeeze", np.squeeze, is_reshape=True),
+    Operator("stack", np.stack),
+    Operator("strided_slice", meanings.strided_slice, kind="relax.attrs.StridedSliceAttrs"),
+    Operator("take", meanings.take),
+    Operator("tile", lambda array, repeats: np.tile(array, repeats)),
+    Operator("tril", np.tril),
+    Operator("triu", np.triu),
+    Operator("wrap_param", is_conversion=True),
+    # What makes tensors.
+    Operator("arange", np.arange),
+    Operator("full", np.full),
+    Operator("full_like", lambda array, value: np.full(array.shape, value), reads_type_only=True),
+    Operator("ones", np.ones),
+    Operator("ones_like", lambda array: np.ones(array.shape), reads_type_only=True),
+    Operator("zeros", np.zeros),
+    Operator("zeros_like", lambda array: np.zeros(array.shape), reads_type_only=True),
+    # anatune's own; products are computed from their workloads.
+    Operator(CONVOLUTION, layout="convolution"),
+    Operator(MATMUL),
+    Operator(BATCH_MATMUL),
+    Operator(ATTENTION, meanings.attention),
+    Operator(SOFTMAX, meanings.masked_softmax),
+    Operator(LAYER_NORM, meanings.layer_norm),
+    Operator(MAP, lambda array, function: _function_called(function)(array)),
+    Operator(CONCAT, lambda *arrays: np.concatenate(arrays, axis=1)),
+    Operator(WINDOW, meanings.window),
+    Operator(REDUCTION, lambda array, kind: getattr(np, kind)(array, axis=1)),
+)
+
+OPERATORS = {operator.name: operator for operator in _ENTRIES}
+"""Name -> operator."""
+CONVOLUTIONS = tuple(operator.name for operator in _ENTRIES if operator.own == CONVOLUTION)
+_UNKNOWN = Operator("")
+
+
+def operator_of(node: Node) -> Operator:
+    """Return what is known of a node's operator."""
+    return OPERATORS.get(node.op, _UNKNOWN)
+
+
+def applied(name: str, *arguments: Argument, **attributes: object) -> Node:
+    """Return a node of an operator whose entry says what type the result has."""
+    operator = OPERATORS[name]
+    assert operator.type_of is not None, name
+    return Node(name, arguments, operator.type_of(*arguments, **attributes), attributes, operator.kind)

@@ -1,0 +1,211 @@
+"""Attention as one kernel: scores, softmax and what it weighs, without the scores in memory and without transposes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from anatune.core.generation import MOST_ELEMENTS
+from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
+from anatune.graph.operators import ATTENTION, BATCH_MATMUL, MATMUL, SOFTMAX
+from anatune.graph.passes.simplify import permuted, reshaped, simplified, source_of
+from anatune.graph.strided import Place, View, view_of
+
+__all__ = ["with_attention"]
+
+
+class _Parts(NamedTuple):
+    """What an attention is made of where it is not one kernel: the product of the scores, their softmax, the other."""
+
+    scores: Node
+    softmax: Node
+    values: Node
+
+
+def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
+    """Return a graph whose attentions are kernels, and whose products of the same data that feed them are one.
+
+    An attention is two products with nothing fused into them and a softmax between, none of which anything else reads.
+    Queries, keys and values may be columns of matrices in any order of batch, heads and rows, but not repeated for
+    groups of queries. Products are joined where attentions alone read them: nothing else reads columns of a wider
+    matrix without a copy.
+
+    Parameters
+    ----------
+    graph : Graph
+        Behind `passes.order.CPU_KERNELS`.
+    pays : callable
+        Whether an attention becomes a kernel.
+    """
+    uses = graph.uses()
+    made = 0
+
+    def replace(own: Node, old: Node) -> Value:
+        if not _is_attention(old, uses):
+            return own
+        softmax = source_of(own.arguments[0])
+        assert isinstance(softmax, Node)
+        scores = source_of(softmax.arguments[0])
+        assert isinstance(scores, Node)
+        attention = _attention(_Parts(scores, softmax, own))
+        if attention is None or not pays(attention):
+            return own
+        nonlocal made
+        made += 1
+        batch, heads, queries, size = (
+            attention.attributes[name] for name in ("batch", "heads", "queries", "value_dim")
+        )
+        turned = permuted(reshaped(attention, (batch, queries, heads, size)), (0, 2, 1, 3))
+        return reshaped(turned, tensor_type(own).shape)
+
+    fused = rewritten_beside(graph, replace)
+    return _joined(simplified(fused)) if made else graph
+
+
+def _is_attention(node: Node, uses: Counter[int]) -> bool:
+    """Whether an attention ends in a node: a product of a softmax of another product that nothing else reads."""
+
+    def alone(value: Value, op: str) -> Node | None:
+        while isinstance(value, Node) and value.op == "reshape" and uses[id(value)] == 1:
+            value = value.arguments[0]
+        return value if isinstance(value, Node) and value.op == op and uses[id(value)] == 1 else None
+
+    if node.op != BATCH_MATMUL or node.attributes["epilogue"]:
+        return False
+    softmax = alone(node.arguments[0], SOFTMAX)
+    scores = alone(softmax.arguments[0], BATCH_MATMUL) if softmax is not None else None
+    if softmax is None or scores is None or scores.attributes["epilogue"]:
+        return False
+    return tensor_type(scores).shape == tensor_type(node.arguments[0]).shape
+
+
+def _attention(parts: _Parts) -> Node | None:
+    """Return the kernel for an attention; None: keys or values are no rows in memory, or too large for 32 bits."""
+    scores, softmax, values = parts
+    count, queries, keys = tensor_type(scores).shape
+    dim, value_dim = tensor_type(scores.arguments[0]).shape[-1], tensor_type(values).shape[-1]
+    views = [_leading(argument) for argument in (*scores.arguments[:2], values.arguments[1])]
+    operands = (*(view.base for view in views), *softmax.arguments[1:])
+    if any(math.prod(tensor_type(operand).shape) > MOST_ELEMENTS for operand in (*operands, values)):
+        return None
+    views[1] = views[1]._replace(
+        sizes=(*views[1].sizes[:-2], keys, dim), strides=(*views[1].strides[:-2], *views[1].strides[:-3:-1])
+    )
+    several = [view.sizes[:-2] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
+    heads = several[0][-1] if several else count
+    batch = count // heads
+    places = []
+    for view in views:
+        whole = view.reshaped((batch, heads, *view.sizes[-2:])) if count % heads == 0 else None
+        if whole is None or whole.strides[-1] not in ((0, 1) if whole.sizes[-1] == 1 else (1,)):
+            return None
+        places.append(Place(whole.offset, *whole.strides[:3]))
+    attributes = {
+        "batch": batch, "heads": heads, "queries": queries, "keys": keys, "dim": dim, "value_dim": value_dim,
+        **softmax.attributes, "places": tuple(places), "visible": _visible(softmax, queries),
+    }  # fmt: skip
+    kind = TensorType((batch * queries, heads * value_dim), tensor_type(values).dtype)
+    return Node(ATTENTION, operands, kind, attributes)
+
+
+def _leading(value: Value) -> View:
+    """Return where the operand of a product lies, with as many leading dimensions as it had before they became one."""
+    source = value.arguments[0] if isinstance(value, Node) and value.op == "reshape" else value
+    kind = tensor_type(source).shape
+    is_same = len(kind) > 2 and kind[-2:] == tensor_type(value).shape[-2:]
+    return view_of(source if is_same else value)
+
+
+def _visible(softmax: Node, queries: int) -> tuple[int, ...]:
+    """Return for each query one past the last key that a constant mask leaves; (): some query may see them all.
+
+    What a mask hides with ``-inf`` or the lowest number has a power of 0, unless it hides everything.
+    """
+    mask = softmax.arguments[1] if len(softmax.arguments) > 1 else None
+    is_same = softmax.attributes["block"] == tensor_type(softmax).shape[0]  # in all batches
+    if not isinstance(mask, Constant) or len(mask.array) != queries or not is_same:
+        return ()
+    seen = mask.array > np.finfo(mask.array.dtype).min
+    keys = seen.shape[1]
+    last = np.where(seen.any(axis=1), keys - np.argmax(seen[:, ::-1], axis=1), keys)
+    return tuple(int(one) for one in last) if last.min() < keys else ()
+
+
+def _joined(graph: Graph) -> Graph:
+    """Return a graph in which products of the same data that attentions alone read are one product."""
+    uses = graph.uses()
+    readers: Counter[int] = Counter()
+    places: dict[int, list[tuple[Place, int, int]]] = {}
+    for node in graph.nodes():
+        if node.op == ATTENTION:
+            own = node.attributes
+            sizes = (own["dim"], own["dim"], own["value_dim"])
+            for value, place, size in zip(node.arguments, own["places"], sizes, strict=False):
+                readers[id(value)] += 1
+                places.setdefault(id(value), []).append((place, own["heads"], size))
+    groups: dict[tuple[int, tuple[str, ...]], list[Node]] = {}
+    for node in graph.nodes():
+        if node.op == MATMUL and 0 < readers[id(node)] == uses[id(node)] and _is_known(node):
+            width = tensor_type(node).shape[1]
+            if all(_in_columns(*one, width) for one in places[id(node)]):
+                groups.setdefault((id(node.arguments[0]), node.attributes["epilogue"]), []).append(node)
+    columns: dict[int, tuple[int, int]] = {}
+    """``id`` of a product -> which group it is of, and its first column there."""
+    together = [group for group in groups.values() if len(group) > 1]
+    for number, group in enumerate(together):
+        start = 0
+        for node in group:
+            columns[id(node)] = number, start
+            start += tensor_type(node).shape[1]
+    made: dict[int, Node] = {}
+
+    def replace(own: Node, old: Node) -> Value:
+        if id(old) in columns:
+            number = columns[id(old)][0]
+            if number not in made:
+                made[number] = _product(together[number], own.arguments[0])
+            return made[number]
+        if own.op != ATTENTION:
+            return own
+        found = []
+        for value, place in zip(old.arguments, old.attributes["places"], strict=False):
+            if id(value) in columns:
+                number, start = columns[id(value)]
+                place = _moved(place, tensor_type(value).shape[1], tensor_type(made[number]).shape[1], start)
+            found.append(place)
+        return Node(own.op, own.arguments, own.type, {**own.attributes, "places": tuple(found)})
+
+    return rewritten_beside(graph, replace)
+
+
+def _is_known(node: Node) -> bool:
+    """Whether everything but the data is constant, and nothing of the result's size is added."""
+    return "add" not in node.attributes["epilogue"] and all(
+        isinstance(argument, Constant) for argument in node.arguments[1:]
+    )
+
+
+def _in_columns(place: Place, heads: int, size: int, width: int) -> bool:
+    """Whether a place is columns of the rows of a matrix."""
+    inside = place.offset + (heads - 1) * place.head + size <= width
+    return inside and place.row in (0, width) and place.batch % width == 0
+
+
+def _moved(place: Place, width: int, wider: int, start: int) -> Place:
+    """Return a place in a matrix that has become columns of a wider one."""
+    return Place(place.offset + start, place.batch // width * wider, place.head, wider)
+
+
+def _product(group: Sequence[Node], data: Value) -> Node:
+    """Return the products of a group side by side."""
+    operands = [
+        Constant(np.concatenate([constant.array for constant in constants], axis=-1))
+        for constants in zip(*(node.arguments[1:] for node in group), strict=True)
+    ]
+    rows = tensor_type(group[0]).shape[0]
+    kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
+    return Node(MATMUL, (data, *operands), kind, group[0].attributes)

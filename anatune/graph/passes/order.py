@@ -1,0 +1,57 @@
+"""The passes over every model, in order.
+
+A pass is a function from graph to graph; its name and the first line of its docstring say what it does. Two take a
+decision besides, which compiling makes between these lists: `layouts.laid_out` the orders of activations,
+`attention.with_attention` which attentions pay as kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anatune.graph.nodes import Graph
+from anatune.graph.passes.activations import with_activations
+from anatune.graph.passes.pools import pools_last
+from anatune.graph.passes.products import with_products
+from anatune.graph.passes.rows import with_concatenations, with_maps, with_rows
+from anatune.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
+from anatune.graph.passes.simplify import simplified
+from anatune.graph.passes.windows import with_reductions, with_windows
+
+__all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
+
+Pass = Callable[[Graph], Graph]
+
+_WEIGHTS: tuple[Pass, ...] = (
+    simplified,
+    without_batch_norms,
+    simplified,
+    with_activations,
+    scalars_last,
+    simplified,
+    without_scales,
+    simplified,
+)
+CPU: tuple[Pass, ...] = (*_WEIGHTS, with_rows, pools_last, simplified, with_products)
+"""Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
+chosen next."""
+CPU_KERNELS: tuple[Pass, ...] = (
+    with_maps,
+    simplified,
+    with_reductions,
+    with_windows,
+    simplified,
+    with_concatenations,
+    simplified,
+)
+"""Of a model for a CPU whose activations lie in the chosen orders. Attentions are chosen next."""
+GPU: tuple[Pass, ...] = (*_WEIGHTS, with_products, simplified)
+"""Of a model for a GPU as it was imported: products alone are anatune's, for everything else TVM has schedules there.
+What comes out is compared with itself with channels last wherever an operator can have them so."""
+
+
+def after(passes: Sequence[Pass], graph: Graph) -> Graph:
+    """Return what passes make of a graph, one after the other."""
+    for change in passes:
+        graph = change(graph)
+    return graph

@@ -1,0 +1,194 @@
+"""Softmax, layer norm, elementary functions and concatenations as anatune's, which treat the rows of a matrix."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten, rewritten_beside, tensor_type
+from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, SOFTMAX, operator_of
+from anatune.graph.passes.simplify import reshaped, source_of
+
+__all__ = ["with_concatenations", "with_maps", "with_rows"]
+
+_DTYPE = "float32"
+_SHORT = 64
+"""Elements below which a row is a part of a longer one: a call for each would cost more than its work."""
+
+
+def with_rows(graph: Graph) -> Graph:
+    """Return a graph in which softmax and layer norm along the last dimensions are anatune's."""
+
+    def replace(own: Node) -> Value:
+        if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE or not own.type.shape:
+            return own
+        if own.op == "nn.softmax" and own.attributes["axis"] in (-1, len(own.type.shape) - 1):
+            return _softmax(own)
+        if own.op == "where" and (inner := _guarded(own)) is not None:
+            return inner
+        if own.op == "nn.layer_norm":
+            return _layer_norm(own)
+        return own
+
+    return rewritten(graph, replace)
+
+
+def with_maps(graph: Graph) -> Graph:
+    """Return a graph in which elementary functions are anatune's."""
+
+    def replace(own: Node) -> Value:
+        operator = operator_of(own)
+        if operator.own != MAP or own.type != own.arguments[0].type or tensor_type(own).dtype != _DTYPE:
+            return own
+        shape = tensor_type(own).shape
+        length = math.prod(shape)
+        if length == 0:
+            return own
+        kind = (length // shape[-1], shape[-1]) if shape and shape[-1] >= _SHORT else (1, length)
+        attributes = {"function": operator.word}
+        return reshaped(Node(MAP, (reshaped(own.arguments[0], kind),), TensorType(kind, _DTYPE), attributes), shape)
+
+    return rewritten(graph, replace)
+
+
+def with_concatenations(graph: Graph) -> Graph:
+    """Return a graph whose concatenations are anatune's; nested ones are one."""
+    uses = graph.uses()
+    inner: dict[int, Node] = {}  # concatenations that only another one reads, by what stands in their place
+
+    def replace(own: Node, old: Node) -> Value:
+        if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE or not math.prod(own.type.shape):
+            return own
+        if own.op != "concat" or not isinstance(own.arguments[0], tuple):
+            return own
+        axis = _axis_of(own)
+        parts: list[Value] = []
+        for part in own.arguments[0]:
+            nested = inner.get(id(part))
+            parts += nested.arguments[0] if nested is not None and _axis_of(nested) == axis else [part]
+        whole = Node(own.op, (tuple(parts),), own.type, own.attributes, own.kind)
+        made = _concat(whole, parts, axis)
+        if uses[id(old)] == 1:
+            inner[id(made)] = whole
+        return made
+
+    return rewritten_beside(graph, replace)
+
+
+def _softmax(node: Node) -> Value:
+    data: Any = node.arguments[0]
+    shape = tensor_type(node).shape
+    mask, scale = None, 1.0
+    if isinstance(data, Node) and data.op == "add":
+        for one, other in (data.arguments, data.arguments[::-1]):
+            if tensor_type(one).shape == shape and _mask_block(other, shape):
+                data, mask = one, other
+                break
+    if isinstance(mask, Constant) and not mask.array.any():
+        mask = None
+    if isinstance(data, Node) and data.op == "multiply" and isinstance(data.arguments[1], Constant):
+        factor = data.arguments[1].array
+        if factor.size == 1 and data.arguments[0].type == data.type:
+            data, scale = data.arguments[0], float(factor.reshape(()))
+    kind = (math.prod(shape[:-1]), shape[-1])
+    operands = [reshaped(data, kind)]
+    if mask is not None:
+        operands.append(reshaped(mask, (math.prod(tensor_type(mask).shape[:-1]), shape[-1])))
+    block = kind[0] if mask is None else _mask_block(mask, shape)
+    attributes = {"scale": scale, "zero_rows": False, "block": block}
+    return reshaped(Node(SOFTMAX, tuple(operands), TensorType(kind, _DTYPE), attributes), shape)
+
+
+def _mask_block(value: Value, shape: tuple[int, ...]) -> int:
+    """Return after how many rows of data of `shape` other rows of a mask follow; 0: it is no such mask."""
+    kind = tensor_type(value)
+    rows = shape[:-1]
+    own = (1,) * (len(shape) - len(kind.shape)) + kind.shape
+    if kind.dtype != _DTYPE or len(own) != len(shape) or own[-1] != shape[-1]:
+        return 0
+    first = next((place for place, size in enumerate(rows) if own[place] != size), len(rows))
+    last = next((place for place in range(first, len(rows)) if own[place] != 1), len(rows))
+    if own[last:-1] != rows[last:]:
+        return 0
+    return math.prod(rows if math.prod(rows[:first]) == 1 or first == len(rows) else rows[first:])
+
+
+_EMPTY = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
+"""How PyTorch's attention finds rows of nothing but ``-inf``, from the condition back to the comparison."""
+
+
+def _guarded(node: Node) -> Value | None:
+    """Return a softmax whose empty rows are zeros for ``where(empty rows, 0, softmax)``; None: the node is none."""
+    condition, zeros, found = node.arguments
+    inner = found.arguments[0] if isinstance(found, Node) and found.op == "reshape" else None
+    is_zero = isinstance(zeros, Constant) and not zeros.array.any()
+    if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and found.type == node.type):
+        return None
+    if isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is found:  # as ONNX files do
+        return reshaped(_with_zero_rows(inner), tensor_type(node).shape)
+    at: Any = condition
+    for op in _EMPTY:
+        if not (isinstance(at, Node) and at.op == op):
+            return None
+        if op == "max" and tuple(at.attributes["axis"] or ()) not in ((-1,), (len(tensor_type(node).shape) - 1,)):
+            return None
+        last, at = at, at.arguments[0]
+    lowest = last.arguments[1]
+    if not (isinstance(lowest, Constant) and lowest.array.size == 1 and np.isneginf(lowest.array).all()):
+        return None
+    if tensor_type(at) != tensor_type(node) or reshaped(at, tensor_type(inner).shape).type != inner.type:
+        return None
+    if not _reads(inner, at):
+        return None
+    return reshaped(_with_zero_rows(inner), tensor_type(node).shape)
+
+
+def _with_zero_rows(node: Node) -> Node:
+    return Node(SOFTMAX, node.arguments, node.type, {**node.attributes, "zero_rows": True})
+
+
+def _reads(node: Node, scores: Value) -> bool:
+    """Whether a softmax is that of `scores`, however much of their computation it has taken in."""
+    at: Any = scores
+    for _ in range(3):
+        data = node.arguments[0]
+        if reshaped(at, tensor_type(data).shape) is data or source_of(at) is source_of(data):
+            return True
+        if not (isinstance(at, Node) and at.op in ("add", "multiply")):
+            return False
+        at = at.arguments[0] if at.arguments[0].type == at.type else at.arguments[1]
+    return False
+
+
+def _layer_norm(node: Node) -> Value:
+    data, gamma, beta = node.arguments
+    shape = tensor_type(node).shape
+    axes = sorted(axis % len(shape) for axis in node.attributes["axes"])
+    if axes != list(range(len(shape) - len(axes), len(shape))) or not math.prod(shape):
+        return node
+    length = math.prod(shape[axes[0] :])
+    factor = gamma if node.attributes["scale"] else Constant(np.ones(length, np.float32))
+    term = beta if node.attributes["center"] else Constant(np.zeros(length, np.float32))
+    kind = (math.prod(shape[: axes[0]]), length)
+    operands = (reshaped(data, kind), reshaped(factor, (length,)), reshaped(term, (length,)))
+    attributes = {"epsilon": node.attributes["epsilon"]}
+    return reshaped(Node(LAYER_NORM, operands, TensorType(kind, _DTYPE), attributes), shape)
+
+
+def _axis_of(node: Node) -> int:
+    rank = len(tensor_type(node).shape)
+    return int(node.attributes["axis"] or 0) % rank
+
+
+def _concat(node: Node, parts: list[Value], axis: int) -> Value:
+    shape = tensor_type(node).shape
+    outer = math.prod(shape[:axis])
+    matrices = tuple(
+        reshaped(part, (outer, math.prod(tensor_type(part).shape[axis:])))
+        for part in parts
+        if math.prod(tensor_type(part).shape)
+    )
+    made = Node(CONCAT, matrices, TensorType((outer, math.prod(shape[axis:])), _DTYPE))
+    return reshaped(made, shape)
