@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -125,8 +125,8 @@ class _Planner:
         self.hardware, self.core = hardware, hardware.with_threads(1)
         self.lanes = hardware.fp32_lanes
         self.products: dict[tuple[int, int, int], tuple[Schedule, float]] = {}
-        self.choices: dict[Any, _Choice | None] = {}
-        self.others: dict[Any, float] = {}
+        self.choices: dict[tuple[object, ...], _Choice | None] = {}
+        self.others: dict[tuple[int, ...], float] = {}
 
     def kernel(self, node: Node) -> AttentionKernel:
         """Return the kernel of an attention that has a choice."""

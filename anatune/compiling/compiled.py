@@ -20,6 +20,7 @@ from anatune.compiling import folder
 from anatune.compiling.memory import Memory, mapped_file, views
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
+from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.printable import printable
@@ -82,7 +83,7 @@ class CompiledModel:
         threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
         return printable(f"CompiledModel({parts}; {self.summary.hardware}{threads})")
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> Any:
         """Return the model's output, or a tuple of them, for `inputs`.
 
         Raises
@@ -98,15 +99,15 @@ class CompiledModel:
             found = tuple(array_of(tensor) for tensor in outputs)
         return found if self.summary.is_tuple else found[0]
 
-    def prepared(self, *inputs: Any) -> Callable[[], Any]:
+    def prepared(self, *inputs: object) -> Callable[[], object]:
         """Return a call without arguments on `inputs`, for timing; errors as a call."""
         return functools.partial(self._machine.run, *self._tensors(inputs))
 
-    def random_inputs(self, seed: int = 0) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    def random_inputs(self, seed: int = 0) -> list[Array]:
         """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere."""
         return draw_inputs(self.summary.inputs, seed)
 
-    def profile(self, *inputs: Any, repeats: int = 10) -> dict[str, float]:
+    def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each of the library's functions in one run: the least of several, all its calls, s.
 
         Parameters
@@ -119,7 +120,7 @@ class CompiledModel:
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
         return self._machine.times(self._tensors(inputs or self.random_inputs()), repeats)
 
-    def benchmark(self, *inputs: Any, runs: int = 30) -> dict[str, float]:
+    def benchmark(self, *inputs: object, runs: int = 30) -> dict[str, float]:
         """Return the times of some runs on `inputs`, or random ones, after one that is not timed: seconds.
 
         Returns
@@ -159,7 +160,7 @@ class CompiledModel:
         """
         folder.write(checked_path("save: path", path, RecordError), self.summary, self._code, self._memory)
 
-    def _tensors(self, inputs: Sequence[Any]) -> list[TvmObject]:
+    def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
         wanted = self.summary.inputs
         if len(inputs) != len(wanted):
             names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
@@ -205,7 +206,7 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
                 raise
 
 
-def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[np.ndarray[Any, np.dtype[Any]]]:
+def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[Array]:
     """Return random arrays for inputs; see `CompiledModel.random_inputs`."""
     random = np.random.default_rng(seed)
     found = []
@@ -219,7 +220,7 @@ def _words(one: TensorSummary) -> str:
     return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
 
 
-def _tensor(given: Any, one: TensorSummary) -> TvmObject:
+def _tensor(given: object, one: TensorSummary) -> TvmObject:
     """Return an input as a tensor of TVM's.
 
     Raises

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from anatune.codegen.relax.frontends import Imported, imported, onnx_inputs
 from anatune.compiling.compiled import CompiledModel, draw_inputs
@@ -19,6 +17,7 @@ from anatune.compiling.tuning import faster, latency
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import WorkloadError
+from anatune.graph.nodes import Array
 from anatune.graph.summary import TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.tuning.cost import ModelEstimate
@@ -28,8 +27,8 @@ __all__ = ["compile", "example_arrays"]
 
 
 def compile(
-    model: Any,
-    example_inputs: Any = None,
+    model: object,
+    example_inputs: object = None,
     *,
     hw: HardwareLike = "host",
     threads: int | None = None,
@@ -152,7 +151,7 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     return compiled
 
 
-def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
+def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """Return arrays of given sizes for the inputs of an ONNX file.
 
     Raises

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def _zeros(node: Node) -> Value:
         return node
 
 
-def _known(argument: Argument) -> Any:
+def _known(argument: Argument) -> object:
     """Return an argument for NumPy; None: it is not known."""
     if isinstance(argument, Constant):
         return argument.array

@@ -129,7 +129,7 @@ class Node(Value):
         op: str,
         arguments: tuple[Argument, ...],
         type: TensorType | tuple[TensorType, ...],
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, object] | None = None,
         kind: str = "",
     ) -> None:
         super().__init__(type)

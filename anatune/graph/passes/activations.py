@@ -6,14 +6,14 @@ their order: exporters spell the same function in many ways.
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.activations import ACTIVATIONS
 from anatune.graph.folding import computed
-from anatune.graph.nodes import Constant, Graph, Node, Scalar, TensorType, Value, rewritten, values_in
+from anatune.graph.nodes import Argument, Constant, Graph, Node, Scalar, TensorType, Value, rewritten, values_in
 from anatune.graph.operators import applied, operator_of
 
 __all__ = ["with_activations"]
@@ -99,9 +99,9 @@ def _sources(node: Node) -> list[Value]:
 
 def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
     """Return a node's values where `source` has those of `samples`; None: it depends on something else."""
-    known: dict[int, Any] = {id(source): Constant(samples)}
+    known: dict[int, Constant | None] = {id(source): Constant(samples)}
 
-    def value_of(value: Any) -> Any:
+    def value_of(value: Argument) -> Constant | Scalar | None:
         if isinstance(value, Scalar):
             return value
         if not isinstance(value, Value):
@@ -121,4 +121,4 @@ def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
         return known[id(value)]
 
     found = value_of(node)
-    return found.array if found is not None and np.isfinite(found.array).all() else None
+    return found.array if isinstance(found, Constant) and np.isfinite(found.array).all() else None

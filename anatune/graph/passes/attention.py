@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,14 +15,6 @@ from anatune.graph.passes.simplify import permuted, reshaped, simplified, source
 from anatune.graph.strided import Place, View, view_of
 
 __all__ = ["with_attention"]
-
-
-class _Parts(NamedTuple):
-    """What an attention is made of where it is not one kernel: the product of the scores, their softmax, the other."""
-
-    scores: Node
-    softmax: Node
-    values: Node
 
 
 def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
@@ -51,7 +42,7 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
         assert isinstance(softmax, Node)
         scores = source_of(softmax.arguments[0])
         assert isinstance(scores, Node)
-        attention = _attention(_Parts(scores, softmax, own))
+        attention = _attention(scores, softmax, own)
         if attention is None or not pays(attention):
             return own
         nonlocal made
@@ -83,9 +74,11 @@ def _is_attention(node: Node, uses: Counter[int]) -> bool:
     return tensor_type(scores).shape == tensor_type(node.arguments[0]).shape
 
 
-def _attention(parts: _Parts) -> Node | None:
-    """Return the kernel for an attention; None: keys or values are no rows in memory, or too large for 32 bits."""
-    scores, softmax, values = parts
+def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
+    """Return the kernel for what two products and a softmax between them compute.
+
+    None: keys or values are no rows in memory, or too large for 32 bits.
+    """
     count, queries, keys = tensor_type(scores).shape
     dim, value_dim = tensor_type(scores.arguments[0]).shape[-1], tensor_type(values).shape[-1]
     views = [_leading(argument) for argument in (*scores.arguments[:2], values.arguments[1])]

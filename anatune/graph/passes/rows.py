@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten, rewritten_beside, tensor_type
+from anatune.graph.nodes import (
+    Argument,
+    Constant,
+    Graph,
+    Node,
+    TensorType,
+    Value,
+    rewritten,
+    rewritten_beside,
+    tensor_type,
+)
 from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, SOFTMAX, operator_of
 from anatune.graph.passes.simplify import reshaped, source_of
 
@@ -78,7 +87,7 @@ def with_concatenations(graph: Graph) -> Graph:
 
 
 def _softmax(node: Node) -> Value:
-    data: Any = node.arguments[0]
+    data: Argument = node.arguments[0]
     shape = tensor_type(node).shape
     mask, scale = None, 1.0
     if isinstance(data, Node) and data.op == "add":
@@ -128,7 +137,7 @@ def _guarded(node: Node) -> Value | None:
         return None
     if isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is found:  # as ONNX files do
         return reshaped(_with_zero_rows(inner), tensor_type(node).shape)
-    at: Any = condition
+    at: Argument = condition
     for op in _EMPTY:
         if not (isinstance(at, Node) and at.op == op):
             return None
@@ -151,7 +160,7 @@ def _with_zero_rows(node: Node) -> Node:
 
 def _reads(node: Node, scores: Value) -> bool:
     """Whether a softmax is that of `scores`, however much of their computation it has taken in."""
-    at: Any = scores
+    at: Argument = scores
     for _ in range(3):
         data = node.arguments[0]
         if reshaped(at, tensor_type(data).shape) is data or source_of(at) is source_of(data):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -33,8 +33,8 @@ def simplified(graph: Graph) -> Graph:
 
     Twins are constants of the same values: importers copy weights that are read several times, and so do passes.
     """
-    known: dict[Any, Value] = {}
-    constants: dict[Any, list[Constant]] = {}
+    known: dict[Hashable, Value] = {}
+    constants: dict[Hashable, list[Constant]] = {}
 
     def shared(argument: Argument) -> Argument:
         return _twin(argument, constants) if isinstance(argument, Constant) else argument
@@ -50,7 +50,7 @@ def simplified(graph: Graph) -> Graph:
     return rewritten(graph, replace)
 
 
-def _twin(value: Constant, constants: dict[Any, list[Constant]]) -> Constant:
+def _twin(value: Constant, constants: dict[Hashable, list[Constant]]) -> Constant:
     """Return the first one of equal constants; `constants` has those that there were, by type and some elements."""
     array = value.array
     some = array[tuple(slice(None, None, max(1, size // 3)) for size in array.shape)]
@@ -177,7 +177,7 @@ def _in_one_form(node: Node) -> Node:
     return node
 
 
-def _key(node: Node) -> Any:
+def _key(node: Node) -> Hashable:
     """Return what equal nodes have in common."""
     return (
         node.op,
@@ -187,7 +187,7 @@ def _key(node: Node) -> Any:
     )
 
 
-def _words(argument: Argument) -> Any:
+def _words(argument: Argument) -> Hashable:
     if isinstance(argument, Value):
         return id(argument)
     if isinstance(argument, Shape | Scalar):
