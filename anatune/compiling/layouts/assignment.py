@@ -15,7 +15,7 @@ import numpy as np
 from anatune.core.workload.orders import Order
 from anatune.errors import BuildError
 
-__all__ = ["Assignment", "Option", "assigned", "cost_of"]
+__all__ = ["Assignment", "Option", "Problem"]
 
 _SCALE = 1e6
 """Costs are in microseconds for the solver, whose tolerances are absolute."""
@@ -58,30 +58,10 @@ class Assignment(NamedTuple):
     bound_s: float
 
 
-def cost_of(
-    picked: Mapping[int, int],
-    options: Mapping[int, Sequence[Option]],
-    needed: Collection[tuple[int, Order]],
-    turning_s: Turning,
-    default: Order,
-) -> tuple[float, set[tuple[int, Order, Order]]]:
-    """Return what taken options cost with all that has to be turned, and what that is: (value, from, to)."""
-    taken = {node: options[node][place] for node, place in picked.items()}
-    reads = {read for option in taken.values() for read in option.reads} | set(needed)
-    written = {value: taken[value].written if value in taken else default for value, _ in reads}
-    turned = {(value, written[value], order) for value, order in reads if written[value] != order}
-    return sum(option.cost_s for option in taken.values()) + sum(turning_s(*one) for one in turned), turned
+class Problem(NamedTuple):
+    """What is chosen, and what it costs.
 
-
-def assigned(
-    options: Mapping[int, Sequence[Option]],
-    needed: Collection[tuple[int, Order]],
-    turning_s: Turning,
-    default: Order,
-) -> Assignment:
-    """Return the cheapest assignment.
-
-    Parameters
+    Attributes
     ----------
     options : mapping of int to sequence of Option
         By node; a node's number is that of the value that it computes.
@@ -90,26 +70,44 @@ def assigned(
     turning_s : callable
     default : Order
         Order of values that no node computes.
-
-    Raises
-    ------
-    BuildError
-        The solver failed.
     """
-    program = _Program(options, needed, turning_s, default)
-    if not program.costs:
-        return Assignment({}, 0.0, 0.0)
-    shares, bound = program.solved()
-    picked = {
-        node: max(range(len(own)), key=lambda place: shares[program.takes[node, place]])
-        for node, own in options.items()
-    }
-    cost_s, _ = cost_of(picked, options, needed, turning_s, default)
-    return Assignment(picked, cost_s, min(cost_s, bound))
+
+    options: Mapping[int, Sequence[Option]]
+    needed: Collection[tuple[int, Order]]
+    turning_s: Turning
+    default: Order
+
+    def cost_of(self, picked: Mapping[int, int]) -> tuple[float, set[tuple[int, Order, Order]]]:
+        """Return what taken options cost with all that has to be turned, and what that is: (value, from, to)."""
+        taken = {node: self.options[node][place] for node, place in picked.items()}
+        reads = {read for option in taken.values() for read in option.reads} | set(self.needed)
+        written = {value: taken[value].written if value in taken else self.default for value, _ in reads}
+        turned = {(value, written[value], order) for value, order in reads if written[value] != order}
+        costs_s = sum(option.cost_s for option in taken.values())
+        return costs_s + sum(self.turning_s(*one) for one in turned), turned
+
+    def assigned(self) -> Assignment:
+        """Return the cheapest assignment.
+
+        Raises
+        ------
+        BuildError
+            The solver failed.
+        """
+        program = _Program(self)
+        if not program.costs:
+            return Assignment({}, 0.0, 0.0)
+        shares, bound = program.solved()
+        picked = {
+            node: max(range(len(own)), key=lambda place: shares[program.takes[node, place]])
+            for node, own in self.options.items()
+        }
+        cost_s, _ = self.cost_of(picked)
+        return Assignment(picked, cost_s, min(cost_s, bound))
 
 
 class _Program:
-    """The 0/1 program of an assignment; arguments as `assigned`.
+    """The 0/1 program of a problem.
 
     Attributes
     ----------
@@ -121,35 +119,29 @@ class _Program:
         Terms of a sum by variable, and the least and the most that it may be.
     """
 
-    def __init__(
-        self,
-        options: Mapping[int, Sequence[Option]],
-        needed: Collection[tuple[int, Order]],
-        turning_s: Turning,
-        default: Order,
-    ) -> None:
-        self.options, self.default = options, default
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self.costs: list[float] = []
         self.takes: dict[tuple[int, int], int] = {}
         self.rows: list[tuple[dict[int, float], float, float]] = []
         self._writes: dict[tuple[int, Order], list[int]] = defaultdict(list)
         self._turns: dict[tuple[int, Order], list[int]] = defaultdict(list)
         readers = self._take()
-        self._turn((*readers, *needed), turning_s)
-        for node, own in options.items():
+        self._turn((*readers, *problem.needed))
+        for node, own in problem.options.items():
             self.rows.append(({self.takes[node, place]: 1.0 for place in range(len(own))}, 1.0, 1.0))
         for read, by_node in readers.items():
             brought, known = self._there(*read)
             for asking in by_node.values():
                 self.rows.append(({**brought, **dict.fromkeys(asking, 1.0)}, -np.inf, known))
-        for read in needed:
+        for read in problem.needed:
             brought, known = self._there(*read)
             self.rows.append((brought, -np.inf, known - 1.0))
 
     def _take(self) -> Mapping[tuple[int, Order], Mapping[int, list[int]]]:
         """Make a variable of each option; return which of them read a value in an order, by their nodes."""
         readers: dict[tuple[int, Order], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for node, own in self.options.items():
+        for node, own in self._problem.options.items():
             for place, option in enumerate(own):
                 self.takes[node, place] = len(self.costs)
                 self._writes[node, option.written].append(len(self.costs))
@@ -158,25 +150,26 @@ class _Program:
                 self.costs.append(option.cost_s)
         return readers
 
-    def _turn(self, reads: Iterable[tuple[int, Order]], turning_s: Turning) -> None:
+    def _turn(self, reads: Iterable[tuple[int, Order]]) -> None:
         """Make a variable of each way to turn a value that is read in an order."""
         origins: dict[int, list[Order]] = defaultdict(list)
         for value, order in self._writes:
             origins[value].append(order)
         for value, order in dict.fromkeys(reads):
-            for origin in origins.get(value, [self.default]):
+            for origin in origins.get(value, [self._problem.default]):
                 if origin == order:
                     continue
                 self._turns[value, order].append(len(self.costs))
-                if value in self.options:  # it can be turned from where it is written only
+                if value in self._problem.options:  # it can be turned from where it is written only
                     written = dict.fromkeys(self._writes[value, origin], -1.0)
                     self.rows.append(({len(self.costs): 1.0, **written}, -np.inf, 0.0))
-                self.costs.append(turning_s(value, origin, order))
+                self.costs.append(self._problem.turning_s(value, origin, order))
 
     def _there(self, value: int, order: Order) -> tuple[dict[int, float], float]:
         """Return the variables that bring a value in an order, and what is there without them."""
         brought = dict.fromkeys((*self._writes.get((value, order), ()), *self._turns.get((value, order), ())), -1.0)
-        return brought, 1.0 if value not in self.options and order == self.default else 0.0
+        is_given = value not in self._problem.options and order == self._problem.default
+        return brought, 1.0 if is_given else 0.0
 
     def solved(self) -> tuple[Sequence[float], float]:
         """Return the variables' values, and what no assignment costs less than, s.

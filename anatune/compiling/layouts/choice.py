@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import numpy as np
 
-from anatune.compiling.layouts.assignment import Option, assigned, cost_of
+from anatune.compiling.layouts.assignment import Option, Problem
 from anatune.compiling.layouts.moving import across, same_loops
 from anatune.compiling.planning import Sum, SumPlanner, without_steps
 from anatune.core.hardware.spec import CpuSpec
@@ -90,12 +90,13 @@ def chosen_layouts(
             id(node): [costs.option(node, form, 0.0 if form == _LAST else _DOUBT) for form in forms[id(node)]]
             for node in nodes
         }
-        found = assigned(options, outputs, costs.turning_s, CHANNELS_FIRST)
+        problem = Problem(options, outputs, costs.turning_s, CHANNELS_FIRST)
+        found = problem.assigned()
         choice = {key: forms[key][place] for key, place in found.picked.items()}
         if not costs.plan(choice):
             break
     costs.keep(choice)
-    _, turned = cost_of(found.picked, options, outputs, costs.turning_s, CHANNELS_FIRST)
+    _, turned = problem.cost_of(found.picked)
     words = Counter(
         layout_word(*choice[id(node)], len(node.attributes["strides"])) for node in nodes if node.op == CONVOLUTION
     )
@@ -215,7 +216,7 @@ class _Costs:
     def total_s(self, choice: Choice, outputs: Collection[tuple[int, Order]]) -> float | None:
         """Return the time of a choice, convolutions and what is turned between them; None: some have no time."""
         options = {id(node): [self.option(node, choice.get(id(node), AS_IT_IS))] for node in self.nodes}
-        found, _ = cost_of(dict.fromkeys(options, 0), options, outputs, self.turning_s, CHANNELS_FIRST)
+        found, _ = Problem(options, outputs, self.turning_s, CHANNELS_FIRST).cost_of(dict.fromkeys(options, 0))
         return found if math.isfinite(found) else None
 
     # -- values ------------------------------------------------------------------------------------------------

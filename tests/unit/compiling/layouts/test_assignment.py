@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from anatune.compiling.layouts.assignment import Option, assigned, cost_of
+from anatune.compiling.layouts.assignment import Option, Problem
 
 ORDERS = ("first", "last", "blocks")
 
@@ -23,18 +23,16 @@ def random_problem(seed):
         options[node] = own
     needed = [(7, "first"), (int(rng.integers(0, 7)), str(rng.choice(ORDERS)))]
     table = {key: float(rng.uniform(0, 6)) * 1e-6 for key in itertools.product(range(8), ORDERS, ORDERS)}
-    return options, needed, lambda *key: table[key]
+    return Problem(options, needed, lambda *key: table[key], "first")
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_answer_is_the_best_of_all(seed):
-    options, needed, turning_s = random_problem(seed)
+    problem = random_problem(seed)
+    options = problem.options
     places = [range(len(own)) for own in options.values()]
-    least = min(
-        cost_of(dict(zip(options, one, strict=True)), options, needed, turning_s, "first")[0]
-        for one in itertools.product(*places)
-    )
-    found = assigned(options, needed, turning_s, "first")
+    least = min(problem.cost_of(dict(zip(options, one, strict=True)))[0] for one in itertools.product(*places))
+    found = problem.assigned()
     assert found.cost_s == pytest.approx(least, rel=1e-9)
     assert found.bound_s == pytest.approx(least, rel=1e-6)
     assert found.bound_s <= found.cost_s
@@ -47,18 +45,18 @@ def chain(turning):
         2: [Option(2e-5, "last", ((1, "last"),)), Option(1e-5, "blocks", ((1, "blocks"),))],
         3: [Option(1e-5, "last", ((2, "last"),)), Option(3e-5, "blocks", ((2, "blocks"),))],
     }
-    return options, [(3, "last")], lambda *_: turning, "last"
+    return Problem(options, [(3, "last")], lambda *_: turning, "last")
 
 
 def test_transforms_are_made_where_they_pay_and_only_there():
-    assert assigned(*chain(4e-6)).picked == {1: 0, 2: 1, 3: 0}
-    assert assigned(*chain(6e-6)).picked == {1: 0, 2: 0, 3: 0}
-    cost_s, turned = cost_of({1: 0, 2: 1, 3: 0}, *chain(4e-6))
+    assert chain(4e-6).assigned().picked == {1: 0, 2: 1, 3: 0}
+    assert chain(6e-6).assigned().picked == {1: 0, 2: 0, 3: 0}
+    cost_s, turned = chain(4e-6).cost_of({1: 0, 2: 1, 3: 0})
     assert cost_s == pytest.approx(3.8e-5)
     assert turned == {(1, "last", "blocks"), (2, "blocks", "last")}
 
 
 def test_a_value_is_turned_once_for_all_readers():
     readers = {node: [Option(1e-6, "last", ((0, "last"),))] for node in (1, 2, 3)}
-    assert assigned(readers, [], lambda *_: 5e-6, "first").cost_s == pytest.approx(8e-6)
-    assert assigned({}, [], lambda *_: 5e-6, "first").picked == {}
+    assert Problem(readers, [], lambda *_: 5e-6, "first").assigned().cost_s == pytest.approx(8e-6)
+    assert Problem({}, [], lambda *_: 5e-6, "first").assigned().picked == {}
