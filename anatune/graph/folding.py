@@ -111,5 +111,5 @@ def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
         with np.errstate(all="ignore"):
             return np.asarray(operator.compute(*(one.array for one in arguments), **node.attributes))
     kind = TensorType(node.type.shape, "float64" if node.type.dtype.startswith("float") else node.type.dtype)
-    found = computed(Node(node.op, arguments, kind, node.attributes, node.kind))
+    found = computed(node.of(arguments, kind))
     return found.array if isinstance(found, Constant) else None

@@ -139,9 +139,9 @@ class Node(Value):
     def __repr__(self) -> str:
         return f"{self.op} -> {self.type}"
 
-    def of(self, arguments: tuple[Argument, ...]) -> Node:
-        """Return the same operator on other arguments of the same types."""
-        return Node(self.op, arguments, self.type, self.attributes, self.kind)
+    def of(self, arguments: tuple[Argument, ...], type: TensorType | None = None, **changed: object) -> Node:
+        """Return the same operator on other arguments: with the same type unless one is given, attributes changed."""
+        return Node(self.op, arguments, type or self.type, {**self.attributes, **changed}, self.kind)
 
 
 def tensor_type(value: Value) -> TensorType:

@@ -116,7 +116,7 @@ def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
                 arguments = tuple(value_of(argument) for argument in value.arguments)
                 if all(argument is not None for argument in arguments):
                     kind = TensorType(samples.shape, "float64")
-                    made = computed(Node(value.op, arguments, kind, value.attributes))
+                    made = computed(value.of(arguments, kind))
                     known[id(value)] = made if isinstance(made, Constant) else None
         return known[id(value)]
 

@@ -170,7 +170,7 @@ def _joined(graph: Graph) -> Graph:
                 number, start = columns[id(value)]
                 place = _moved(place, tensor_type(value).shape[1], tensor_type(made[number]).shape[1], start)
             found.append(place)
-        return Node(own.op, own.arguments, own.type, {**own.attributes, "places": tuple(found)})
+        return own.of(own.arguments, places=tuple(found))
 
     return rewritten_beside(graph, replace)
 
@@ -201,4 +201,4 @@ def _product(group: Sequence[Node], data: Value) -> Node:
     ]
     rows = tensor_type(group[0]).shape[0]
     kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
-    return Node(MATMUL, (data, *operands), kind, group[0].attributes)
+    return group[0].of((data, *operands), kind)

@@ -200,16 +200,15 @@ def _moved(axis: int, rank: int, order: Order) -> int:
 
 def _convolution(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
     data, weight, *operands = arguments
-    rank = _rank(node)
     steps = [step for step in node.attributes["epilogue"] if step in ("bias", "add")]
     block = form.written.block
     others = [
         reshaped(one, (tensor_type(one).shape[0] // block, block)) if step == "bias" and block else one
         for step, one in zip(steps, operands, strict=True)
     ]
-    attributes = {**node.attributes, "layout": layout_word(form.read, form.written, rank - 2)}
     turned = _weight(weight, form, depthwise=is_depthwise(node))
-    return Node(node.op, (data, turned, *others), typed_in(tensor_type(node), form.written), attributes)
+    word = layout_word(form.read, form.written, _rank(node) - 2)
+    return _elementwise(node, (data, turned, *others), form, layout=word)
 
 
 def _weight(weight: Value, form: Form, *, depthwise: bool) -> Value:
@@ -232,10 +231,8 @@ def _keeps_type(node: Node, form: Form) -> bool:
 
 
 def _elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **changed: object) -> Node:
-    """Return the operator on arguments in an order; its result has it, too."""
-    return Node(
-        node.op, arguments, typed_in(tensor_type(node), form.written), {**node.attributes, **changed}, node.kind
-    )
+    """Return the operator on arguments in a form's orders; its result has the form's, too."""
+    return node.of(arguments, typed_in(tensor_type(node), form.written), **changed)
 
 
 def _is_plain_pool(node: Node, form: Form) -> bool:
@@ -267,7 +264,7 @@ def _reduction(node: Node, arguments: tuple[Argument, ...], form: Form) -> Value
         return made
     shape, dtype = tensor_type(node)
     kind = TensorType((shape[0], shape[1] // order.block, order.block) if order.block else shape, dtype)
-    return reshaped(Node(node.op, arguments, kind, made.attributes, node.kind), shape)
+    return reshaped(made.of(arguments, kind), shape)
 
 
 class _Family(NamedTuple):

@@ -46,10 +46,8 @@ def pools_last(graph: Graph) -> Graph:
         if outputs >= inputs or math.prod(tensor_type(data).shape[2:]) > math.prod(tensor_type(pool).shape[2:]):
             return own  # of a pool with strides the convolution would do more
         batch, _, *image = tensor_type(data).shape
-        inner = Node(
-            own.op, (data, own.arguments[1]), TensorType((batch, outputs, *image), "float32"), own.attributes, own.kind
-        )
-        return Node(pool.op, (inner,), own.type, pool.attributes, pool.kind)
+        inner = own.of((data, own.arguments[1]), TensorType((batch, outputs, *image), "float32"))
+        return pool.of((inner,), tensor_type(own))
 
     return rewritten_beside(graph, replace)
 

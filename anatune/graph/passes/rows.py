@@ -77,7 +77,7 @@ def with_concatenations(graph: Graph) -> Graph:
         for part in own.arguments[0]:
             nested = inner.get(id(part))
             parts += nested.arguments[0] if nested is not None and _axis_of(nested) == axis else [part]
-        whole = Node(own.op, (tuple(parts),), own.type, own.attributes, own.kind)
+        whole = own.of((tuple(parts),))
         made = _concat(whole, parts, axis)
         if uses[id(old)] == 1:
             inner[id(made)] = whole
@@ -136,7 +136,7 @@ def _guarded(node: Node) -> Value | None:
     if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and found.type == node.type):
         return None
     if isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is found:  # as ONNX files do
-        return reshaped(_with_zero_rows(inner), tensor_type(node).shape)
+        return reshaped(inner.of(inner.arguments, zero_rows=True), tensor_type(node).shape)
     at: Argument = condition
     for op in _EMPTY:
         if not (isinstance(at, Node) and at.op == op):
@@ -151,11 +151,7 @@ def _guarded(node: Node) -> Value | None:
         return None
     if not _reads(inner, at):
         return None
-    return reshaped(_with_zero_rows(inner), tensor_type(node).shape)
-
-
-def _with_zero_rows(node: Node) -> Node:
-    return Node(SOFTMAX, node.arguments, node.type, {**node.attributes, "zero_rows": True})
+    return reshaped(inner.of(inner.arguments, zero_rows=True), tensor_type(node).shape)
 
 
 def _reads(node: Node, scores: Value) -> bool:

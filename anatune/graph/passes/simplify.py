@@ -152,7 +152,7 @@ def _with_one_weight(node: Node) -> Value:
     first = weight.array[(0,) * (len(shape) - 2)]
     if not np.array_equal(weight.array, np.broadcast_to(first, shape)):
         return computed(node)
-    return Node(node.op, (data, Constant(first)), node.type, node.attributes, node.kind)
+    return node.of((data, Constant(first)))
 
 
 def _in_one_form(node: Node) -> Node:

@@ -70,8 +70,7 @@ def _with_step(node: Node, window: Node) -> Value:
     epilogue = window.attributes["epilogue"]
     if step in epilogue:
         return node
-    attributes = {**window.attributes, "epilogue": (*epilogue, step)}
-    return reshaped(Node(WINDOW, (*window.arguments, *operands), window.type, attributes), shape)
+    return reshaped(window.of((*window.arguments, *operands), epilogue=(*epilogue, step)), shape)
 
 
 def _depthwise(node: Node) -> Value:
