@@ -111,18 +111,44 @@ class SumPlanner:
             if progress is not None:
                 progress(before + done, before + len(missing))
 
-        def search(wanted: Sum) -> Schedule:
-            return _first_choice(*wanted, self.hardware, self.weights, self.accuracy)
-
-        self.planned |= in_parallel(search, missing, counted)
+        self.planned |= in_parallel(self.first_choice, missing, counted)
 
     def predicted(self, schedule: Schedule, known: tuple[str, ...]) -> Prediction:
         """Return the prediction of a schedule of a product whose operands `known` are constants."""
         return predicted(schedule, known, self.hardware, self.weights)
 
     def floor_s(self, workload: Workload, known: tuple[str, ...]) -> float:
-        """Return a time that no plain sum undercuts."""
-        return _floor_s(workload, known, self.hardware)
+        """Return a time that no plain sum undercuts: of the products that are not with padding, at the peak."""
+        least_flop: float = _model(workload, known, self.hardware, CPU.name).least_flop
+        return least_flop / self.hardware.peak_flop_per_s(workload.dtype)
+
+    def first_choice(self, wanted: Sum) -> Schedule:
+        """Return the first choice for one sum: of the templates' own ones the one that is fastest in the model.
+
+        Raises
+        ------
+        SpaceError
+            No schedule of it is legal on the hardware.
+        """
+        workload, known = wanted
+        hardware, accuracy = self.hardware, self.accuracy
+
+        def timed(schedule: Schedule) -> tuple[float, Schedule]:
+            return self.predicted(schedule, known).time_s, schedule
+
+        packs = set(constant_tensors(workload)) <= set(known)
+        transforms: list[Schedule] = []
+        for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
+            transforms += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
+        choices = [min(map(timed, transforms), key=itemgetter(0))] if transforms else []
+        # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
+        if choices and choices[0][0] < self.floor_s(workload, known):
+            return choices[0][1]
+        model = _model(workload, known, hardware, CPU.name)
+        choices = [*(timed(model.space.schedule_of(point)) for point in model.rank(1).points), *choices]
+        if not choices:
+            raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
+        return min(choices, key=itemgetter(0))[1]
 
 
 def plan_products(
@@ -239,35 +265,6 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
 def without_steps(workload: Workload) -> Workload:
     """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles."""
     return CONSTRUCTORS[workload.operator](**{**workload.attribute, "epilogue": ()})
-
-
-def _first_choice(
-    workload: Workload, known: tuple[str, ...], hardware: CpuSpec, weights: float, accuracy: str
-) -> Schedule:
-    """Return the first choice for one product: of the templates' own ones the one that is fastest in the model."""
-
-    def timed(schedule: Schedule) -> tuple[float, Schedule]:
-        return predicted(schedule, known, hardware, weights).time_s, schedule
-
-    packs = set(constant_tensors(workload)) <= set(known)
-    transforms: list[Schedule] = []
-    for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
-        transforms += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
-    choices = [min(map(timed, transforms), key=itemgetter(0))] if transforms else []
-    # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
-    if choices and choices[0][0] < _floor_s(workload, known, hardware):
-        return choices[0][1]
-    model = _model(workload, known, hardware, CPU.name)
-    choices = [*(timed(model.space.schedule_of(point)) for point in model.rank(1).points), *choices]
-    if not choices:
-        raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
-    return min(choices, key=itemgetter(0))[1]
-
-
-def _floor_s(workload: Workload, known: tuple[str, ...], hardware: CpuSpec) -> float:
-    """Return the time of the products that are not with padding, at the peak."""
-    least_flop: float = _model(workload, known, hardware, CPU.name).least_flop
-    return least_flop / hardware.peak_flop_per_s(workload.dtype)
 
 
 def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:

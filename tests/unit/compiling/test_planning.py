@@ -31,10 +31,10 @@ def test_cores_together_choose_what_one_chooses(hardware, monkeypatch):
 
 
 def test_error_of_a_search_ends_planning(hardware, monkeypatch):
-    def refuse(workload, *_):
-        raise SpaceError(f"no schedule of {workload.describe()} is legal")
+    def refuse(_, wanted):
+        raise SpaceError(f"no schedule of {wanted[0].describe()} is legal")
 
-    monkeypatch.setattr(planning, "_first_choice", refuse)
+    monkeypatch.setattr(SumPlanner, "first_choice", refuse)
     graph = prepared(residual_network())
     with pytest.raises(SpaceError, match="no schedule of conv2d"):
         plan_products(graph, SumPlanner(graph, hardware))
