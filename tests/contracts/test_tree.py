@@ -1,13 +1,21 @@
 """The tests' tree shows the package's: where a module's tests lie follows from where the module lies."""
 
+import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import anatune
+from anatune.core.workload import operators
 
 PACKAGE = Path(anatune.__file__).parent
 UNIT = PACKAGE.parent / "tests" / "unit"
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PUBLIC = {*anatune.__all__, *operators.__all__, "parse_workload"}
+"""Calls with as many parameters, and as long a docstring, as what they say needs."""
 
 
 @pytest.mark.skipif(not UNIT.exists(), reason="an installed package has no tests beside it")
@@ -23,3 +31,31 @@ def test_unit_tests_lie_as_what_they_test():
         if not known.intersection(names):
             lost.append(f"{place}: nothing in {folder.relative_to(PACKAGE.parent)} is called {' or '.join(names)}")
     assert not lost
+
+
+def functions(path):
+    """Yield the functions of a module that are neither compiled by numba nor commands that typer reads."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, FUNCTION) and not re.search(
+            r"jit|\.command", "".join(map(ast.unparse, node.decorator_list))
+        ):
+            yield node
+
+
+def test_a_room_is_seen_at_a_glance():
+    """16 modules a folder, 450 lines a file; 80 lines and 8 parameters a function that is no public call."""
+    too_large = [f"{name}: {count} modules" for name, count in Counter(p.parent for p in MODULES).items() if count > 16]
+    for path in MODULES:
+        if (lines := path.read_bytes().count(b"\n")) > 450:
+            too_large.append(f"{path}: {lines} lines")
+        for node in functions(path):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            parameters = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+            if node.name not in PUBLIC and (lines > 80 or len(set(parameters) - {"self", "cls"}) > 8):
+                too_large.append(f"{path}: {node.name} has {lines} lines, {len(parameters)} parameters")
+    assert not too_large
+
+
+def test_types_are_named():
+    """``Any`` stands where a caller's own object passes through, on few lines."""
+    assert sum(len(re.findall(r"^.*\bAny\b.*$", path.read_text(), re.MULTILINE)) for path in MODULES) <= 150
