@@ -9,7 +9,7 @@ point : the columns of `GpuSpace`, then split, leftovers, atomic (`gpu.split_spa
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from anatune.core.workload.ranges import RangedWorkload
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.model.scoring import floor_of
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, PREDICT, run_points
-from anatune.templates.cuda.times.shared_memory import conflict_table
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
 from anatune.templates.gpu.split_space import SPLIT_COLUMNS, split_part
 from anatune.templates.gpu.times.columns import Nest
@@ -78,7 +77,7 @@ class RangedTiles:
         """Return (grid, threads, results of a thread) of an axis, or (steps, 1, depth); a grid of 0 follows."""
         is_spatial = name in self.spatial
         if name == self.workload.axis:
-            most = min(MOST_TILE if is_spatial else MOST_DEPTH, _power_above(int(self.workload.numbers[-1])))
+            most = min(MOST_TILE if is_spatial else MOST_DEPTH, 1 << (int(self.workload.numbers[-1]) - 1).bit_length())
             threads = range(1, min(most, self.hardware.compute.max_threads_per_block) + 1) if is_spatial else [1]
             rows = [(0, thread, each) for thread in threads for each in range(1, most // thread + 1)]
             return np.array(rows, dtype=np.int64)
@@ -126,7 +125,7 @@ class RangedTiles:
     def _run(self, nest: Nest, rows: Points, task: int) -> Floats:
         rules, times = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
         none = np.empty((0, 0))
-        run_points(rows, task, nest, self.model._gpu, conflicts(), self._chunk, rules, times, none, none)
+        run_points(rows, task, nest, self.model._gpu, self.model._table, self._chunk, rules, times, none, none)
         legal = (rules == 0) if self.model.refusal is None else np.zeros(len(rows), dtype=bool)
         return np.where(legal, times, np.inf)
 
@@ -275,12 +274,6 @@ class RangedTiles:
         return best, limit_s
 
 
-@lru_cache(maxsize=1)
-def conflicts() -> NDArray[np.uint8]:
-    """Return the table of bank conflicts, made once."""
-    return conflict_table()
-
-
 def _octaves(numbers: Points) -> list[int]:
     """Return the first extent of each octave of a range."""
     kept, last = [], 0
@@ -289,7 +282,3 @@ def _octaves(numbers: Points) -> list[int]:
             kept.append(number)
             last = number
     return kept
-
-
-def _power_above(extent: int) -> int:
-    return 1 << (extent - 1).bit_length()
