@@ -117,12 +117,7 @@ def score_tiles(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> TileScor
     missing = np.minimum(1.0, dram_bytes / l2_bytes)
     latency = spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles)
     arrival = QUEUE * latency + memory
-    ahead = np.where(work.asynchronous, tiles.num_stages, np.minimum(tiles.num_stages, 2)) - 1.0
-    # operands that are read into registers leave their buffer to the next copy only when the last of them is read
-    ahead = ahead - np.where((need.unit <= Unit.MMA) & (ahead > 0), 0.5, 0.0)
-    pipelined = np.maximum(np.maximum(busy_compute, chain) + STEP_CYCLES, arrival / np.maximum(ahead, 0.5))
-    alone = np.where(ahead > 0, pipelined, np.maximum(busy_compute, chain) + arrival + 2.0 * STEP_CYCLES)
-    alone = np.maximum(alone, busy)
+    alone = np.maximum(_alone(tiles, need, work, np.maximum(busy_compute, chain), arrival), busy)
 
     # a block: first stages, all stages, results; then waves of blocks
     store_cost = np.where(split, _ATOMIC_COST, 1.0)
@@ -153,6 +148,15 @@ def score_tiles(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> TileScor
         "launch_s": launch_s,
     }
     return TileScores(time_s, need, parts, waves)
+
+
+def _alone(tiles: Tiles, need: Resources, work: _Work, compute: Floats, arrival: Floats) -> Floats:
+    """Return the cycles of a stage of a block that has its SM to itself: `compute`, and what waits for `arrival`."""
+    ahead = np.where(work.asynchronous, tiles.num_stages, np.minimum(tiles.num_stages, 2)) - 1.0
+    # operands that are read into registers leave their buffer to the next copy only when the last of them is read
+    ahead = ahead - np.where((need.unit <= Unit.MMA) & (ahead > 0), 0.5, 0.0)
+    pipelined = np.maximum(compute + STEP_CYCLES, arrival / np.maximum(ahead, 0.5))
+    return np.where(ahead > 0, pipelined, compute + arrival + 2.0 * STEP_CYCLES)
 
 
 def _in_waves(
