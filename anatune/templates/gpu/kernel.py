@@ -7,13 +7,16 @@ atomically is zeroed) or after it (parts of sums are added up), and memory of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
 from anatune.templates.gpu.ranged import Growth, Ranged
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["STATIC_SHARED_BYTES", "CudaKernel", "KernelProgram", "Launch", "LaunchSize", "Launches"]
 
