@@ -1,1 +1,1 @@
-"""Other people's tuners: anatune tells them which configurations deserve a run. Imports none of their packages."""
+"""Other people's tuners and compilers; their packages are imported only when something asks for them."""

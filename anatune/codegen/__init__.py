@@ -1,1 +1,1 @@
-"""Schedules to code: TVM loop nests around generated LLVM IR microkernels; the only place that makes TVM programs."""
+"""Programs of templates as TVM modules, libraries, cubins and exports; whole models to and from Relax."""

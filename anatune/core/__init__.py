@@ -1,1 +1,1 @@
-"""Nouns: workloads, hardware specs, tile spaces, schedules, predictions (numpy only, no numba)."""
+"""Nouns: workloads, hardware specs, schedules, predictions (numpy only, no numba)."""

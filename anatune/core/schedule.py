@@ -39,8 +39,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         What is computed, and on which device the choice was made.
     template : str
         "cuda" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "pipelined" (the same with a staging
-        pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes) or "cpu" (cache and register tiles).
-        The names that older files have ("gpu", "gpu_pipelined", "gpu_tensorcore") are read as these.
+        pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes), "cpu" (cache and register tiles), "thin",
+        "winograd" or "fp16_accumulation"; `rules.py` of a template's room says what its factors are.
     tiles : mapping of str to tuple of int
         Axis -> factors from the outermost to the innermost loop; each product is the axis's extent or, on a GPU whose
         last tile is guarded, just above it. Tensor cores: fused index ("m", "n", "k") -> factors, likewise.

@@ -1,1 +1,1 @@
-"""What the present machine says about itself."""
+"""Building, checking and timing kernels: here, on boards, on clusters, in an emulator; detection and calibration."""

@@ -1,1 +1,1 @@
-"""Analytical models: objects to arrays, predictions, exact ranking, explanations."""
+"""What is made of analytical models: plans, joint orders, ranges, subsets, corrections; the models are in `templates`."""

@@ -1,1 +1,1 @@
-"""Batch numerics: arrays and numbers in, arrays out; no objects, strings or I/O."""
+"""How functions are compiled: numba's options, its cache, progress. What is compiled is in `templates/*/times`."""

@@ -41,7 +41,7 @@ class LoweredCpu(Lowered):
 
 
 def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredCpu:
-    """Turn a schedule of the CPU template into a TVM module.
+    """Turn a schedule of a CPU template into a TVM module.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def program_of(schedule: Schedule, threads: int, **options: object) -> CpuProgra
 
 
 def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> CpuArtifact:
-    """Build a schedule into ``folder/<key>.so``.
+    """Build a schedule into ``folder/<key>_<threads>.so``.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""CUDA-core schedules to CUDA C, cubins and exports."""
+"""GPU schedules to CUDA C, cubins and exports."""

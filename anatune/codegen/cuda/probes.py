@@ -1,4 +1,4 @@
-"""Small CUDA kernels that measure a GPU: multiply-adds, matrix units, launches (memories: `gpu_memory_probes`).
+"""Small CUDA kernels that measure a GPU: multiply-adds, matrix units, launches (memories: `memory_probes`).
 
 All have the same parameters: ``input_ptr``, ``rounds_ptr`` (32-bit integers, so that no compiler knows how often the
 loop runs), ``result_ptr`` (proves that the work was done; `measure.cuda.calibration.probe_checks` knows what must stand

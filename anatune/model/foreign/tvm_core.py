@@ -81,7 +81,7 @@ def core_cycles(shape: NestShape, core: CpuCore, nests: TiledNests, code: Compil
     latency = np.where(code.scattered, statements * SCATTER_CYCLES, _latency(shape, core, code, held))
     shuffle = loads.shuffles / PIPES + SCALARISED_CYCLES * _scalarised(shape, code)
     copy = _copies(shape, core, nests)
-    together = (fma**8 + load**8) ** 0.125  # as numerics.cpu_microkernel: both never pack perfectly
+    together = (fma**8 + load**8) ** 0.125  # as `cpu.times.microkernel`: both never pack perfectly
     total = np.maximum.reduce([together, store, issue, latency, shuffle]) + copy
     return CoreCycles(fma, load, store, issue, latency, copy, total, held, registers)
 

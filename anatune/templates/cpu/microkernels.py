@@ -42,7 +42,7 @@ __all__ = [
 
 
 _PACK_CYCLES = 2.0
-"""Cycles that packing an element takes. Source: `cpu.model.model.PACK_BYTES_PER_CYCLE`."""
+"""Cycles that packing an element takes. Source: `cpu.model.pack.PACK_BYTES_PER_CYCLE`."""
 
 
 def simd_lanes(workload: Workload, simd_bits: int) -> int:

@@ -1,4 +1,4 @@
-"""The only border between objects and compiled code: workloads and GPU specs become named tuples of numbers."""
+"""A workload and a GPU as the named tuples of numbers that `gpu.times` and `cuda.times` take."""
 
 from __future__ import annotations
 

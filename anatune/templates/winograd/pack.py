@@ -1,4 +1,4 @@
-"""A 3x3 convolution and its transforms as the numbers that `numerics.winograd` takes."""
+"""A 3x3 convolution and its transforms as the numbers that `winograd.times` takes."""
 
 from __future__ import annotations
 

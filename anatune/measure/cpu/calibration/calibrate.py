@@ -1,6 +1,6 @@
 """Measures the present CPU and puts the numbers into its spec (``anatune hw calibrate``).
 
-What each number feeds in the model (`cpu.model.model`):
+What each number feeds in the model (`cpu.model.pack`):
 
 =============================== ================================================================================
 clock_hz, fma_per_cycle, peak    all cycles to seconds; the multiply-add term
@@ -8,7 +8,7 @@ reachable_fraction               the multiply-add term: the share of the peak th
 fma_latency_cycles               the latency term of a step, the drain of a call
 loads_per_cycle                  the load term of a step, reloads of partial sums
 vdpbf16ps, vpdpbusd, ..          the multiply-add and latency terms of bfloat16 and int8
-broadcasts_per_cycle             nothing yet: the load term of a step (see `calibrate_tiles.predicted_share`)
+broadcasts_per_cycle             nothing yet: the load term of a step (see `tiles.predicted_share`)
 stores_per_cycle                 stores of a call, spills
 l3 size_bytes                    what a nest finds there: less than detected where others have the rest
 l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that of l1 follows from the load ports

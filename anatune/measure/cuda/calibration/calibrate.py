@@ -155,7 +155,7 @@ def _nvrtc(probe: GpuProbe) -> nvrtc.Cubin:
 def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> tuple[GpuSpec, tuple[str, ...]]:
     """Return `hardware` with the measured numbers in place of what it said, and what was decided.
 
-    What was measured leaves `unverified`. What is implausible by itself (`spec.value_problem`) is not taken over;
+    What was measured leaves `unverified`. What is implausible by itself (`groups.value_problem`) is not taken over;
     what is far from what the spec said (`_USUAL`), or spreads by more than `LARGE_SPREAD`, is, unverified.
     """
     values, notes = _values(hardware, numbers)

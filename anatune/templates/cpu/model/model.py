@@ -34,7 +34,7 @@ class CpuModel(CpuScoring):
         return loop_nest(self.space, np.asarray(point, dtype=np.int64))
 
     def feature_table(self, points: Points) -> FeatureTable:
-        """Return the features of points, see `cpu.features`."""
+        """Return the features of points, see `cpu.model.features`."""
         return cpu_features(self, np.atleast_2d(points))
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:

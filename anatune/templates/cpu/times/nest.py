@@ -81,7 +81,7 @@ class CpuNest(NamedTuple):
 
 
 class CpuCore(NamedTuple):
-    """Numbers of a CPU and the named constants of `cpu.model.model`."""
+    """Numbers of a CPU and the named constants of `cpu.model.pack`."""
 
     fma_per_cycle: float
     fma_latency: float

@@ -29,7 +29,7 @@ class GpuModel(GpuScoring):
         return made, (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     def feature_table(self, points: Points) -> FeatureTable:
-        """Return the features of points, see `cuda.features`."""
+        """Return the features of points, see `cuda.model.features`."""
         return gpu_features(self, np.atleast_2d(points))
 
     def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:

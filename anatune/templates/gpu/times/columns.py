@@ -158,7 +158,7 @@ class Col(IntEnum):
 
     # input
     STAGES = 0
-    """Of a whole tile."""
+    """Turns of the k0 loops of a whole tile: `num_steps` of `gpu.split`."""
     DYNAMIC = 1
     """1 where accumulators are indexed at run time."""
     REUSE = 2
@@ -177,6 +177,7 @@ class Col(IntEnum):
     """Of the grid: tiles, and of split ones as many as they have parts."""
     ACCUMULATORS = 12
     STEPS = 13
+    """Iterations of the reduction in one of them."""
     SHARED_BYTES = 14
     FRAGMENTS = 15
     REGISTERS = 16

@@ -1,4 +1,4 @@
-"""Named records and columns of the tensor-core model, as `cuda.columns` for the CUDA-core one."""
+"""Named records and columns of the tensor-core model, as `gpu.times.columns` for the CUDA-core one."""
 
 from __future__ import annotations
 

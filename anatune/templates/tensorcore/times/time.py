@@ -91,7 +91,7 @@ def _dram_bytes_one(block: Block, resident: int, product: Product, gpu: Gpu) -> 
 
     Blocks are walked in groups of rows, column by column; a window of them runs at once. An operand that fits half the
     L2 is read once. Of a larger one, the rows of a group stay in L2 if they fit, and the right operand is read once for
-    each group (or for as many rows as run at once). Source: as `cuda.tile._dram`, for a grouped order.
+    each group (or for as many rows as run at once). Source: as `cuda.times.tile._dram`, for a grouped order.
     """
     rows, columns = float(block.rows), float(block.columns)
     at_work = float(gpu.num_sms) * resident
