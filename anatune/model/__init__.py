@@ -1,1 +1,1 @@
-"""What is made of analytical models: plans, joint orders, ranges, subsets, corrections; the models are in `templates`."""
+"""What is made of analytical models: plans, joint orders, ranges, subsets, corrections; models are in `templates`."""

@@ -1,7 +1,7 @@
 """The passes over every model, in order.
 
-A pass is a function from graph to graph; its name and the first line of its docstring say what it does. Three are
-not in these lists: `pools.with_partial_means` is for what a PyTorch or ONNX model says (`Imported.graph`), and two take a
+A pass is a function from graph to graph; its name and the first line of its docstring say what it does. Three are not
+in these lists: `pools.with_partial_means` is for what a PyTorch or ONNX model says (`Imported.graph`), and two take a
 decision besides, which compiling makes between the lists: `layouts.laid_out` the orders of activations,
 `attention.with_attention` which attentions pay as kernels.
 """

@@ -145,10 +145,11 @@ class BoardMeasurer(Measurer):
         device: CpuSpec | None = None,
         cold: str | None = None,
         boards: int = 1,
-        wait_s: float = WAIT_S,
+        wait_s: float | None = None,
         **settings: Unpack[MeasurerSettings],
     ) -> None:
         threads, limits = settings.get("threads", 1), settings.get("limits") or Limits()
+        wait_s = WAIT_S if wait_s is None else wait_s
         if hardware.kind != "cpu":
             raise DeviceError(f"{hardware.name} is no CPU, and only CPUs of boards can be measured")
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= hardware.compute.num_cores:

@@ -84,10 +84,10 @@ class WorkerDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 @functools.cache
 def code_digest() -> str:
-    """Return a digest of anatune's source files, by name and contents: workers run what the session would run."""
+    """Return a digest of anatune's sources and tables, by name and contents: workers run what the session would."""
     root = Path(__file__).parents[2]
     total = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*.*") if path.suffix in (".py", ".toml")):
         total.update(f"{path.relative_to(root).as_posix()}\n".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:16]

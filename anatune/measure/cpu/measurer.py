@@ -59,7 +59,7 @@ class CpuMeasurer(Measurer):
     ) -> None:
         if hardware.kind != "cpu":
             raise DeviceError(f"{hardware.name} is no CPU, and only CPUs can be measured; use anatune.hardware('host')")
-        threads = checked_integer("threads", settings.get("threads", 1), 1)
+        settings["threads"] = threads = checked_integer("threads", settings.get("threads", 1), 1)
         options = {"threads": threads, "cold_bytes": cold_bytes(hardware, cold)}
         super().__init__(workload, hardware, options, **settings)
 

@@ -22,7 +22,7 @@ class CpuTemplate(Template):
 
     @abstractmethod
     def program(self, schedule: Schedule, **how: Any) -> CpuProgram:
-        """Return the program of a schedule; ``threads``, ``prepacked``, ``prefix`` as `cpu.program.program.program_of`."""
+        """Return the program of a schedule; ``threads``, ``prepacked``, ``prefix`` as in `cpu.program.program`."""
 
     def streaming_s(self, hardware: CpuSpec, num_bytes: int, flop: int = 0) -> float:
         """Return the time of a call that has no schedule to choose, s: it reads and writes its tensors once.
