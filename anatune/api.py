@@ -96,8 +96,7 @@ def model(
     Raises
     ------
     SpaceError
-        An argument is of another type (swapped arguments), the template does not apply to the workload or the
-        hardware, or `threads` does not apply to the hardware.
+        An argument is of another type (swapped arguments); the template or `threads` do not apply.
     UnknownNameError, SpecError
         As `hardware`.
     """
@@ -129,7 +128,7 @@ def space(
 
 
 def space(workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None) -> Space:
-    """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule(); see `model`."""
+    """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule(); options as `model`'s."""
     return model(workload, hw, template, threads).space
 
 
@@ -169,7 +168,7 @@ def plan(
     time_limit_s : float, optional
         Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
     distinct : bool
-        One schedule of each predicted time; ``Plan.num_alike`` says how many are alike. False: the first of all.
+        One schedule of each predicted time, as the command line without ``--all``; ``Plan.num_alike`` counts the alike.
     compile : int
         Compile the first so many different programs (no GPU is needed), correct registers, occupancy and time by what
         the compiler says, and order them anew; ``Plan.compilation`` tells what changed. What fails to compile is left

@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 
 FAULTS = (
     # -- core
-    Fault("overlapping_results", "core", ("test_workload.py", "nest_rules"),
+    Fault("overlapping_results", "core", ("core/workload/test_nest", "workload_properties"),
           "is_mixed |= extent > 1 and coefficient < covered", "is_mixed |= extent > 1 and coefficient < covered - 1"),
     Fault("count_of_tilings", "core", ("factor", "space"),
           "math.comb(exponent + parts - 1, parts - 1)", "math.comb(exponent + parts - 1, parts)"),
@@ -48,9 +48,9 @@ FAULTS = (
     Fault("doubtful_peak", "core", ("hardware",),
           "if abs(stated / product - 1.0) > 0.02:", "if stated / product - 1.0 > 0.02:"),
     # -- templates: times
-    Fault("cache_that_just_fits", "templates", ("cpu/test_point", "predictions", "cpu/test_model"),
+    Fault("cache_that_just_fits", "templates", ("cpu/times/test_point", "predictions", "cpu/model"),
           "traffic[i] < 0.0 and capacity[i] > size[i]", "traffic[i] < 0.0 and capacity[i] >= size[i]"),
-    Fault("tail_of_waves", "templates", ("cuda/test_time", "predictions"),
+    Fault("tail_of_waves", "templates", ("cuda/times/test_time", "predictions"),
           "tail = max(tail * TAIL_OVERLAP, wave_cycles", "tail = max(tail, wave_cycles"),
     Fault("registers_of_partitions", "templates", ("occupancy",),
           "gpu.registers_sm // gpu.sub_partitions // registers_warp * gpu.sub_partitions // warps",
@@ -71,7 +71,7 @@ FAULTS = (
     # -- codegen
     Fault("dilated_taps", "codegen", ("padding", "cpu/test_lower"),
           "-((low - skip.size) // skip.dilation)", "((skip.size - low) // skip.dilation)"),
-    Fault("guard_below_zero", "codegen", ("emulate/test_verify", "fetch", "staging"),
+    Fault("guard_below_zero", "codegen", ("emulate/test_verify", "fetch"),
           'conditions.append(f"0 <= {index}")', "pass"),
     Fault("results_in_shared_memory", "codegen", ("tensorcore",),
           "max(self.stages * self.stage_elements * self.element_bytes, self.result_bytes)",
@@ -97,7 +97,7 @@ FAULTS = (
     # -- records and tuning
     Fault("wrong_results_win", "records", ("choice",),
           "if not own[-1].ok}", "if not any(trial.ok for trial in own)}"),
-    Fault("pages_of_trials", "records", ("record_store", "test_reader"),
+    Fault("pages_of_trials", "records", ("record_store", "unit/records/test_store"),
           "page.where(trials.c.id > last)", "page.where(trials.c.id >= last)"),
     Fault("plan_is_compared", "tuning", ("session",),
           "if plan not in chosen and plan.measurement.time_s is not None:", "if False:"),

@@ -63,8 +63,9 @@ def queue_cluster(
     words = ["--build-only"] if build_only else ["--device", device]
     words += [] if builders is None else ["--builders", str(builders)]
     words += ["--tls", str(Path(tls).absolute())]
-    options |= {"job_cls": _job(job, words), "security": security_of(tls), "processes": 1}
-    cluster: Cluster = kind(scheduler_options={**_WEB, **(scheduler_options or {})}, **options)
+    scheduler = {**_WEB, **(scheduler_options or {})}
+    given = {**options, "processes": 1}
+    cluster: Cluster = kind(job_cls=_job(job, words), security=security_of(tls), scheduler_options=scheduler, **given)
     return cluster
 
 

@@ -68,36 +68,52 @@ def compile(
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
         As `anatune.plan`. "relaxed" also admits tensor cores for float32, which they round to tf32.
-    trials, time_limit_s : int, float, optional
-        Measurements of all kernels together, which go where most time can be won, and the seconds for them. 0 trials:
-        kernels are the analytical model's first choices, or the best ones of `records`.
-    records, resume : str or Path, optional; bool
-        Record file, and whether it has to be there: every trial is on the disk before the next one; what it has counts
-        and is not measured again. Of the builds with the best kernels and with the plan's the faster one is kept.
+    trials : int
+        Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
+        model's first choices, or the best ones of `records`.
+    time_limit_s : float, optional
+        Measure nothing new after so many seconds of tuning.
+    records : str or Path, optional
+        Record file: every trial is on the disk before the next one; what it has counts and is not measured again. In
+        the end the model runs a few times with its best kernels and with the plan's, in turn: the faster one is kept.
+    resume : bool
+        The record file has to be there.
     check : bool, optional
         Compare the outputs with the original's on random inputs: the default where the device is here. True for a GPU
-        that is not: the emulator runs each kernel instead, for seconds.
-    cluster, tls, tracker, key, stop_at, patience
-        As `anatune.tune`: who measures the kernels of a CPU, by default this machine (devices that are not `hw` are
-        refused), and when a kernel gets no more trials: they go to the others then.
+        that is not: each kernel is run by the emulator instead, which takes seconds a kernel.
+    progress : callable, optional
+        Called with (products planned, products to plan).
+    tuning_progress : callable, optional
+        Called with an `anatune.tuning.result.ModelProgress` after every trial.
+    cluster, tls, tracker, key
+        As `anatune.tune`: who measures the kernels of a CPU, by default this machine. Devices that are not `hw` are
+        refused.
     reuse : bool
-        Whether what other sessions measured counts: kernels are those that `records` has of this device.
-    on_estimate, progress, tuning_progress : callable, optional
-        Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take;
-        with (products planned, products to plan); with an `anatune.tuning.result.ModelProgress` after every trial.
+        Whether kernels are those that `records` has of this device, and sessions begin with them. False: what other
+        sessions measured does not count.
+    stop_at, patience
+        As `anatune.tune`, of each kernel: its trials go to the others then.
+    on_estimate : callable, optional
+        Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take.
 
     Raises
     ------
     WorkloadError
         The model cannot be imported: it is damaged, dynamic, or has operators that TVM does not know.
-    SpaceError, DeviceError
-        An argument is out of range, or for another kind of device; a CPU that is not here cannot be measured.
-    BuildError, MissingDependencyError
-        TVM has no code for something; TVM, or the library of the model, is not installed.
+    SpaceError
+        An argument is out of range, or for another kind of device.
+    BuildError
+        TVM has no code for something.
     RunError
         An output differs from the original's; the CPU is not of the present machine's kind.
-    RecordError, TuningInterrupted
-        The record file cannot be used; Ctrl-C while kernels were measured: all trials are in it.
+    DeviceError
+        `trials` are asked for, and the CPU is not the present machine's.
+    RecordError
+        The record file cannot be used.
+    TuningInterrupted
+        Ctrl-C while kernels were measured; all trials are in the record file.
+    MissingDependencyError
+        TVM, or the library of the model, is not installed.
     """
     request = Request(
         threads=threads, accuracy=accuracy, trials=trials, time_limit_s=time_limit_s, records=records, resume=resume,

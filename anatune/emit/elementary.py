@@ -1,6 +1,6 @@
 """Elementary functions of float32 vectors as LLVM IR without branches: exp, erf, tanh, and the activations of them.
 
-Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_elementary.py`): exp, erf, tanh at most
+Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_rows.py`): exp, erf, tanh at most
 2 ulp, denormal results included; sigmoid 3 ulp where it is no denormal; silu and both forms of gelu ``2**-22 |x|``. NaN
 stays NaN, infinities have their limits; ``-inf`` gives NaN where PyTorch's formula does (``-inf * 0``).
 """

@@ -85,7 +85,7 @@ def open_kernel(
 
 
 def vector_attributes(lanes: int) -> str:
-    """Return the attributes of a function that works on vectors of so many float32 elements."""
+    """Return the attributes of a function whose vectors have so many lanes of 32 bits: LLVM is not to split them."""
     bits = 32 * lanes
     return f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
 

@@ -1,7 +1,8 @@
 """The operators of models: one entry says everything about one that passes, folding, checks, layouts and code ask.
 
-An operator without an entry goes through all passes as it was read, and TVM alone knows what it computes. A new one is
-an entry in `_ENTRIES`; where NumPy needs more than an expression for it, its function stands in `graph.meanings`.
+An operator without an entry goes through all passes as it was read, but for those that know it by name (batch norms,
+splits, dropouts), and TVM alone knows what it computes. A new one is an entry in `_ENTRIES`; where NumPy needs more
+than an expression for it, its function stands in `graph.meanings`.
 Operators that begin with ``anatune.`` are those of anatune's kernels:
 
 ``anatune.convolution``, ``anatune.matmul``, ``anatune.batch_matmul``

@@ -23,6 +23,7 @@ from anatune.emit.kernels import Function, call, finished, loop_over, open_kerne
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.script import Script, affine
 from anatune.templates.cpu.program.kernels import Kernels
+from anatune.templates.cpu.program.layout import PITCH_ELEMENTS
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.nest import Part
 from anatune.templates.cpu.program.program import write_calls
@@ -31,8 +32,6 @@ from anatune.templates.cpu.program.register_tile import Microkernel
 __all__ = ["AttentionKernel", "Blocks", "attention_program", "pitch"]
 
 _FLOAT = "float32"
-_PITCH_ELEMENTS = 256
-"""As `layout`: rows whose distance is a multiple of this share few sets of the L1 cache."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class AttentionKernel:
 def pitch(length: int, lanes: int) -> int:
     """Return the elements from one row of a buffer to the next for rows of `length`: whole vectors, no power of 2."""
     padded = -(-length // lanes) * lanes
-    return padded + lanes if padded % _PITCH_ELEMENTS == 0 else padded
+    return padded + lanes if padded % PITCH_ELEMENTS == 0 else padded
 
 
 def attention_program(kernel: AttentionKernel, name: str, lanes: int, threads: int) -> tuple[str, str]:

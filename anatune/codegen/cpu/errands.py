@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anatune.codegen.compat import bare_target, compile_module, import_tvm, link_library, parse_program
+from anatune.emit.kernels import CARRIER
 
 __all__ = ["PAGE_BYTES", "build_errands"]
 
@@ -177,7 +178,7 @@ def build_errands(machine: str, path: Path) -> None:
             "@T.prim_func(s_tir=True)",
             f"def {name}({', '.join(f'{argument}: T.int64' for argument in names)}):",
             f'    T.func_attr({{"global_symbol": "{name}"}})',
-            '    for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):',
+            f"    {CARRIER}",
             f"        return T.call_extern({', '.join(called)})",
         ]
         functions[name] = parse_program("\n".join(lines) + "\n", llvm)

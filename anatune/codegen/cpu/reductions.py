@@ -136,11 +136,11 @@ class _Function:
         while len(sums) > 1:
             half = -(-len(sums) // 2)
             pairs = zip(sums[:half], [*sums[half:], None][:half], strict=True)
-            sums = [self.both(sums, other) for sums, other in pairs]
+            sums = [self.both(first, other) for first, other in pairs]
         return [code.splat(self.across(sums[0][0]))] if self.is_row else sums[0]
 
-    def both(self, sums: list[str], other: Sequence[str] | None) -> list[str]:
-        return sums if other is None else [self.joined(a, b) for a, b in zip(sums, other, strict=True)]
+    def both(self, first: list[str], other: Sequence[str] | None) -> list[str]:
+        return first if other is None else [self.joined(a, b) for a, b in zip(first, other, strict=True)]
 
     def load(self, place: str, offset: int, vector: int) -> str:
         """Return a vector of one unit's elements."""

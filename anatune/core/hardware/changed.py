@@ -60,11 +60,12 @@ def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareS
 
 
 def _with(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
-    """Return a function that makes some numbers of a group so many times as large; whole ones are rounded down."""
+    """Return a function that makes some numbers of a group so many times as large; bytes are rounded down."""
     before = getattr(hardware, group)
 
     def scaled(factor: float) -> HardwareSpec:
-        numbers = {key: type(getattr(before, key))(getattr(before, key) * factor) for key in keys}
+        numbers = {key: getattr(before, key) * factor for key in keys}
+        numbers = {key: int(number) if key.endswith("_bytes") else number for key, number in numbers.items()}
         return replace(hardware, **{group: replace(before, **numbers)})
 
     return _tried(scaled)

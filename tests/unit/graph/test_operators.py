@@ -5,6 +5,7 @@ import pytest
 
 from anatune.codegen.relax import kernels
 from anatune.core.activations import ACTIVATIONS
+from anatune.core.workload.number_formats import FUNCTION_STEPS
 from anatune.emit.elementary import FUNCTIONS
 from anatune.graph.folding import computed, value_of
 from anatune.graph.nodes import Constant, Input, Shape, TensorType
@@ -17,6 +18,12 @@ OWN = [operator for operator in OPERATORS.values() if operator.is_own]
 def operands_of(operator):
     """Return how many arrays an operator on elements takes."""
     return getattr(operator.compute, "nin", 1)
+
+
+def test_products_take_the_steps_that_their_kernels_have():
+    fused = [operator for operator in OPERATORS.values() if set(PRODUCTS) <= set(operator.fused_into)]
+    steps = {operator.name.removeprefix("nn.") for operator in fused}
+    assert steps == {"relu", *FUNCTION_STEPS}
 
 
 def test_entries_name_what_there_is():

@@ -12,6 +12,7 @@ from anatune.core.hardware.cpu_groups import CpuCompute
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.kernels import vector_attributes
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.layout import Layout, Slivers, Strided, SumsOfSlivers, layout_of
 from anatune.templates.cpu.program.nest import LoopNest, Part, nest_of
@@ -24,7 +25,6 @@ from anatune.templates.cpu.program.register_tile import (
     Operand,
     Result,
     Stream,
-    vector_attributes,
 )
 from anatune.templates.cpu.rules import cpu_of, words_of
 

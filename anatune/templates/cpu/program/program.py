@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES
+from anatune.emit.kernels import wide
 from anatune.emit.script import Script, affine, buffer_type, open_function, shape_tuple, whole_region
 from anatune.templates.cpu.program.copies import copy_function, write_copy
 from anatune.templates.cpu.program.extents import EXTENT, FIXED, Extents
@@ -274,11 +275,6 @@ class _Calls:
         first = f"T.max(0, ({step - 1} - ({low})) // {step})"
         taps = self.kernels.workload.extents[skip.window]
         return wide(first), wide(f"T.min({taps}, ({skip.size + step - 1} - ({low})) // {step})")
-
-
-def wide(index: str) -> str:
-    """Return an index as the 64 bits that a microkernel takes; TVM narrows what was never cast to 32."""
-    return f'T.Cast("int64", T.Cast("int32", {index}))'
 
 
 def _digits(variable: str, loops: Sequence[Loop], extents: Extents) -> dict[Loop, str]:

@@ -23,16 +23,10 @@ __all__ = [
     "Result",
     "Stream",
     "Tile",
-    "vector_attributes",
 ]
 
 Tile = dict[tuple[int, int], str]
 """(row, vector) -> name of its accumulator."""
-
-
-def vector_attributes(lanes: int) -> str:
-    """Return the attributes of a function whose vectors have so many lanes of 32 bits: LLVM is not to split them."""
-    return f'"prefer-vector-width"="{32 * lanes}" "min-legal-vector-width"="{32 * lanes}"'
 
 
 @dataclass(frozen=True)
@@ -227,7 +221,7 @@ class Microkernel:
     num_registers : int
         Vector registers of the processor.
     attributes : str
-        Of its function, see `vector_attributes`.
+        Of its function, see `emit.kernels.vector_attributes`.
     """
 
     name: str

@@ -24,7 +24,7 @@ _N = CHUNK_SIZE
 
 
 @jit_helper
-def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
+def _footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
     """Fill MOVED and WRITTEN, the bytes that `c.tile` brings in and writes back, and `c.capacity`: `nest.footprint`."""
     v = c.values
     boxes = nest.boxes
@@ -211,7 +211,7 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
         for place in range(places):
             if level < 4:
                 _step(level, place, nest, c)
-            footprints(nest, line, c)
+            _footprints(nest, line, c)
             _close(c)
         if 1 <= level <= 3:
             cache = min(3 - level, num_levels - 1)

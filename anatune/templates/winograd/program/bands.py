@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from anatune.emit.kernels import Function, finished
 from anatune.emit.llvm import LlvmCode
-from anatune.templates.winograd.program.transforms import FLOAT, Function, begun, ended
+from anatune.templates.winograd.program.transforms import FLOAT, begun
 
 __all__ = ["band_ir"]
 
@@ -27,7 +28,7 @@ def band_ir(
     used : int
         Channels of the vector that exist.
     """
-    code, (source, target) = begun(name, lanes, 2, ["%y", "%x", "%columns"])
+    code, (source, target) = begun(name, lanes, 2, "y", "x", "columns")
     channel, row = pitches
     code.line("  br label %rows")
     code.line("rows:")
@@ -72,7 +73,7 @@ def band_ir(
     code.line(f"  %r_more = icmp slt i64 %r_next, {rows}")
     code.line("  br i1 %r_more, label %rows, label %done, !llvm.loop !1")
     code.line("done:")
-    return ended(code)
+    return finished(code)
 
 
 def _turned(code: LlvmCode, at: str, channel: int, used: int, mask: str | None) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.emit.kernels import Function, vector_attributes
 from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.templates.cpu.program.register_tile import (
@@ -14,12 +15,11 @@ from anatune.templates.cpu.program.register_tile import (
     Operand,
     Result,
     Stream,
-    vector_attributes,
 )
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.outputs import Outputs, output_ir
-from anatune.templates.winograd.program.transforms import FLOAT, Function, input_ir, weight_ir
+from anatune.templates.winograd.program.transforms import FLOAT, input_ir, weight_ir
 
 __all__ = ["input_functions", "output_functions", "product_kernel", "weight_functions"]
 

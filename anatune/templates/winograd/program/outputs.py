@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.kernels import Function, finished
 from anatune.emit.llvm import LlvmCode
 from anatune.templates.winograd.minimal_filtering import Filtering
-from anatune.templates.winograd.program.transforms import FLOAT, Function, begun, ended, loop, result_rows
+from anatune.templates.winograd.program.transforms import FLOAT, begun, loop, result_rows
 
 __all__ = ["Outputs", "output_ir"]
 
@@ -55,7 +56,7 @@ def output_ir(name: str, outputs: Outputs) -> Function:
     rows, i64 columns)``: `count` vectors of output channels, of each so many rows and columns of the tile.
     """
     transform, lanes = outputs.transform, outputs.lanes
-    code, bases = begun(name, lanes, 2 + len(outputs.operands), ["%count", "%rows", "%columns"])
+    code, bases = begun(name, lanes, 2 + len(outputs.operands), "count", "rows", "columns")
     strides = [lanes, lanes * outputs.pitches[0]]
     strides += [lanes if step == "bias" else lanes * outputs.pitches[0] for step in outputs.operands]
     size = transform.outputs
@@ -89,7 +90,7 @@ def output_ir(name: str, outputs: Outputs) -> Function:
     code.line("  %is_whole = and i1 %all_rows, %all_columns")
     code.line("  br label %head")
     loop(code, bases, strides, body)
-    return ended(code)
+    return finished(code)
 
 
 def _finished(code: LlvmCode, outputs: Outputs, step: str, pointer: str, values: list[list[str]]) -> list[list[str]]:

@@ -14,10 +14,11 @@ from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.kernels import CARRIER, call, wide
 from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
-from anatune.templates.cpu.program.program import CpuProgram, wide
+from anatune.templates.cpu.program.program import CpuProgram
 from anatune.templates.cpu.rules import cpu_of
 from anatune.templates.winograd.program.functions import (
     input_functions,
@@ -29,8 +30,6 @@ from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.transforms import FLOAT
 
 __all__ = ["program_of"]
-
-_PRAGMA = 'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'
 
 
 class _Writer:
@@ -77,7 +76,7 @@ class _Writer:
         text.line(f"T.reads({', '.join([*regions, f'{weights}[0:{self.layout.weight_size}]'])})")
         regions = [f"{name}_copy[0:{size * self.copies[name]}]" for name, size in self.sizes.items()]
         text.line(f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(self.output.shape)}]', *regions])})")
-        with text.scope(_PRAGMA):
+        with text.scope(CARRIER):
             layout = self.layout
             with self._spread(text, "block", str(layout.blocks), "tiles", "0") as (block, worker):
                 first = f"{block} * {layout.block}"
@@ -110,9 +109,7 @@ class _Writer:
 
     def _call(self, text: Script, function: str, places: list[tuple[str, str]], *numbers: str) -> None:
         """Write a call with buffers and offsets, then plain numbers."""
-        arguments = [f"{name}.data, {wide(offset)}" for name, offset in places]
-        arguments += [wide(number) for number in numbers]
-        text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_{function}", {", ".join(arguments)}))')
+        call(text, f"{self.prefix}_{function}", places, *numbers)
 
     def _own(self, name: str, worker: str, *terms: tuple[str, int]) -> tuple[str, str]:
         """Return a work buffer and an offset in a worker's part of it."""
@@ -280,7 +277,7 @@ class _Writer:
             with text.scope(f"for i in range({layout.weight_size}):"):
                 text.line(f"{target}[i] = T.float32(0)")
         group = layout.slivers * layout.vectors
-        with text.scope(_PRAGMA):
+        with text.scope(CARRIER):
             for name, vectors, start in (("weights", whole, 0), ("weights_rest", min(rest, 1), whole)):
                 if not vectors:
                     continue

@@ -8,39 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.emit.kernels import Function, finished, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
-from anatune.templates.cpu.program.register_tile import vector_attributes
 from anatune.templates.winograd.minimal_filtering import Filtering
 
-__all__ = ["FLOAT", "Function", "begun", "ended", "input_ir", "loop", "result_rows", "weight_ir"]
+__all__ = ["FLOAT", "begun", "input_ir", "loop", "result_rows", "weight_ir"]
 
 FLOAT = "float32"
-Function = tuple[str, set[str]]
-"""A function, and the declarations it needs."""
 Vectors = list[str]
 Transform = Callable[[Sequence[str]], Vectors]
 
 
-def begun(name: str, lanes: int, tensors: int, numbers: Sequence[str] = ()) -> tuple[LlvmCode, list[str]]:
-    """Return the code of a function that main calls, entered, and where its tensors begin.
-
-    It takes a pointer and an offset of each tensor, then `numbers`.
-    """
+def begun(name: str, lanes: int, tensors: int, *numbers: str) -> tuple[LlvmCode, list[str]]:
+    """Return the code of a function of tensors and numbers, entered, and where its tensors begin."""
     code = LlvmCode(lanes, FLOAT, "multiply_add")
-    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(tensors)]
-    arguments += [f"i64 {number}" for number in numbers]
-    code.line(f"define internal void @{name}({', '.join(arguments)}) noinline nounwind {vector_attributes(lanes)} {{")
-    code.line("entry:")
-    code.align_frame(DTYPE_BYTES[FLOAT] * lanes)
-    return code, [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(tensors)]
-
-
-def ended(code: LlvmCode) -> Function:
-    """Return a function whose body is written."""
-    code.line("  ret void")
-    code.line("}")
-    return "\n".join(code.lines), code.declared
+    start_function(code, name, tensors, *numbers)
+    return code, starts_of(code, tensors)
 
 
 def _scaled(code: LlvmCode, factor: float, value: str, added: str) -> str:
@@ -176,7 +159,7 @@ def input_ir(
     used : int
         Channels of a vector that exist; the others become zeros.
     """
-    code, bases = begun(name, lanes, 2, ["%count"])
+    code, bases = begun(name, lanes, 2, "count")
     apply = _data(code, transform)
     row, column = pitches
 
@@ -195,7 +178,7 @@ def input_ir(
     code.line("  %none = icmp eq i64 %count, 0")
     code.line("  br i1 %none, label %done, label %head")
     loop(code, bases, strides, body)
-    return ended(code)
+    return finished(code)
 
 
 def weight_ir(
@@ -220,4 +203,4 @@ def weight_ir(
     ]
     for y, values in enumerate(_both(taps, _kernel(code, transform))):
         _store_row(code, target, y, values, pitch)
-    return ended(code)
+    return finished(code)
