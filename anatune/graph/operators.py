@@ -88,7 +88,8 @@ class Operator:
     kind : str
         TVM's name of the attributes' type, of operators that passes write.
     layout : str
-        How it passes through other orders of dimensions, a word of `graph.passes.layouts`; "": as the model has it.
+        How it passes through other orders of dimensions, a key of `graph.passes.layouts._FAMILIES`; "": it has that
+        of the model.
     own : str
         The operator of anatune's that takes its place where there is a kernel for it; "": TVM compiles it.
     fused_into : tuple of str

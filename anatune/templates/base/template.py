@@ -140,4 +140,4 @@ class TemplateOf(ABC, Generic[Device]):
 
 
 Template = TemplateOf[Any]
-"""A template of any kind of device."""
+"""A template of any kind of device, for annotations and as a base; the class that all are of is `TemplateOf`."""

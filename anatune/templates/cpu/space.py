@@ -366,18 +366,9 @@ def _keeping(access: Access, axes: Sequence[str]) -> tuple[str, ...]:
 
 
 class HalfSumsSpace(CpuSpace):
-    """All schedules of one workload on one CPU whose calls sum in float16, short enough for that.
+    """All schedules of one workload on one CPU whose calls sum in float16, short enough for that; see `CpuSpace`.
 
     Beside the options of the template "cpu" a schedule has "extension": "fp16".
-
-    Guarantees: deterministic; safe to share between threads (immutable).
-
-    Parameters
-    ----------
-    workload, hardware
-        What is computed, where.
-    is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
 
     Raises
     ------

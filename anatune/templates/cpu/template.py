@@ -5,17 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from anatune.templates.base.template import Template
+from anatune.core.hardware.spec import CpuSpec
+from anatune.templates.base.template import TemplateOf
 
 if TYPE_CHECKING:
-    from anatune.core.hardware.spec import CpuSpec
     from anatune.core.schedule import Schedule
     from anatune.templates.cpu.program.program import CpuProgram
 
 __all__ = ["CpuTemplate"]
 
 
-class CpuTemplate(Template):
+class CpuTemplate(TemplateOf[CpuSpec]):
     """A template for CPUs, whose programs are loops with microkernels."""
 
     kind: ClassVar[str] = "cpu"
