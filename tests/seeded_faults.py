@@ -57,8 +57,8 @@ FAULTS = (
           "gpu.registers_sm // registers_warp // warps"),
     Fault("ring_fills_while_others_compute", "templates", ("gpu/times/test_waves", "tensorcore"),
           "wave -= start * (1.0 - 1.0 / resident)", "wave -= start / resident"),
-    Fault("largest_microkernel", "templates", ("cpu_ranking", "ranking"),
-          "if grown[depth + 1] > most or", "if grown[depth + 1] >= most or"),
+    Fault("pairs_beside_the_vectors", "templates", ("cpu_ranking", "ranking"),
+          "elif pairs[depth + 1] > 1:", "elif pairs[depth + 1] > 0:"),
     # -- model
     Fault("corrected_order", "model", ("correct",),
           'np.argsort(self.times(found.points)[0], kind="stable")[:top_k]', "np.arange(len(found.points))[:top_k]"),
