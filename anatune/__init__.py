@@ -110,8 +110,11 @@ else:  # hidden from type checkers, which would take every name for one that `__
     def _lower(schedule, threads):
         return import_module("anatune.codegen.devices").lower(schedule, threads)
 
+    def _source(schedule, threads):
+        return import_module("anatune.codegen.devices").source(schedule, threads)
+
     import_module("anatune.core.templates").LATE.update(
-        templates=lambda: import_module("anatune.templates"), lower=_lower
+        templates=lambda: import_module("anatune.templates"), lower=_lower, source=_source
     )
 
     def __getattr__(name):

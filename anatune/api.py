@@ -88,7 +88,7 @@ def model(
 
     Parameters
     ----------
-    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu", "winograd", "fp16_accumulation"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to the number of cores (the default).
@@ -156,10 +156,10 @@ def plan(
         What is computed, where: a spec, or a name or path for `hardware`.
     top_k : int
         How many schedules to return, >= 1.
-    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu", "winograd", "fp16_accumulation"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
         Rank the schedules of one template alone: "tensorcore" for float16, bfloat16 and tf32 (float32 operands are
         rounded) on tensor cores. Left out: the device's default and those that join it where they apply, in one order
-        (GPUs: "cuda", CUDA cores, and "thin"; CPUs: "cpu", "winograd" and "fp16_accumulation").
+        (GPUs: "cuda", "thin" and "triton"; CPUs: "cpu", "winograd" and "fp16_accumulation").
     accuracy : {"standard", "relaxed"}
         What arithmetic is admitted. "standard": what errs about as much as a plain sum of the products, which includes
         Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much, and sums in float16.
@@ -206,8 +206,9 @@ def plan(
         from anatune.tuning.reuse import best_recorded
 
         measured = best_recorded(workload, device, template, search.accuracy, records)
-    compiled, correction = (_compilation(device, correction), NONE) if compile else (None, correction)
-    answer, models = _ranked(workload, device, template, search, correction, max(top_k, SCHEDULES_A_PROGRAM * compile))
+    names = joint.asked_templates(workload, device, template, search.accuracy)
+    compiled, correction = (_compilation(device, correction, names), NONE) if compile else (None, correction)
+    answer, models = _ranked(workload, device, names, search, correction, max(top_k, SCHEDULES_A_PROGRAM * compile))
     if compiled is not None:
         answer = compiled(answer, models, compile, search.time_limit_s, compile_progress)
     if records is not None:
@@ -216,10 +217,9 @@ def plan(
 
 
 def _ranked(
-    workload: Workload, device: HardwareSpec, template: str | None, search: _Search, correction: str | Path, count: int
+    workload: Workload, device: HardwareSpec, names: Sequence[str], search: _Search, correction: str | Path, count: int
 ) -> tuple[Plan, dict[str, Model]]:
     """Return the first schedules of all templates that are asked for, in one order, and the models that ranked them."""
-    names = joint.asked_templates(workload, device, template, search.accuracy)
     saved = joint.find_corrections(device, names, correction)
     watch = Watch(search.time_limit_s, search.progress)
     ranked = joint.rank_templates(
@@ -229,11 +229,11 @@ def _ranked(
     return joint.merged([entry.plan for entry in ranked], count), models
 
 
-def _compilation(device: HardwareSpec, correction: str | Path) -> Callable[..., Plan]:
+def _compilation(device: HardwareSpec, correction: str | Path, names: Sequence[str]) -> Callable[..., Plan]:
     """Return what compiles a plan's first programs, once it is clear that they can be compiled."""
     from anatune.measure.cuda.compiler import check_compiler, compiled_plan
 
-    check_compiler(device)
+    check_compiler(device, names)
     if str(correction) not in (AUTO, NONE):
         raise SpaceError("plan: compile and correction both change the order; leave one out")
     return compiled_plan

@@ -93,11 +93,9 @@ def _decisions(schedule: Schedule) -> list[Any]:
 
 
 def _code(schedule: Schedule) -> str:
-    """Return the generated kernel: CUDA C, or TVM's TIR for one core."""
+    """Return the generated kernel: Triton, CUDA C, or TVM's TIR for one core."""
     if isinstance(schedule.hardware, GpuSpec):
-        from anatune.codegen.cuda.lower import cuda_kernel
-
-        return cuda_kernel(schedule).source
+        return schedule.source()
     from anatune.codegen.cpu.lower import lower
 
     return str(lower(schedule, threads=1).module)

@@ -76,10 +76,11 @@ def _epilogue(
         if step == "relu":
             result = np.maximum(result, 0.0)
             continue
-        access = operands["bias" if step == "bias" else "residual"]
+        access = operands["residual" if step == "add" else step]
         for values in itertools.product(*(range(axis.extent) for axis in workload.spatial_axes)):
             point = dict(zip(names, values, strict=True))
-            result[position(workload.write, point)] += arrays[access.tensor][position(access, point)]
+            target, operand = position(workload.write, point), arrays[access.tensor][position(access, point)]
+            result[target] = result[target] * operand if step == "scale" else result[target] + operand
     return result
 
 

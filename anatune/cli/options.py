@@ -70,9 +70,10 @@ Template = Annotated[
         parser=_template,
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
         "tune: cuda with several shared-memory buffers and padded rows), thin (products with a vector or at most 16 "
-        "rows, long reductions) or tensorcore (float16, bfloat16; float32 as tf32). CPUs: cpu, winograd (3x3 "
+        "rows, long reductions), triton (products on the matrix units of NVIDIA and AMD; float32 as tf32 at accuracy "
+        "relaxed) or tensorcore (the same by TVM: mma.sync). CPUs: cpu, winograd (3x3 "
         "convolutions of stride 1 in float32) or fp16_accumulation (float16 with AVX512_FP16, at accuracy relaxed). "
-        "Left out: all that apply, together (GPUs: cuda and thin).",
+        "Left out: all that apply, together (GPUs: cuda, thin and triton).",
     ),
 ]
 Accuracy = Annotated[
@@ -239,7 +240,7 @@ class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
     tracker: Tracker = None
     key: BoardKey = None
     no_reuse: Annotated[
-        bool, typer.Option("--no-reuse", help="Do not begin with what the records have of this workload and device.")
+        bool, typer.Option("--no-reuse", help="Use nothing of what the records have of this workload and device.")
     ] = False
 
     def keywords(self) -> Keywords:

@@ -42,7 +42,8 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="DTYPE[:RESULT]",
-            help="float32, float16, bfloat16, int8 or uint8xint8; ':' and the result's where it is another.",
+            help="float32, float16, bfloat16, int8, float8_e4m3fn, ..; of products also two, as uint8xint8 or "
+            "bfloat16xint8; ':' and the result's where it is another.",
         ),
     ] = None
     transpose_a: Annotated[bool, typer.Option("--transpose-a", help="Products: A is stored K x M.")] = False
@@ -51,8 +52,8 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="STEP[,STEP]",
-            help="Fused steps on the result: bias, add, relu, relu6, silu, gelu, gelu_tanh; of 8-bit sums scale, "
-            "requantize.",
+            help="Fused steps on the result: bias, add, relu, relu6, silu, gelu, gelu_tanh; of 8-bit operands "
+            "scale, requantize.",
         ),
     ] = None
     input_zero_point: Annotated[

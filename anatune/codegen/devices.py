@@ -5,8 +5,9 @@ from __future__ import annotations
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.lowered import Lowered
 from anatune.core.schedule import Schedule
+from anatune.templates import template_named
 
-__all__ = ["lower", "tvm_module_json"]
+__all__ = ["lower", "source", "tvm_module_json"]
 
 
 def lower(schedule: Schedule, threads: int) -> Lowered:
@@ -26,6 +27,24 @@ def lower(schedule: Schedule, threads: int) -> Lowered:
     from anatune.codegen.cpu.lower import lower as lower_cpu
 
     return lower_cpu(schedule, threads=threads, prepacked=False)
+
+
+def source(schedule: Schedule, threads: int) -> str:
+    """Return a schedule's program as text; see `Schedule.source`.
+
+    Raises
+    ------
+    BuildError, MissingDependencyError
+        As `lower`.
+    """
+    template = template_named(schedule.template)
+    if template.toolchain == "triton":
+        return str(template.program(schedule).source)
+    if schedule.hardware.kind == "gpu":
+        from anatune.codegen.cuda.lower import cuda_kernel
+
+        return cuda_kernel(schedule).source
+    return str(lower(schedule, threads).module.script())
 
 
 def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:

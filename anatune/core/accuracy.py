@@ -37,7 +37,16 @@ __all__ = [
 STANDARD, RELAXED = "standard", "relaxed"
 ACCURACIES = (STANDARD, RELAXED)
 """Each admits what those before it admit."""
-EPS: dict[str, float] = {"float32": 2.0**-23, "tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPS: dict[str, float] = {
+    "float32": 2.0**-23,
+    "tf32": 2.0**-10,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+    "float8_e4m3fn": 2.0**-3,
+    "float8_e5m2": 2.0**-2,
+    "float8_e4m3fnuz": 2.0**-3,
+    "float8_e5m2fnuz": 2.0**-2,
+}
 """Number format -> distance of 1 to its next number."""
 TYPICAL_ERROR = 0.35
 """Error of a sum of K products over eps * sqrt(K) of its spread, see `rounding_error`."""

@@ -39,8 +39,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         What is computed, and on which device the choice was made.
     template : str
         "cuda" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "pipelined" (the same with a staging
-        pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes), "cpu" (cache and register tiles), "thin",
-        "winograd" or "fp16_accumulation"; `rules.py` of a template's room says what its factors are.
+        pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes), "triton" (block, tile | step, tile),
+        "cpu" (cache and register tiles), "thin", "winograd" or "fp16_accumulation"; `rules.py` of a template's room
+        says what its factors are.
     tiles : mapping of str to tuple of int
         Axis -> factors from the outermost to the innermost loop; each product is the axis's extent or, on a GPU whose
         last tile is guarded, just above it. Tensor cores: fused index ("m", "n", "k") -> factors, likewise.
@@ -154,6 +155,21 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         """
         lower = LATE["lower"]
         return lower(self.check(), self.hardware.most_threads or 1).tvm_schedule()
+
+    def source(self) -> str:
+        """Return the schedule's program as people read it; no device is needed.
+
+        Template "triton": the text of a Python module of Triton's, which neither Triton nor TVM is needed for. Other
+        GPU templates: CUDA C. CPUs: TVMScript, whose parallel loops are for as many threads as the hardware has cores.
+
+        Raises
+        ------
+        anatune.errors.BuildError
+            The schedule cannot be lowered: it needs more than the device has, or the GPU is not one of NVIDIA's.
+        anatune.errors.MissingDependencyError
+            TVM is not installed.
+        """
+        return str(LATE["source"](self.check(), self.hardware.most_threads or 1))
 
     def describe(self) -> str:
         """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""

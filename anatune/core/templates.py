@@ -10,8 +10,8 @@ __all__ = ["LATE", "REGISTERED", "known_templates"]
 REGISTERED: dict[str, Any] = {}
 """Name -> `base.template.Template`, the default of each kind of device first; `anatune.templates` registers them."""
 LATE: dict[str, Callable[..., Any]] = {}
-"""What ``anatune/__init__.py`` names, and what is imported when it is asked for: "templates" registers them; "lower" is
-`codegen.devices.lower`."""
+"""What ``anatune/__init__.py`` names, and what is imported when it is asked for: "templates" registers them; "lower"
+and "source" are functions of `codegen.devices`."""
 
 
 def known_templates() -> dict[str, Any]:

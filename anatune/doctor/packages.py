@@ -31,7 +31,7 @@ EXTRAS = {
     "cluster": Serves("many machines", "worker, cluster, tune --cluster"),
     "boards": Serves("boards behind TVM's tracker", "tune --tracker, hw detect --tracker"),
     "postgres": Serves("records on a PostgreSQL server", "--records postgresql://..."),
-    "triton": Serves("pruning for Triton", "anatune.adapters.triton"),
+    "triton": Serves("kernels on matrix units", "--template triton, anatune.adapters.triton"),
     "kernel-tuner": Serves("pruning for Kernel Tuner", "prune --for kernel-tuner, anatune.adapters.kernel_tuner"),
     "metaschedule": Serves("TVM's MetaSchedule", "prune --for metaschedule, anatune.adapters.metaschedule"),
     "optuna": Serves("pruning for Optuna", "anatune.adapters.optuna"),

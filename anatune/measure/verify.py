@@ -77,7 +77,8 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
 
     GPU schedules need no GPU: their CUDA C runs on the CPU, as written, in a process of its own
     (`measure.emulate.emulator`): ascending, descending and random orders of the threads; races, accesses outside of an
-    array, reads of unwritten memory and divergent barriers are found. A C++ compiler must be there.
+    array, reads of unwritten memory and divergent barriers are found. A C++ compiler must be there. The template
+    "triton" is for Triton's interpreter (`measure.emulate.triton_interpreter`), which sees less: `Verification.note`.
 
     Raises
     ------
@@ -86,13 +87,13 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
     RunError
         It was built for another kind of processor than this one's and cannot be loaded.
     MissingDependencyError
-        TVM is not installed; a GPU schedule and no C++ compiler.
+        TVM is not installed; a GPU schedule and no C++ compiler, or no Triton.
     """
     first = schedule.programs[-1].schedule if isinstance(schedule, RangePlan) else schedule
     hardware = checked_schedule("schedule", first).hardware
     threads = checked_integer("verify: threads", threads, 1, MOST_THREADS)
     seed = checked_integer("verify: seed", seed, 0, MOST_SEED)
-    check_runs_here(first.workload, hardware)
+    check_runs_here(first.workload, hardware, [first.template])
     if isinstance(schedule, RangePlan):
         return range_calls_of(hardware).verify(schedule, threads, seed)
     return calls_of(hardware).verify(schedule, threads, seed)

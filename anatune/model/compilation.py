@@ -100,7 +100,7 @@ def _entry_dict(entry: CompiledSchedule, rank: int | None) -> dict[str, object]:
         "outcome": entry.outcome.value,
         "message": entry.message,
         "seconds": entry.seconds,
-        "compiler": {} if entry.facts is None else msgspec.structs.asdict(entry.facts),
+        "compiler": {} if entry.facts is None else entry.facts.numbers(),
         "before": _numbers(entry.before, entry.rank_before),
         "after": None if entry.after is None else _numbers(entry.after, rank),
     }

@@ -31,7 +31,7 @@ from anatune.model.learned.corrections import (
     named_correction,
 )
 from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan, prediction_row
-from anatune.templates import joined_templates, make_model, template_of
+from anatune.templates import joined_templates, make_model, template_named, template_of
 from anatune.templates.base.model import Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
 
@@ -143,7 +143,10 @@ def rank_templates(
     *,
     distinct: bool = False,
 ) -> list[Ranked]:
-    """Rank templates one after the other.
+    """Rank templates one after the other, those that are evaluated whole first.
+
+    One whose floor, a time that no point of it beats, is above all that a whole one lists is not searched: nobody
+    counts its legal points then.
 
     Parameters
     ----------
@@ -159,21 +162,34 @@ def rank_templates(
     ModelVersionError
         A correction does not fit its model.
     """
-    ranked, number = [], len(templates)
-    for at, name in enumerate(templates):
+    ranked: dict[str, Ranked] = {}
+    number, cut_s = len(templates), math.inf
+    for at, name in enumerate(sorted(templates, key=lambda name: not template_named(name).is_whole)):
         saved, plain = corrections[name], make_model(workload, hardware, name, accuracy)
         learned = None if saved is None else CorrectedModel(plain, saved.model)
         model = plain if learned is None else learned
         left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - at))
         part = watch.part(at / number, (at + 1) / number)
-        ranking = model.rank(count, left_s, distinct=distinct, progress=part.report)
+        if learned is None and plain.floor_s > cut_s:
+            ranking = _slower(model)
+        else:
+            ranking = model.rank(count, left_s, distinct=distinct, progress=part.report)
         answer, points = _plan(model, ranking, accuracy), ranking.points
         if learned is not None and saved is not None and len(points):
             support = float(learned.correction(points[:1]).support[0])
             applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
             answer = replace(answer, correction=applied)
-        ranked.append(Ranked(answer, model, points))
-    return ranked
+        ranked[name] = Ranked(answer, model, points)
+        if template_named(name).is_whole and len(points) >= count:
+            cut_s = min(cut_s, max(prediction.time_s for prediction in answer.predictions))
+    return [ranked[name] for name in templates]
+
+
+def _slower(model: Model) -> Ranking:
+    """Return the ranking of a space of which no point is needed: its floor is above what others have."""
+    guarantee = Guarantee("certified", 0.0, 0, model.space.size)
+    none = np.empty((0, len(model.space.columns)), dtype=np.int64)
+    return Ranking(none, guarantee, None, None, alike_is_exact=True)
 
 
 def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:

@@ -132,6 +132,11 @@ class JoinedSpace(msgspec.Struct, frozen=True):
     best_s: float | None
     correction: AppliedCorrection | None = None
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the space was not searched, because a floor under all its times is above what others have."""
+        return self.guarantee.kind == "certified" and not self.guarantee.num_evaluated and self.num_legal is None
+
 
 @dataclass(frozen=True, repr=False)
 class Plan:
@@ -146,7 +151,8 @@ class Plan:
     space_size : int
         All points of the space, legal or not (exact).
     num_legal, rejected
-        Legal points, and rejected points per rule id (exact counts), or None where a time limit ended the count.
+        Legal points, and rejected points per rule id (exact counts), or None where a time limit ended the count, or
+        a template was not searched, because a floor under all its times is above those of the others.
     rules : tuple of Rule
         What the ids of `rejected` mean, with the device's limits.
     template : str

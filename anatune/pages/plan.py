@@ -90,7 +90,7 @@ def _made_by() -> str:
 def _name_of(plan: Plan) -> str:
     """Return what a plan is of, in short, for titles."""
     sizes = " x ".join(str(extent) for extent in plan.workload.extents.values())
-    return f"{'+'.join((plan.workload.operator, *plan.workload.epilogue))} {sizes} {plan.workload.dtype}"
+    return f"{'+'.join((plan.workload.operator, *plan.workload.epilogue))} {sizes} {plan.workload.formats}"
 
 
 def _summary(plan: Plan) -> Section:

@@ -71,6 +71,8 @@ _PARTS: dict[str, _Part] = {
     ),
     "tail": _Part("the last, partly filled wave", "a number of blocks that fills whole waves", "compute"),
     "launch": _Part("starting the kernel", "fusing this work with another kernel", "launch"),
+    "power": _Part("the power that the device is allowed", "fewer operations, or narrower operands", "tensor_cores"),
+    "split": _Part("adding up the parts of sums", "fewer parts, or larger ones", "l2"),
     "spill": _Part("registers that do not fit and go to memory", "smaller register tiles", "registers"),
     "load": _Part("the load and store ports", "more reuse of loaded vectors (a squarer microkernel)", "compute"),
     "overhead": _Part("loops and calls around the microkernel", "longer microkernel runs", "compute"),
@@ -186,6 +188,11 @@ def _other_templates(plan: Plan) -> list[str]:
     best, sentences = plan.schedules[0], []
     for space in plan.joined:
         if space.template == best.template:
+            continue
+        if space.is_left_out:
+            sentences.append(
+                f"The template {space.template} was not searched: a floor under all its times is above those listed."
+            )
             continue
         if space.best_s is None:
             sentences.append(f"The template {space.template} has no legal schedule here.")
@@ -357,6 +364,9 @@ def _traffic(plan: Plan) -> list[str]:
 def _rules(plan: Plan) -> list[str]:
     """Return which rules rejected how many points."""
     if plan.rejected is None:
+        left_out = [space.template for space in plan.joined if space.is_left_out]
+        if left_out:
+            return [f"Illegal points of {', '.join(left_out)} were not counted."]
         return ["The time limit ended the count of illegal points."]
     rejected = rejected_lines(plan)
     silent = [rule.id for rule in plan.rules if not plan.rejected.get(rule.id)]
@@ -371,7 +381,7 @@ def _rules(plan: Plan) -> list[str]:
 
 def _kernels(plan: Plan) -> list[str]:
     """Return why these schedules can be planned, but no kernel be generated of them."""
-    limit = generation_limit(plan.workload, plan.hardware)
+    limit = generation_limit(plan.workload, plan.hardware, plan.templates)
     return [f"No kernel can be generated here, only planned: {limit}."] if limit else []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
-from anatune.core.accuracy import ACCURACIES, admits, is_plain_sum
+from anatune.core.accuracy import ACCURACIES, STANDARD, admits, is_plain_sum
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import OptionValue, Schedule
@@ -17,7 +17,7 @@ from anatune.model.pruning.subset import SpaceSubset
 from anatune.report import units
 from anatune.report.roofline import ceiling, peak_flop_per_s
 from anatune.report.text import Line, item_lines, paragraph, table, wrapped, wrapped_items
-from anatune.templates import template_named, templates_of, tuning_template
+from anatune.templates import joined_templates, template_named, templates_of, tuning_template
 from anatune.templates.base.model import Rule
 
 __all__ = [
@@ -114,9 +114,9 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
     """
     known = templates_of(hardware)
     names = [entry.name for entry in known if entry.takes(workload, hardware)]
-    tuned = tuning_template(workload, hardware).name
-    defaults = {names[0]: " (plan's default)", tuned: " (tune's default)"}
-    if names[0] == tuned:
+    tuned, planned = tuning_template(workload, hardware).name, joined_templates(workload, hardware, STANDARD)[0].name
+    defaults = {planned: " (plan's default)", tuned: " (tune's default)"}
+    if planned == tuned:
         defaults = {tuned: " (the default)" if len(names) > 1 else ""}
     others = ", ".join(f"{name}{defaults.get(name, '')}" for name in names if name != template)
     more = f"; --template names others: {others}" if others else ""
@@ -146,15 +146,18 @@ def _workload_text(plan: Plan) -> str:
     name = "+".join((workload.operator, *workload.epilogue))
     loops = " ".join(f"{axis}={extent}" for axis, extent in workload.extents.items())
     moved = f"at least {units.size(workload.compulsory_bytes)} to and from memory"
-    return f"{name} {loops}, {workload.dtype}: {units.flop(workload.flop)}, {moved}"
+    return f"{name} {loops}, {workload.formats}: {units.flop(workload.flop)}, {moved}"
 
 
 def _hardware_text(plan: Plan) -> str:
     hardware, dtype = plan.hardware, plan.workload.dtype
     peak = units.flop_rate(peak_flop_per_s(hardware, dtype, plan.template))
     unit = dtype
-    if template_named(plan.template).tensor_cores:
-        unit = f"{_TENSOR_DTYPE.get(dtype, dtype)} on tensor cores"
+    template = template_named(plan.template)
+    if template.tensor_cores:
+        multiplied = template.multiplied(dtype, hardware)
+        unit = f"{_TENSOR_DTYPE.get(multiplied, multiplied)} on tensor cores"
+        unit += f", as which {dtype} is multiplied" if multiplied != dtype else ""
     threads = f", {units.threads(plan.threads)}" if plan.threads is not None else ""
     dram = units.rate(hardware.dram.bandwidth_bytes_per_s)
     return f"on {place_text(hardware)}{threads}: peak {peak} in {unit}, DRAM {dram}"

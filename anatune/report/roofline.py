@@ -34,7 +34,8 @@ class Roofline(NamedTuple):
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
     """Return the theoretical peak for operands of `dtype`, operations a second; see the spec's method of that name."""
-    return hardware.peak_flop_per_s(dtype, tensor_cores=_on_tensor_cores(template))
+    multiplied = template_named(template).multiplied(dtype, hardware) if template else dtype
+    return hardware.peak_flop_per_s(multiplied, tensor_cores=_on_tensor_cores(template))
 
 
 def _on_tensor_cores(template: str) -> bool:
@@ -56,7 +57,7 @@ def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
 
 def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
     """Return the share of the theoretical peak that compiled code of a template reaches."""
-    return hardware.reachable_share(tensor_cores=_on_tensor_cores(template))
+    return template_named(template).reachable_share(hardware) if template else hardware.reachable_share()
 
 
 def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:

@@ -171,6 +171,10 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     lines += [*paragraph(ended_text(result), width), *share_lines(result.shares, width)]
     if result.correction is not None:
         lines += paragraph(f"the ranking that it started from is corrected by {result.correction}", width)
+    if result.learned_trials:
+        told = units.many(result.learned_workloads, "workload")
+        told = f"learned from {result.learned_trials} recorded trials of {told} of this device; --no-reuse does without"
+        lines += paragraph(told, width)
     lines += _best_lines(result, width)
     for told in (_energy(result), _told(result), _against_bound(result), *hints):
         lines += paragraph(told, width)

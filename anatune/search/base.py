@@ -15,6 +15,7 @@ from anatune.search.points import Integers
 from anatune.templates.base.model import Model
 
 __all__ = [
+    "BLIND",
     "DEFAULT_STRATEGY",
     "STARTS",
     "STRATEGIES",
@@ -43,6 +44,9 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
 
 A class is called with (model, seed=, start=, ranked=), see `make_strategy`.
 """
+
+BLIND = ("random", "grid")
+"""Strategies that never look at the model."""
 
 STARTS = ("model", "paper")
 """Where a strategy starts: from the model's ranking, or as it was published."""

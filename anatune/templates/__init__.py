@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from anatune.arguments import checked_choice
+from anatune.core.accuracy import STANDARD
 from anatune.core.templates import REGISTERED
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.template import Template as Template
@@ -17,6 +18,7 @@ from anatune.templates.cpu import CPU, FP16_ACCUMULATION
 from anatune.templates.cuda import CUDA, PIPELINED
 from anatune.templates.tensorcore import TENSORCORE
 from anatune.templates.thin import THIN
+from anatune.templates.triton import TRITON
 from anatune.templates.winograd import WINOGRAD
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ __all__ = [
     "TEMPLATES",
     "TENSORCORE",
     "THIN",
+    "TRITON",
     "WINOGRAD",
     "Template",
     "joined_templates",
@@ -42,7 +45,7 @@ __all__ = [
 
 TEMPLATES: dict[str, Template] = REGISTERED
 """Every template by its name. A new one stands in the next line."""
-_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, CPU, WINOGRAD, FP16_ACCUMULATION)
+_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, TRITON, CPU, WINOGRAD, FP16_ACCUMULATION)
 TEMPLATES.update({room.name: room for room in _ROOMS})  # at once: another thread sees none or all
 
 
@@ -68,14 +71,16 @@ def templates_of(hardware: _Device) -> tuple[Template, ...]:
 def joined_templates(workload: Workload, hardware: _Device, accuracy: str) -> tuple[Template, ...]:
     """Return the templates that are ranked together where nobody names one: the default, and those that join it.
 
+    Those that take the workload, the default first; the default alone, which says why not, where none does.
+
     Parameters
     ----------
     accuracy : str
         One of `core.accuracy.ACCURACIES`: those that have no schedule at it do not join.
     """
     default, *others = templates_of(hardware)
-    joining = (other for other in others if other.joins and accuracy in other.accuracies)
-    return (default, *(other for other in joining if other.takes(workload, hardware)))
+    joined = [other for other in others if other.joins_default(workload, hardware, accuracy)]
+    return (*([default] if default.takes(workload, hardware) else []), *joined) or (default,)
 
 
 def template_of(name: str | None, hardware: _Device) -> Template:
@@ -97,9 +102,10 @@ def tuning_template(workload: Workload, hardware: _Device) -> Template:
     """Return the template that is tuned where nobody asks for one: the default, or a wider one wherever one applies.
 
     A wider one holds all schedules of the default; arithmetic stays what the workload's dtype says, so tensor cores,
-    which would round float32, have to be asked for.
+    which would round float32, have to be asked for. Where the default does not take the workload, the first that joins
+    it and does takes its place.
     """
-    default, *others = templates_of(hardware)
+    default, others = joined_templates(workload, hardware, STANDARD)[0], templates_of(hardware)
     wider = (other for other in others if other.widens == default.name and other.takes(workload, hardware))
     return next(wider, default)
 
@@ -111,8 +117,9 @@ def make_model(
 
     Parameters
     ----------
-    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu", "winograd", "fp16_accumulation"}, optional
-        What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
+        What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu", or where that does
+        not take the workload the first that joins it and does.
     accuracy : {"standard", "relaxed"}, optional
         What the arithmetic of the space's schedules may need; left out: all that gives the same results each time.
 
@@ -121,4 +128,6 @@ def make_model(
     SpaceError
         The template does not apply to the workload or the hardware.
     """
+    if template is None:
+        return joined_templates(workload, hardware, accuracy or STANDARD)[0].model(workload, hardware, accuracy)
     return template_of(template, hardware).model(workload, hardware, accuracy)

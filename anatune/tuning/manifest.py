@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
+from anatune.codegen.toolchains import toolchain_of
 from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
@@ -147,7 +148,7 @@ def build_manifest(
         Made; its manifest is replaced.
     trials : int
         How many schedules.
-    template : {"cuda", "pipelined", "tensorcore", "thin"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton"}, optional
         What the schedules look like; by default as `tune` chooses.
     seed : int
         Of the operands.
@@ -169,14 +170,14 @@ def build_manifest(
     MissingDependencyError
         TVM or NVRTC is not installed.
     """
-    from anatune.codegen.cuda.nvrtc import FLAGS, check_arch, compiler_version
-
     if hardware.kind != "gpu":
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
-    check_arch(hardware.arch)
-    check_generation(workload, hardware)
-    compiler = compiler_version()
-    model = make_model(workload, hardware, template or tuning_template(workload, hardware).name)
+    name = template or tuning_template(workload, hardware).name
+    toolchain = toolchain_of(name)
+    toolchain.check_target(hardware)
+    check_generation(workload, hardware, [name])
+    compiler = toolchain.compiler_version()
+    model = make_model(workload, hardware, name)
     points = model.rank(trials, None, distinct=True).points
     if not len(points):
         raise SpaceError(f"{workload.describe()} on {hardware.name}: no schedule is legal; `anatune plan` says why")
@@ -191,7 +192,7 @@ def build_manifest(
     times = model.times(points)[0].tolist()
     entries = tuple(_entry(made, built[made.key], time_s) for made, time_s in zip(schedules, times, strict=True))
     manifest = Manifest(
-        VERSION, __version__, compiler, tuple(FLAGS), workload, hardware, model.space.template, seed,
+        VERSION, __version__, compiler, toolchain.FLAGS, workload, hardware, model.space.template, seed,
         _relative(reference), entries,
     )  # fmt: skip
     _write(target, manifest)
@@ -228,7 +229,7 @@ def _entry(schedule: Schedule, built: Built, time_s: float) -> ManifestEntry:
 
 
 def _relative(artifact: GpuArtifact) -> GpuArtifact:
-    return msgspec.structs.replace(artifact, image=Path(artifact.image).name)
+    return artifact.with_files(lambda path: Path(path).name)
 
 
 def _write(target: Output, manifest: Manifest) -> None:
@@ -284,6 +285,9 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 def _checked(artifact: GpuArtifact, where: Path) -> GpuArtifact:
     """Return the artifact with an absolute path; raise RunError if its cubin is not what was built."""
-    absolute = msgspec.structs.replace(artifact, image=str(where / Path(artifact.image).name))
+    absolute = artifact.with_files(lambda path: str(where / Path(path).name))
     read_image(absolute)
+    for launch in absolute.launches:
+        if launch.image:
+            read_image(launch)
     return absolute

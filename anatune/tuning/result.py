@@ -27,6 +27,7 @@ MOST_SHOWN = 20
 """Trials that a notebook shows of a session, fastest first."""
 _AS_THEY_ARE = (
     *("correction", "num_resumed", "num_reused", "records", "session", "elapsed_s", "bound", "share_of_bound", "ended"),
+    *("learned_trials", "learned_workloads"),
     *("stop_at", "patience", "estimate", "measure_s", "energy_j", "energy_of", "templates", "accuracy"),
 )
 """What a result's JSON has under the names of its attributes."""
@@ -151,6 +152,9 @@ class TuningResult:
         Trials that were there already.
     num_reused : int
         Recorded schedules that the session began with, after the plan's first choice.
+    learned_trials, learned_workloads : int
+        Recorded trials of the device, and their workloads, that the strategy's model learned from; 0 where that does
+        not help.
     records, session : str or None
         File and session of the records, if they were kept.
     elapsed_s : float
@@ -191,6 +195,8 @@ class TuningResult:
     correction: str | None = None
     num_resumed: int = 0
     num_reused: int = 0
+    learned_trials: int = 0
+    learned_workloads: int = 0
     records: str | None = None
     session: str | None = None
     elapsed_s: float = 0.0

@@ -1,11 +1,16 @@
-"""What records already know of a workload on a device: the session to go on with, the schedules to begin with."""
+"""What records already know of a workload on a device: the session to go on with, the schedules to begin with.
+
+And what they teach about the model's errors on the device, other workloads included.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,18 +19,25 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import SpaceError
+from anatune.errors import AnatuneError, MissingDependencyError, SpaceError
+from anatune.model.learned.cross_fit import shrunk_residual
+from anatune.model.learned.residual import ResidualModel, ResidualOptions
 from anatune.model.plan import MeasuredSchedule
 from anatune.records.place import ServerAddress
 from anatune.records.reader import OnDamage
 from anatune.records.schema import Record, Session
 from anatune.records.store import RecordStore
+from anatune.search.base import BLIND
 from anatune.templates.base.model import Model
 from anatune.tuning.target import Source, Target
+from anatune.tuning.training import families_of
 
 __all__ = [
+    "LEARNED_UNTIL",
     "MOST_REUSED",
+    "Learned",
     "best_recorded",
+    "learned_of",
     "recorded_leaders",
     "same_device",
     "session_to_resume",
@@ -34,6 +46,14 @@ __all__ = [
 
 MOST_REUSED = 4
 """Recorded schedules that a session begins with."""
+LEARNED_UNTIL = "learned_until"
+"""Setting of a recorded session: it learned from what was recorded before that time, UTC."""
+MOST_TRIALS = 10_000
+"""Recorded trials that are learned from, those of the newest sessions first."""
+FEWEST_TRIALS = 10
+"""Successful trials of a workload that is learned from."""
+OPTIONS = ResidualOptions(num_members=1, num_trees=150, learning_rate=0.1)
+"""A third of a shipped correction's trees: what is fitted at the start of each session takes a second."""
 
 
 def same_device(one: HardwareSpec, other: HardwareSpec) -> bool:
@@ -140,3 +160,66 @@ def _measured_schedule(
     return MeasuredSchedule(
         schedule, time_s, predicted_s, record.created_utc, record.session.id, trial.measurement.worker, place
     )
+
+
+class Learned(NamedTuple):
+    """What the records of a device say about the model's errors.
+
+    Attributes
+    ----------
+    residuals : dict of str to ResidualModel
+        Template -> what helps there on workloads left out; templates without it are not in it.
+    num_trials, num_workloads : int
+        What those were fitted to.
+    """
+
+    residuals: Mapping[str, ResidualModel] = {}
+    num_trials: int = 0
+    num_workloads: int = 0
+
+
+def learned_of(
+    store: RecordStore, target: Target, strategy: str, until_utc: str, on_damage: OnDamage | None = None
+) -> Learned:
+    """Learn from what was recorded of a target's device before a time; nothing without LightGBM, or from too little.
+
+    The same records give the same answer, whatever was recorded since. Strategies that never look at the model learn
+    nothing, and CPUs do not: their default strategy's prior is of the analytical model's errors.
+    """
+    if strategy in BLIND or target.hardware.kind == "cpu":
+        return Learned()
+    records = list(itertools.islice(_records(store, target, until_utc, on_damage), MOST_TRIALS))
+    residuals: dict[str, ResidualModel] = {}
+    trials = 0
+    workloads: set[object] = set()
+    for template in target.templates:
+        own = [record for record in records if record.trial.schedule.template == template.name]
+        try:
+            families = [family for family in families_of(own, FEWEST_TRIALS) if family.kernels == "anatune"]
+            measured = [points for family in families for points in family.measured]
+            model = shrunk_residual(measured, OPTIONS)
+        except MissingDependencyError:
+            return Learned()
+        except AnatuneError as error:  # records of other templates may be fine
+            if on_damage is not None:
+                on_damage(f"nothing is learned from the records of template {template.name}: {error}")
+            continue
+        if model is not None:
+            residuals[template.name] = model
+            trials += sum(len(points.time_s) for points in measured)
+            workloads |= {points.workload for points in measured}
+    return Learned(residuals, trials, len(workloads))
+
+
+def _records(store: RecordStore, target: Target, until_utc: str, on_damage: OnDamage | None) -> Iterator[Record]:
+    """Yield the trials of a target's device, the newest sessions first, without those timed in another way."""
+    here = target.hardware
+    wanted = {name: target.conditions.get(name) for name in ("l2", "cold")}
+    sessions = store.sessions(hardware=here.name, on_damage=on_damage)
+    for session in sorted(sessions, key=lambda one: (one.created_utc, one.id), reverse=True):
+        timed = {name: session.settings.get(name, wanted[name]) for name in wanted}
+        if session.created_utc >= until_utc or timed != wanted or not same_device(session.hardware, here):
+            continue
+        for record in store.iterate(session=session, on_damage=on_damage):
+            if record.created_utc < until_utc:
+                yield record

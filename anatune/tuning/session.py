@@ -22,7 +22,7 @@ from anatune.measure.place import MakeMeasurer, MeasurerLike, WorkerState
 from anatune.model.bound import TimeBound
 from anatune.records.choice import COMPARED
 from anatune.records.place import is_missing
-from anatune.records.schema import Session
+from anatune.records.schema import Session, now_utc
 from anatune.records.store import RecordStore
 from anatune.resources import user_cache_folder
 from anatune.tuning.cost import CostEstimate
@@ -35,7 +35,14 @@ from anatune.tuning.places.local import energy_counters
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
-from anatune.tuning.reuse import MOST_REUSED, session_to_resume, suggested_schedules
+from anatune.tuning.reuse import (
+    LEARNED_UNTIL,
+    MOST_REUSED,
+    Learned,
+    learned_of,
+    session_to_resume,
+    suggested_schedules,
+)
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.target import Source, source_of_manifest, source_of_model, target_of
 
@@ -139,6 +146,8 @@ class TuningSession:
         self._interrupts = Interrupts()
         self._source: Source
         self._correction: str | None = None
+        self._learned = Learned()
+        self._learned_until: str | None = None
         self._bound: TimeBound | None = None
         self._questions: Questions | None = None
         self._measurer: MeasurerLike | None = None
@@ -184,6 +193,7 @@ class TuningSession:
         self._say("plan")
         history = self._take_up()
         target = self._target
+        self._learned = self._learn()
         self._source = source = self._made()
         self._correction, self._bound = source.correction, source.bound
         self._ending = Ending(source.bound.time_s, self._settings.stop_at, self._settings.patience)
@@ -226,7 +236,18 @@ class TuningSession:
         target = self._target
         if target.manifest is not None:
             return source_of_manifest(target, target.manifest)
-        return source_of_model(target, self._strategy_name, self._seed, self._settings.start)
+        return source_of_model(target, self._strategy_name, self._seed, self._settings.start, self._learned.residuals)
+
+    def _learn(self) -> Learned:
+        """Return what the records teach of the device; in a session that is resumed, what they did when it began."""
+        settings, target = self._settings, self._target
+        if self._store is None or not settings.reuse or settings.start == "paper" or target.manifest is not None:
+            return Learned()
+        until = now_utc() if self._session is None else self._session.settings.get(LEARNED_UNTIL)
+        if not isinstance(until, str):
+            return Learned()
+        self._learned_until = until
+        return learned_of(self._store, target, self._strategy_name, until, self.damaged.append)
 
     def _take_up(self) -> list[Trial]:
         """Return the trials of the session to resume, if there is one."""
@@ -256,10 +277,11 @@ class TuningSession:
         target = self._target
         told = {"trials": self._trials_wanted, "start": self._settings.start, **target.asked, **target.conditions}
         rules = {name: getattr(self._settings, name) for name in ("stop_at", "patience")}
+        rules[LEARNED_UNTIL] = self._learned_until if self._learned.residuals else None
         told |= {name: value for name, value in rules.items() if value is not None}
         return store.new_session(
             target.workload, target.hardware, target.threads, self._strategy_name, self._seed,
-            {**told, **self._place.provenance(target.device, target.manifest)},
+            {**told, **self._place.provenance(target.device, target.manifest, [one.name for one in target.templates])},
         )  # fmt: skip
 
     def _measure(self, measurer: MeasurerLike, questions: Questions) -> None:
@@ -398,6 +420,8 @@ class TuningSession:
             correction=self._correction,
             num_resumed=self._num_resumed,
             num_reused=self._num_reused,
+            learned_trials=self._learned.num_trials,
+            learned_workloads=self._learned.num_workloads,
             records=None if records is None else str(records),
             session=None if self._session is None else self._session.id,
             elapsed_s=self._elapsed_s(),

@@ -7,8 +7,9 @@ or a manifest of kernels that were built elsewhere.
 from __future__ import annotations
 
 import functools
+import logging
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.arguments import checked_integer
@@ -16,12 +17,14 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import SpaceError
+from anatune.errors import MissingDependencyError, SpaceError
 from anatune.measure.cpu.cold import check_cold
 from anatune.measure.cuda.runner import check_l2
 from anatune.measure.devices import measurer_of
 from anatune.measure.place import MakeMeasurer
 from anatune.model.bound import TimeBound, time_bound
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.residual import ResidualModel
 from anatune.records.schema import Session
 from anatune.search.base import Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
@@ -41,6 +44,8 @@ from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
 __all__ = ["Source", "Target", "source_of_manifest", "source_of_model", "target_of"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class Target(NamedTuple):
@@ -105,7 +110,9 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
         named = settings.template if manifest is None else manifest.template
         templates = (template_of(named, hw) if named else tuning_template(workload, hw),)
         if not named and settings.start != "paper":
-            templates += joined_templates(workload, hw, settings.accuracy)[1:]
+            known = (templates_of(hw)[0], *templates)  # the default is part of what is wider
+            joined = joined_templates(workload, hw, settings.accuracy)
+            templates += _buildable([template for template in joined if template not in known])
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
         device: DeviceChoice = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),
@@ -121,8 +128,24 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
         templates = joined_templates(workload, hw, settings.accuracy) if alone is None else (alone,)
     hardware = place.check(hw, device, built=manifest is not None)
     threads = place.threads(hardware, settings.threads)
-    place.check_fits(workload, hardware)
+    place.check_fits(workload, hardware, [template.name for template in templates])
     return Target(workload, hardware, templates, settings.accuracy, threads, conditions, device, manifest)
+
+
+def _buildable(templates: Sequence[Template]) -> tuple[Template, ...]:
+    """Return the templates whose kernels Triton need not compile, or can; the log tells of the others."""
+    from anatune.codegen.toolchains import toolchain_of
+
+    found = []
+    for template in templates:
+        try:
+            if template.toolchain == "triton":
+                toolchain_of(template.name).compiler_version()
+        except MissingDependencyError as error:
+            _LOG.warning("the schedules of the template %s are left out: %s", template.name, error)
+        else:
+            found.append(template)
+    return tuple(found)
 
 
 def _of_gpus(settings: TuningSettings) -> str:
@@ -185,8 +208,20 @@ class Source(NamedTuple):
     correction: str | None = None
 
 
-def source_of_model(target: Target, strategy: str, seed: int, start: str = "model") -> Source:
+def source_of_model(
+    target: Target,
+    strategy: str,
+    seed: int,
+    start: str = "model",
+    learned: Mapping[str, ResidualModel] | None = None,
+) -> Source:
     """Rank and start a strategy; of several templates one for each, which share the trials.
+
+    Parameters
+    ----------
+    learned : mapping of str to ResidualModel
+        Template -> what the strategy corrects the analytical model by, in the place of a saved correction. The plan's
+        first choice, and what is predicted of a trial, stay those of the plan.
 
     Raises
     ------
@@ -204,7 +239,10 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
             # CPUs: the default strategy is made for CpuModel, and learns of its errors from the first trial on; a
             # saved correction says where it starts.
             walked = model.plain if here.kind == "cpu" else model
-            walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=ranked)
+            if (residual := (learned or {}).get(template.name)) is None:
+                walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=ranked)
+            else:
+                walker = make_strategy(strategy, CorrectedModel(model.plain, residual), seed=seed, start=start)
             members[template.name] = Member(model, walker, ranked)
     if not members:
         raise SpaceError(

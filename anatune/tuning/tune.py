@@ -78,10 +78,10 @@ def tune(
         Time and memory of one schedule.
     time_limit_s : float, optional
         Ask for nothing new after this many seconds.
-    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu", "winograd", "fp16_accumulation"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
         What the schedules look like. By default on GPUs: CUDA cores, with a staging pipeline where there can be one,
-        and "thin" where that applies; on CPUs all templates that apply. Of several `strategy` walks the space of each,
-        and the trials go where most is to be gained (`anatune.search.shared`). With
+        and "thin" and "triton" (where Triton is installed) if they apply; on CPUs all templates that apply. Of several
+        `strategy` walks the space of each, and the trials go where most is to be gained (`anatune.search.shared`). With
         ``start="paper"`` the default template alone.
     accuracy : {"standard", "relaxed"}
         What arithmetic is admitted, as in `anatune.plan`. Sessions that differ in it are not resumed.
@@ -106,7 +106,8 @@ def tune(
     tracker, key : str, optional
         Boards that measure: TVM's RPC tracker, "host:port", and the key of its servers.
     reuse : bool
-        Whether schedules that `records` has of this workload and device are asked for first.
+        Whether what `records` has of this device is used: the best schedules of this workload are asked for first; on
+        GPUs the model's errors are learned from all workloads (LightGBM), where that helps on workloads left out.
     stop_at : float, optional
         Share of the lower bound on the time (`anatune.model.bound.time_bound`), above 0 and up to 1: nothing more is
         asked for once bound over best measured time is at least that.

@@ -119,7 +119,7 @@ def collect(path: Path, devices: Sequence[str], num_points: int, limit_s: float,
         results = compile_schedules([task[3] for task in tasks], limits=Limits(build_s=limit_s))
         for done, (at, compiled) in enumerate(results, start=1):
             name, device, kind, schedule, resources = tasks[at]
-            facts = msgspec.structs.asdict(compiled.facts) if compiled.facts else {}
+            facts = compiled.facts.numbers() if compiled.facts else {}
             end = (compiled.outcome.value, compiled.message, compiled.seconds, facts, resources)
             row = Row(name, device, schedule.hardware.arch, kind, schedule, *end)
             stream.write(msgspec.json.encode(row) + b"\n")

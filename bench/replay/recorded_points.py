@@ -7,7 +7,7 @@ that agree in everything are merged: median of the successful times; failed only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,10 @@ class _ForeignSpace:
         schedule = self.inner.schedule_of(values[:inner])
         return msgspec.structs.replace(schedule, options=dict(zip(self.names, values[inner:], strict=True)))
 
+    def schedule(self, tiles: Mapping[str, Sequence[int]]) -> Schedule:
+        """Build the schedule with these factors; the other parameters are 0."""
+        return msgspec.structs.replace(self.inner.schedule(tiles), options=dict.fromkeys(self.names, 0))
+
     def point_of(self, schedule: Schedule) -> Integers:
         """Return the point of a schedule."""
         if set(schedule.options) != set(self.names):
@@ -68,6 +72,12 @@ class ForeignModel:
         self.inner, self.names = model, names
         self.space = _ForeignSpace(model.space, names)
         self.workload, self.hardware, self.rules = model.workload, model.hardware, model.rules
+
+    is_corrected = False
+
+    def leaves(self, points: Integers) -> Integers:
+        """Return none: nothing was learned."""
+        return np.zeros((len(points), 0), dtype=np.int64)
 
     def _tiles(self, points: Integers) -> Integers:
         points = np.atleast_2d(points)
@@ -120,16 +130,19 @@ class RecordedTable:
         return ReplayRunner(table, self.time_s, self.spread)
 
 
-def load_tables(folder: Path, notes: list[str]) -> Iterator[RecordedTable]:
-    """Yield every recorded GPU table with a whole search in it (TopHub's winners are none)."""
+def load_tables(folder: Path, notes: list[str], *, all_knobs: bool = False) -> Iterator[RecordedTable]:
+    """Yield every recorded GPU table with a whole search in it (TopHub's winners are none).
+
+    With `all_knobs` a tuner's own parameters are columns, too, where they do not vary: all its tables have the same.
+    """
     for group in load_groups(folder, notes, whole=True):
         if group.kind != "tophub" and np.isfinite(group.time_s).sum() >= 10:
-            yield recorded_table(group)
+            yield recorded_table(group, all_knobs=all_knobs)
 
 
-def recorded_table(group: Group) -> RecordedTable:
+def recorded_table(group: Group, *, all_knobs: bool = False) -> RecordedTable:
     """Merge equal rows of a group."""
-    names = tuple(name for name, values in group.others.items() if len(np.unique(values)) > 1)
+    names = tuple(name for name, values in group.others.items() if all_knobs or len(np.unique(values)) > 1)
     model: Any = model_of(group.workload, group.hardware)
     points = group.points
     if names:

@@ -165,6 +165,15 @@ class TableModel(Model):
         """Return the model's features."""
         return self.model.feature_table(points)
 
+    @property
+    def is_corrected(self) -> bool:
+        """Whether the model is."""
+        return self.model.is_corrected
+
+    def leaves(self, points: Integers) -> Integers:
+        """Return those of the model."""
+        return self.model.leaves(points)
+
     def rank(
         self,
         top_k: int,

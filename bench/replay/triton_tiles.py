@@ -18,8 +18,9 @@ import pandas as pd
 import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import UnknownNameError
-from anatune.model.foreign.triton_tiles import MatmulProblem, Tiles
-from anatune.model.foreign.triton_time import score_tiles, tile_order
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import score_tiles, tile_order
 from bench.replay.metrics import spearman
 
 FIRST = (1, 4, 8)

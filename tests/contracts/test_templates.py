@@ -7,11 +7,12 @@ import pytest
 
 import anatune
 from anatune import api, templates
-from anatune.report.plans import plan_lines
+from anatune.errors import SpaceError
+from anatune.report.plans import plan_lines, template_text
 from anatune.search.base import STRATEGIES, make_strategy
 from anatune.templates import tuning_template
 from anatune.templates.base.model import Model
-from tests.contracts.trial_template import TRIAL
+from tests.contracts.trial_template import JOINED, TRIAL
 
 DEVICES = {"gpu": anatune.hardware("a100"), "cpu": anatune.hardware("xeon_gold_6230r")}
 WORKLOAD = anatune.matmul(32, 64, 48, dtype="float16")
@@ -58,6 +59,22 @@ def test_the_default_comes_first_and_tuning_takes_a_wider_one_where_it_applies()
     assert tuning_template(WORKLOAD, DEVICES["gpu"]) is templates.PIPELINED
     assert tuning_template(anatune.elementwise((64,)), DEVICES["gpu"]) is templates.CUDA
     assert tuning_template(WORKLOAD, DEVICES["cpu"]) is templates.CPU
+
+
+def test_one_that_joins_answers_alone_where_the_default_does_not_take_the_workload(monkeypatch):
+    cpu, other = DEVICES["cpu"], anatune.matmul(16, 32, 24, dtype="float8_e4m3fn")
+    assert templates.joined_templates(other, cpu, "standard") == (templates.CPU,)
+    with pytest.raises(SpaceError, match="float8_e4m3fn is for matrix units"):
+        anatune.plan(other, cpu)
+    monkeypatch.setitem(templates.TEMPLATES, JOINED.name, JOINED)
+    assert templates.joined_templates(other, cpu, "standard") == (JOINED,)
+    assert templates.joined_templates(anatune.matmul(16, 32, 24), cpu, "standard") == (templates.CPU, JOINED)
+    assert tuning_template(other, cpu) is JOINED
+    plan = anatune.plan(other, cpu, 2)
+    assert plan.templates == ("joined",)
+    assert plan.best.template == api.space(other, cpu).template == api.model(other, cpu).space.template == "joined"
+    assert "float8_e4m3fn" in "\n".join(line.text for line in plan_lines(plan))
+    assert template_text(other, cpu, "joined").startswith("template: joined (the default)")
 
 
 def test_a_new_template_is_planned_predicted_and_pruned():

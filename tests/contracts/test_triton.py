@@ -1,14 +1,16 @@
 """The pruner inside the real Triton: its autotuner asks, without a GPU, and its compiler confirms the resources."""
 
 import itertools
-import math
 
 import pytest
 
 from anatune.adapters.triton import configs_for, matmul_pruner
 from anatune.core.hardware.files import hardware
 from anatune.errors import DeviceError, NotJudgedWarning, SpaceError, UnknownNameError
-from anatune.model.foreign.triton_tiles import MatmulProblem, Tiles, resources
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import resources
+from anatune.templates.triton.tiles import Tiles
+from tests.kernel_arguments import Tensor, arguments
 
 pytestmark = pytest.mark.filterwarnings("error::anatune.errors.NotJudgedWarning")
 triton = pytest.importorskip("triton", reason="contract tests of the Triton adapter need the package triton")
@@ -45,28 +47,6 @@ def kernel(
     tl.store(c_ptr + m[:, None] * N + n[None, :], total.to(c_ptr.dtype.element_ty))
 
 
-class Tensor:
-    """What the adapter looks at in a torch.Tensor."""
-
-    def __init__(self, shape, dtype="torch.float16", transposed=False, steps=None):
-        self.shape, self.dtype, self.transposed, self.steps = shape, dtype, transposed, steps
-
-    def stride(self):
-        if self.steps or len(self.shape) > 2:
-            return self.steps or tuple(math.prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
-        return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
-
-    def element_size(self):
-        return 4 if "32" in self.dtype else 1 if "8" in self.dtype else 2
-
-
-def arguments(m=4096, n=4096, k=4096, **tensor):
-    tensors = {
-        name: Tensor(shape, **tensor) for name, shape in (("a_ptr", (m, k)), ("b_ptr", (k, n)), ("c_ptr", (m, n)))
-    }
-    return tensors | {"M": m, "N": n, "K": k}
-
-
 def autotuner(pruner, call):
     tuned = triton.autotune(configs=CONFIGS, key=["M", "N", "K"], prune_configs_by=pruner)(kernel)
     tuned.nargs = call
@@ -96,7 +76,7 @@ def test_every_rejected_one_can_be_asked_why():
             assert verdict.rule in verdict.text
             assert verdict.needed > verdict.limit
         else:
-            assert verdict.time_s > verdict.best_s
+            assert verdict.time_s > 0.998 * verdict.best_s  # times within 0.1 % are ties
             assert verdict.bound_by in verdict.text
     another = triton.Config({"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": 1}, num_warps=1)
     assert not pruner.explain(another).kept
@@ -176,9 +156,9 @@ CALLS = [
     (CONFIGS, {"M": 8, "N": 8, "K": 8}, None, "no argument of the kernel has a dtype"),
     (CONFIGS, None, None, "which one is m"),
     (CONFIGS, arguments() | {"a_ptr": None, "b_ptr": None, "c_ptr": None}, None, "has a dtype"),
-    (CONFIGS, arguments(dtype="torch.int8"), None, "dtype is 'torch.int8'"),
     (CONFIGS, arguments(dtype="torch.float64"), None, "dtype is 'torch.float64'"),
-    (CONFIGS, arguments() | {"b_ptr": Tensor((4096, 4096), "torch.int8")}, None, "dtype is 'torch.int8'"),
+    (CONFIGS, arguments(dtype="torch.int8") | {"b_ptr": Tensor((4096, 4096))}, None, "operands are torch.int8 and"),
+    (CONFIGS, arguments() | {"b_ptr": Tensor((2048, 4096), "torch.uint8")}, None, "several weights in one"),
     (CONFIGS, arguments() | {"b_ptr": Tensor((4096, 4096), "torch.bfloat16")}, None, "operands are torch.float16 and"),
     (CONFIGS, arguments() | {"M": 0}, None, "m is 0"),
     (CONFIGS, arguments() | {"M": 64.0}, None, "m is 64.0"),
@@ -186,7 +166,7 @@ CALLS = [
     (CONFIGS, arguments() | {"a_ptr": Tensor((4096, 4096), steps=(8192, 2))}, None, "steps between elements"),
     (CONFIGS, arguments() | {"grid": (128, 128, 8)}, None, "more blocks than one product has tiles"),
     (CONFIGS, arguments() | {"grid": lambda meta: (128 * 128, 8)}, None, "more blocks than one product has tiles"),
-    (CONFIGS, arguments() | {"grid": (108,)}, None, "fewer blocks than the product has tiles"),
+    (CONFIGS, arguments() | {"grid": (100,)}, None, "fewer blocks than the product has tiles, and no multiple of 108"),
     (CONFIGS, arguments() | {"grid": lambda meta: (meta["HEADS"],)}, None, "grid cannot be computed"),
     ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, num_ctas=2)], arguments(), 9, "num_ctas is not modelled"),
     ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, maxnreg=64)], arguments(), 9, "maxnreg is not modelled"),
@@ -212,7 +192,7 @@ def test_what_cannot_be_judged_stays_and_is_said_once(configs, call, count, word
 @pytest.mark.parametrize(
     ("call", "grid"),
     [
-        (arguments(dtype="torch.int8"), None),
+        (arguments(dtype="torch.float64"), None),
         (arguments() | {"M": 0}, None),
         (arguments(), lambda meta: (triton.cdiv(4096, meta["BLOCK_M"]) * triton.cdiv(4096, meta["BLOCK_N"]), 1, 16)),
     ],

@@ -352,7 +352,7 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         (("--hw", "rtx3090"), 2, "the workload is missing"),
         (("--hw", "rtx9999", "matmul", "8x8x8"), 1, "rtx9999"),
         (("--hw", "mi50", "--target", "cuda", "matmul", "8x8x8"), 1, "expected an NVIDIA one"),
-        ((tmp_path / "bad.json", "--format", "dll"), 2, "'dll', expected one of 'so', 'o', 'a', 'tvm'"),
+        ((tmp_path / "bad.json", "--format", "dll"), 2, "'dll', expected one of 'so', 'o', 'a', 'tvm', 'py'"),
         ((tmp_path / "gpu.json", "--format", "so"), 2, "--format so is for CPU schedules"),
         ((tmp_path / "gpu.json", "--template", "tensorcore"), 2, "the schedule is of the template cuda"),
         ((tmp_path / "gpu.json", "--hw", "rtx3090"), 2, "leave out --hw"),

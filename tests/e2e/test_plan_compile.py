@@ -35,7 +35,7 @@ def test_json(anatune):
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (("--hw", "mi50", "--compile", "2"), 1, "no NVIDIA GPU"),
+        (("--hw", "mi50", "--compile", "2"), 1, "expected an NVIDIA one"),
         (("--hw", "k80", "--compile", "2"), 1, "arch sm_37 is unknown to this compiler"),
         (("--hw", "ryzen_7950x", "--compile", "2"), 1, "compile is for GPUs"),
         (("--hw", "rtx3090", "--compile", "-1"), 2, "expected a number >= 0, got '-1'"),

@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 from anatune.adapters.triton import matmul_pruner
 from anatune.adapters.triton.tiles import propose
 from anatune.core.hardware.files import hardware
-from anatune.model.foreign.triton_tiles import DTYPES, MatmulProblem, Tiles, multiply_adds_per_cycle
-from anatune.model.foreign.triton_time import score_tiles, tile_order
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import multiply_adds_per_cycle
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import score_tiles, tile_order
 
-SPECS = [hardware(name) for name in ("a100_sxm", "rtx3090", "rtx4090", "h100_sxm", "b200", "t4", "gtx1080ti")]
+SPECS = [hardware(name) for name in ("a100_sxm", "rtx3090", "rtx4090", "h100_sxm", "b200", "t4", "gtx1080ti", "mi300x")]
 specs = st.sampled_from(SPECS)
 extents = st.integers(1, 10_000)
+DTYPES = ("bfloat16", "float16", "float32", "fp8", "tf32")
+"""What all of them multiply: "fp8" is the type of 8-bit floats that the device has."""
 problems = st.builds(
-    MatmulProblem, extents, extents, extents, st.sampled_from(sorted(DTYPES)), st.sampled_from((0, 2, 4)),
+    MatmulProblem, extents, extents, extents, st.sampled_from(DTYPES), st.sampled_from((0, 2, 4)),
     st.booleans(), st.booleans(),
 )  # fmt: skip
 blocks = st.sampled_from((16, 32, 64, 128, 256))

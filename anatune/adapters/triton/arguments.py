@@ -6,50 +6,38 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from anatune.adapters.triton.checks import Argument, Arguments, check_operands
+from anatune.adapters.triton.operands import Arguments, Operand, check_operands, dtype_name, operand_types
 from anatune.arguments import shown
 from anatune.errors import SpaceError
-from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
 
-__all__ = ["KERNEL_DTYPES", "SIZES", "ArgumentNames", "KernelNames", "dtype_name"]
+__all__ = ["SIZES", "ArgumentNames", "DtypeLike", "KernelNames"]
 
-KernelNames: TypeAlias = Mapping[str, str | Callable[[Arguments], int]]
-"""What anatune calls something -> what the kernel calls it, or for sizes a function of all arguments."""
+KernelNames: TypeAlias = Mapping[str, str | bool | Callable[[Arguments], int]]
+"""What anatune calls something -> what the kernel calls it; for sizes also a function of all arguments, for options
+also whether it always has them."""
+DtypeLike: TypeAlias = str | tuple[str, str]
+"""Type of the operands, or of the left and the right one."""
 
 SIZES = ("m", "n", "k")
 OPERANDS = ("a", "b", "c")
 _SPELLINGS: dict[str, tuple[str, ...]] = {
-    **{f"block_{s}": (f"block{s}", f"blocksize{s}", f"block{s}size", f"tile{s}", f"b{s}") for s in SIZES},
+    **{f"block_{s}": (f"block{s}", f"blocksize{s}", f"b{s}", f"block{s}size", f"tile{s}") for s in SIZES},
     **{size: (size,) for size in SIZES},
     "group_m": ("groupm", "groupsizem", "groupsize", "group"),
     "split_k": ("splitk", "ksplit"),
     "num_warps": ("numwarps",),
     "num_stages": ("numstages",),
-    "a": ("a", "aptr", "ptra", "x", "xptr"),
-    "b": ("b", "bptr", "ptrb", "w", "wptr", "y", "yptr"),
-    "c": ("c", "cptr", "ptrc", "out", "outptr", "o", "optr", "z", "zptr"),
+    "a": ("a", "aptr", "ptra", "adesc", "desca", "adescptr", "x", "xptr", "xdesc"),
+    "b": ("b", "bptr", "ptrb", "bdesc", "descb", "bdescptr", "w", "wptr", "wdesc", "y", "yptr", "ydesc"),
+    "c": ("c", "cptr", "ptrc", "cdesc", "descc", "cdescptr", "out", "outptr", "o", "optr", "odesc", "z", "zptr"),
+    "descriptors": ("usetma", "usedescriptors", "usetensordescriptor", "descriptors"),
+    "persistent": ("persistent", "ispersistent"),
+    "num_sms": ("numsms", "numsm", "nsms"),
 }
 _MANDATORY = ("block_m", "block_n", "block_k")
-KERNEL_DTYPES = {
-    "float16": "float16", "fp16": "float16", "half": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16",
-    "tf32": "tf32", "float32": "float32", "fp32": "float32", "fp8": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
-    "float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "fp8", "fp8e4nv": "fp8", "fp8e5": "fp8", "fp8e4b15": "fp8",
-}  # fmt: skip
-"""KernelNames of operand types, of PyTorch, NumPy and Triton -> those of `MatmulProblem`."""
-
-
-def dtype_name(given: object) -> str:
-    """Return the operand type that a name or a dtype object means.
-
-    Raises
-    ------
-    SpaceError
-        It is unknown; the message lists the known ones.
-    """
-    word = str(given).rpartition(".")[2].lower()
-    if word not in KERNEL_DTYPES:
-        raise SpaceError(f"dtype is {shown(str(given))}, expected one of {', '.join(KERNEL_DTYPES)}")
-    return KERNEL_DTYPES[word]
+_TRANSPOSED = ".T"
 
 
 class ArgumentNames:
@@ -59,8 +47,8 @@ class ArgumentNames:
     ----------
     names : mapping, optional
         What the kernel calls things; of what is left out, usual spellings are recognised.
-    dtype : str, optional
-        Of the operands; left out: that of the first one, float32 as "tf32" (Triton's default precision).
+    dtype : str or pair of str, optional
+        Of the operands; left out: theirs, float32 as "tf32" (Triton's default precision).
 
     Raises
     ------
@@ -75,9 +63,10 @@ class ArgumentNames:
         for key, value in self.names.items():
             if key not in _SPELLINGS:
                 raise SpaceError(f"names: unknown key {shown(key)}, expected some of {', '.join(_SPELLINGS)}")
-            if not (isinstance(value, str) or (callable(value) and key in SIZES)):
+            fits = (callable(value) and key in SIZES) or (isinstance(value, bool) and key in OPTION_FIELDS)
+            if not (isinstance(value, str) or fits):
                 raise SpaceError(f"names[{key!r}] is {shown(value)}, expected the name that the kernel uses")
-        self.dtype = None if dtype is None else dtype_name(dtype)
+        self.dtypes = given_dtypes(dtype)
         self._of_config: dict[tuple[str, ...], list[str | None]] = {}
 
     def tile(self, kwargs: Arguments, num_warps: object, num_stages: object) -> list[int]:
@@ -101,8 +90,22 @@ class ArgumentNames:
                 raise SpaceError(f"configuration {shown(dict(kwargs))}: {field} is {shown(value)}, expected an integer")
         return [max(1, value) for value in row]
 
-    def problem(self, arguments: Arguments) -> MatmulProblem:
-        """Return the product that a call computes.
+    def option(self, field: str, arguments: Arguments) -> bool | None:
+        """Return whether a call, with a configuration's meta-parameters, says that it has one of `OPTION_FIELDS`."""
+        given = self.names.get(field)
+        if isinstance(given, bool):
+            return given
+        key = self._named(field, arguments)
+        return None if key is None or key not in arguments else bool(arguments[key])
+
+    def num_programs(self, arguments: Arguments) -> int | None:
+        """Return the number of persistent blocks that a kernel is told, None where it is not."""
+        key = self._named("num_sms", arguments)
+        value = None if key is None else arguments.get(key)
+        return value if type(value) is int and value > 0 else None
+
+    def product(self, arguments: Arguments) -> tuple[MatmulProblem, dict[str, Operand | None]]:
+        """Return the product that a call computes, and its operands.
 
         Raises
         ------
@@ -113,26 +116,19 @@ class ArgumentNames:
         sizes = {size: self._size(size, arguments) for size in SIZES}
         operands = {name: self._operand(name, arguments) for name in OPERANDS}
         a, b, c = (operands[name] for name in OPERANDS)
-        dtype = self.dtype
-        if dtype is None:
-            if not hasattr(a, "dtype"):
-                raise SpaceError(
-                    "no argument of the kernel has a dtype; name the left operand, as names={'a': 'a_ptr'}, "
-                    "or dtype='float16'"
-                )
-            dtype = dtype_name(a.dtype)
-            if hasattr(b, "dtype") and dtype_name(b.dtype) != dtype:
-                raise SpaceError(f"operands are {a.dtype!s:.20} and {b.dtype!s:.20}; say dtype= to count both as one")
-            dtype = "tf32" if dtype == "float32" else dtype  # tl.dot's default
+        dtype, right_bytes = operand_types(a, b, self.dtypes)
         problem = MatmulProblem(
-            **sizes,
+            sizes["m"],
+            sizes["n"],
+            sizes["k"],
             dtype=dtype,
-            out_bytes=int(c.element_size()) if hasattr(c, "element_size") else 0,
-            a_along_k=_is_inner(a, (sizes["m"], sizes["k"])),
-            b_along_n=_is_inner(b, (sizes["k"], sizes["n"])),
+            out_bytes=0 if c is None else c.element_bytes,
+            a_along_k=a is None or a.runs_along_second((sizes["m"], sizes["k"])),
+            b_along_n=b is None or b.runs_along_second((sizes["k"], sizes["n"])),
+            right_bytes=right_bytes,
         )
         check_operands(problem, operands)
-        return problem
+        return problem, operands
 
     def _in_config(self, field: str, keys: tuple[str, ...]) -> str | None:
         given = self.names.get(field)
@@ -150,6 +146,11 @@ class ArgumentNames:
             )
         return matches[0] if matches else None
 
+    def _named(self, field: str, arguments: Arguments) -> str | None:
+        """Return what a call's argument is called, None where no spelling of it is among them."""
+        given = self.names.get(field)
+        return given if isinstance(given, str) else next((k for k in arguments if _plain(k) in _SPELLINGS[field]), None)
+
     def _size(self, size: str, arguments: Arguments) -> int:
         given = self.names.get(size)
         if callable(given):
@@ -157,7 +158,7 @@ class ArgumentNames:
                 return given(arguments)
             except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                 raise SpaceError(f"names[{size!r}] fails: {type(error).__name__}: {error!s:.60}") from error
-        key = given if given is not None else next((key for key in arguments if _plain(key) == size), None)
+        key = self._named(size, arguments)
         if key is None or key not in arguments:
             raise SpaceError(
                 f"the kernel's arguments {', '.join(arguments)}: which one is {size}? say so, as "
@@ -165,29 +166,35 @@ class ArgumentNames:
             )
         return arguments[key]  # type: ignore[no-any-return]  # MatmulProblem checks it
 
-    def _operand(self, name: str, arguments: Arguments) -> Argument:
+    def _operand(self, name: str, arguments: Arguments) -> Operand | None:
         given = self.names.get(name)
         if isinstance(given, str):
-            return arguments.get(given)
-        for key, value in arguments.items():
-            if _plain(key) in _SPELLINGS[name] and hasattr(value, "dtype"):
-                return value
-        tensors = [value for value in arguments.values() if hasattr(value, "dtype")]
-        return tensors[0] if name == "a" and tensors else None
+            found = Operand.of(arguments.get(given.removesuffix(_TRANSPOSED)))
+            return found.turned() if found is not None and given.endswith(_TRANSPOSED) else found
+        operands = {key: found for key, value in arguments.items() if (found := Operand.of(value)) is not None}
+        spelled = (found for key, found in operands.items() if _plain(key) in _SPELLINGS[name])
+        return next(spelled, next(iter(operands.values()), None) if name == "a" else None)
+
+
+def given_dtypes(dtype: object | None) -> tuple[str, ...]:
+    """Return the types that a caller says the operands have: none, one for both, or one each.
+
+    Raises
+    ------
+    SpaceError
+        One is unknown, or the pair is no pair that kernels multiply.
+    """
+    if dtype is None:
+        return ()
+    if not isinstance(dtype, tuple | list):
+        return (dtype_name(dtype),)
+    if len(dtype) != len(OPERANDS) - 1:
+        raise SpaceError(f"dtype is {shown(dtype)}, expected one type, or a pair as ('bfloat16', 'int8')")
+    names = tuple(dtype_name(one) for one in dtype)
+    operand_types(None, None, names)
+    return names
 
 
 @functools.lru_cache(maxsize=1024)
 def _plain(word: str) -> str:
     return word.lower().replace("_", "")
-
-
-def _is_inner(tensor: Argument, extents: tuple[int, int]) -> bool:
-    """Return whether a matrix of these extents runs along the second one in memory; True where it does not say.
-
-    Its shape may be the other way round: a weight is often stored with the other index first.
-    """
-    stride, shape = getattr(tensor, "stride", None), tuple(getattr(tensor, "shape", ()))
-    if not callable(stride) or len(strides := tuple(stride())) != 2:
-        return True
-    second = 0 if shape == extents[::-1] and extents[0] != extents[1] else 1
-    return bool(strides[second] == 1 or strides[1 - second] != 1)

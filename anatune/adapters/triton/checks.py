@@ -1,20 +1,16 @@
-"""What a call of a Triton kernel says beyond one matrix product: grids, batches, options that no model knows."""
+"""What a launch of a Triton kernel says: blocks of its grid, and options that no model knows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
+from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.errors import SpaceError
-from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.tiles import TILE_FIELDS
 
-__all__ = ["Argument", "Arguments", "Config", "check_grid", "check_operands", "unmodelled_option"]
-
-Argument: TypeAlias = Any
-"""Of a kernel: a tensor of whatever package, a number, or anything else; what it has is looked at."""
-Arguments: TypeAlias = Mapping[str, Argument]
-"""Of a call, by the kernel's names: arguments, meta-parameters, grid."""
+__all__ = ["Config", "Launch", "unmodelled_option"]
 
 
 class Config(Protocol):
@@ -25,67 +21,66 @@ class Config(Protocol):
     num_stages: int
 
 
-_OPERANDS = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
-
-
-def check_operands(problem: MatmulProblem, operands: Arguments) -> None:
-    """Refuse operands that are more than the matrices of one product.
+class Launch:
+    """The grid of a call.
 
     Parameters
     ----------
-    operands : mapping
-        "a", "b", "c" -> a tensor, or None where the call does not say.
-
-    Raises
-    ------
-    SpaceError
-        An operand has three dimensions or more, and several times the elements of one product; or it has steps between
-        its elements along both dimensions.
-    """
-    for name, sizes in _OPERANDS.items():
-        shape = _shape(operands.get(name))
-        if len(shape) > 2:
-            one = math.prod(getattr(problem, size) for size in sizes)
-            batch, rest = divmod(math.prod(shape), one)
-            if rest == 0 and batch > 1:
-                raise SpaceError(f"operand {name} has {len(shape)} dimensions: a batch of products")
-        stride = getattr(operands.get(name), "stride", None)
-        steps = tuple(stride()) if callable(stride) else ()
-        long = [step for step, extent in zip(steps, shape, strict=False) if extent > 1]
-        if len(shape) == 2 and long and 1 not in long:
-            raise SpaceError(f"operand {name} has no dimension without steps between elements")
-
-
-def check_grid(problem: MatmulProblem, tile: list[int], grid: Argument, arguments: Arguments) -> None:
-    """Refuse a launch that is not one block for each tile of the result.
-
-    Parameters
-    ----------
-    tile : list of int
-        Of one configuration, in the order of `TILE_FIELDS`.
+    problem
+        What the call computes.
     grid
         What the kernel is launched with: extents, or a function of all arguments; None where it is not known.
-    arguments
-        Of the kernel, with the configuration's meta-parameters.
-
-    Raises
-    ------
-    SpaceError
-        There are more blocks (a batch in another dimension of the grid) or fewer (blocks that take several tiles).
+    num_sms : int
+        Of the device.
+    num_programs : int, optional
+        What the kernel is told of them (an argument as NUM_SMS); a grid of so many blocks or a multiple is that of a
+        persistent kernel, even where there are fewer tiles.
     """
-    if grid is None:
-        return
-    try:
-        found = grid(arguments) if callable(grid) else grid
-        blocks = math.prod(int(extent) for extent in (found if isinstance(found, tuple | list) else (found,)))
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise SpaceError(f"the grid cannot be computed ({type(error).__name__}: {error!s:.60})") from None
-    size = dict(zip(TILE_FIELDS, tile, strict=True))
-    expected = -(-problem.m // size["block_m"]) * -(-problem.n // size["block_n"]) * size["split_k"]
-    if blocks > expected:
-        raise SpaceError("the grid has more blocks than one product has tiles: a batch, or a split that names omit")
-    if blocks < expected:
-        raise SpaceError("the grid has fewer blocks than the product has tiles: each takes several")
+
+    def __init__(self, problem: MatmulProblem, grid: Argument, num_sms: int, num_programs: int | None = None) -> None:
+        self.problem, self.grid = problem, grid
+        self.num_sms, self.num_programs = num_sms, num_programs
+
+    def is_persistent(self, tile: list[int], arguments: Arguments, *, said: bool = False) -> bool:
+        """Return whether blocks take several tiles of the result in turn, one block for each SM or a few.
+
+        Parameters
+        ----------
+        tile : list of int
+            Of one configuration, in the order of `TILE_FIELDS`.
+        arguments
+            Of the kernel, with the configuration's meta-parameters.
+        said : bool
+            Whether the caller says so; any grid will do then.
+
+        Raises
+        ------
+        SpaceError
+            There are more blocks than tiles (a batch in another dimension of the grid), or fewer and no multiple of
+            the device's SMs.
+        """
+        if said or self.grid is None:
+            return said
+        try:
+            found = self.grid(arguments) if callable(self.grid) else self.grid
+            blocks = math.prod(int(extent) for extent in (found if isinstance(found, tuple | list) else (found,)))
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            raise SpaceError(f"the grid cannot be computed ({type(error).__name__}: {error!s:.60})") from None
+        size = dict(zip(TILE_FIELDS, tile, strict=False))
+        rows, columns = -(-self.problem.m // size["block_m"]), -(-self.problem.n // size["block_n"])
+        tiles = rows * columns * size["split_k"]
+        if blocks == tiles:
+            return False
+        if blocks > 0 and self.num_programs is not None and blocks % self.num_programs == 0:
+            return True
+        if blocks > tiles:
+            raise SpaceError("the grid has more blocks than one product has tiles: a batch, or a split that names omit")
+        if blocks > 0 and blocks % self.num_sms == 0:
+            return True
+        raise SpaceError(
+            f"the grid has fewer blocks than the product has tiles, and no multiple of {self.num_sms} SMs; if each "
+            "takes several in turn, say names={'persistent': True}"
+        )
 
 
 def unmodelled_option(options: Arguments) -> str:
@@ -93,8 +88,3 @@ def unmodelled_option(options: Arguments) -> str:
     if (options.get("num_ctas") or 1) > 1:
         return "num_ctas"
     return next((name for name in ("maxnreg", "ir_override") if options.get(name) is not None), "")
-
-
-def _shape(tensor: Argument) -> tuple[int, ...]:
-    shape = getattr(tensor, "shape", None)
-    return tuple(int(extent) for extent in shape) if isinstance(shape, tuple | list) else ()

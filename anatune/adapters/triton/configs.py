@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from anatune.adapters.device import AUTO, GpuLike, find_gpu
 from anatune.adapters.formats import PruneRequest
-from anatune.adapters.triton.arguments import ArgumentNames, dtype_name
-from anatune.adapters.triton.tiles import propose
+from anatune.adapters.triton.arguments import ArgumentNames, DtypeLike, KernelNames
+from anatune.adapters.triton.operands import descriptor_fault, dtype_name, operand_types
+from anatune.adapters.triton.tiles import Proposal, propose
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
-from anatune.model.foreign.triton_tiles import MatmulProblem
 from anatune.model.pruning.subset import kept_count
 from anatune.named import import_optional
+from anatune.templates.triton.instructions import has_descriptors
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
 
 __all__ = ["config_lines", "configs_for"]
 
@@ -24,6 +28,7 @@ _NAMES = {
     "group_m": "GROUP_SIZE_M",
 }
 """Names of Triton's own matmul tutorial."""
+_METAS = (*(field for field in TILE_FIELDS if not field.startswith("num_")), *OPTION_FIELDS)
 
 
 def configs_for(
@@ -31,10 +36,10 @@ def configs_for(
     n: int,
     k: int,
     *,
-    dtype: str = "float16",
+    dtype: DtypeLike = "float16",
     hw: GpuLike = AUTO,
     keep: float = 8,
-    names: Mapping[str, str] | None = None,
+    names: KernelNames | None = None,
     make: Callable[..., Any] | None = None,
 ) -> list[Any]:
     """Return configurations for one product that nobody has listed, best first.
@@ -43,13 +48,14 @@ def configs_for(
     ----------
     m, n, k : int
         Extents of the product.
-    dtype : str
+    dtype : str or pair of str
         As in `matmul_pruner`.
     hw, keep
         As in `matmul_pruner`; a share is one of all tile shapes that are legal.
-    names : mapping of str to str, optional
-        What the kernel calls "block_m", "block_n", "block_k", and, if it has them, "group_m" and "split_k"; by default
-        as in Triton's tutorial (BLOCK_SIZE_M, ..., GROUP_SIZE_M, no split).
+    names : mapping, optional
+        What the kernel calls "block_m", "block_n", "block_k", and, if it has them, "group_m", "split_k", "descriptors"
+        and "persistent" (meta-parameters of True or False; or whether it always does so); by default as in Triton's
+        tutorial (BLOCK_SIZE_M, ..., GROUP_SIZE_M, no split).
     make : callable, optional
         What makes a configuration of (meta-parameters, num_warps=, num_stages=); by default ``triton.Config``.
 
@@ -58,29 +64,52 @@ def configs_for(
     MissingDependencyError
         Triton is not installed, and there is no `make`.
     SpaceError
-        An extent, `keep`, `dtype` or `names` is wrong.
+        An extent, `keep`, `dtype` or `names` is wrong, or rows of operands cannot have tensor descriptors.
     DeviceError, UnknownNameError, SpecError
         As `find_gpu`.
     """
     kept_count(keep, 1)
     names = dict(_NAMES if names is None else names)
-    ArgumentNames(names)
+    reading = ArgumentNames(names, dtype)
     missing = [field for field in ("block_m", "block_n", "block_k") if field not in names]
     if missing:
         raise SpaceError(f"configs_for: names has no {missing[0]}, expected what the kernel calls it")
     if make is None:
         make = import_optional("triton", "triton", "configs_for").Config
-    problem = MatmulProblem(m, n, k, dtype_name(dtype))
-    found = propose(problem, find_gpu(hw), split_k="split_k" in names, group_m="group_m" in names)
-    meta = [field for field in names if field in ("block_m", "block_n", "block_k", "group_m", "split_k")]
+    kind, right_bytes = operand_types(None, None, reading.dtypes or (dtype_name(dtype),))
+    problem, spec = MatmulProblem(m, n, k, kind, right_bytes=right_bytes), find_gpu(hw)
+    found = propose(
+        problem,
+        spec,
+        split_k="split_k" in names,
+        group_m="group_m" in names,
+        options=[_values(field, names, problem, spec) for field in OPTION_FIELDS],
+    )
     return [
-        make(
-            {names[field]: proposal.tile[field] for field in meta},
-            num_warps=proposal.tile["num_warps"],
-            num_stages=proposal.tile["num_stages"],
-        )
+        make(_meta(names, proposal), num_warps=proposal.tile["num_warps"], num_stages=proposal.tile["num_stages"])
         for proposal in found[: kept_count(keep, len(found))]
     ]
+
+
+def _meta(names: KernelNames, proposal: Proposal) -> dict[str, int]:
+    """Return the meta-parameters of a proposal, as the kernel calls them."""
+    tile = proposal.tile
+    return {
+        name: bool(tile[field]) if field in OPTION_FIELDS else tile[field]
+        for field, name in names.items()
+        if isinstance(name, str) and field in _METAS
+    }
+
+
+def _values(field: str, names: KernelNames, problem: MatmulProblem, spec: GpuSpec) -> tuple[int, ...]:
+    """Return the values of an option that a kernel can have on a device."""
+    given = names.get(field, False)
+    if field != "descriptors" or given is False:
+        return (int(given),) if isinstance(given, bool) else (0, 1)
+    fault = descriptor_fault({}, problem)
+    if given is True and fault:
+        raise SpaceError(f"configs_for: {fault}")
+    return (1,) if given is True else (0, 1) if has_descriptors(spec) and not fault else (0,)
 
 
 def config_lines(request: PruneRequest) -> Iterator[str]:

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anatune.adapters.device import AUTO, GpuLike, find_gpu
-from anatune.adapters.triton.arguments import ArgumentNames, KernelNames
-from anatune.adapters.triton.checks import Argument, Arguments, Config, check_grid, unmodelled_option
+from anatune.adapters.triton.arguments import ArgumentNames, DtypeLike, KernelNames
+from anatune.adapters.triton.calls import Reading, judged
+from anatune.adapters.triton.checks import Config, unmodelled_option
+from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.adapters.triton.tiles import bound_by
-from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
-from anatune.model.foreign.triton_tiles import MatmulProblem, Tiles, rules
-from anatune.model.foreign.triton_time import score_tiles, tile_order
 from anatune.model.pruning.subset import Verdict, kept_count
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import rules
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import score_tiles, tile_order
 
 __all__ = ["MatmulPruner", "matmul_pruner"]
 
@@ -31,7 +34,7 @@ def matmul_pruner(
     hw: GpuLike = AUTO,
     keep: float = 8,
     names: KernelNames | None = None,
-    dtype: str | None = None,
+    dtype: DtypeLike | None = None,
 ) -> MatmulPruner:
     """Return what ``triton.autotune(prune_configs_by=...)`` takes, for a kernel that multiplies matrices.
 
@@ -45,11 +48,14 @@ def matmul_pruner(
         them whatever is predicted for it; only 1 keeps the best predicted and nothing else.
     names : mapping, optional
         What the kernel calls things: "block_m", "block_n", "block_k", "split_k", "group_m" (meta-parameters), "m", "n",
-        "k" (arguments, or functions of all arguments), "a", "b", "c" (the tensors). Usual spellings are recognised
-        without it (BLOCK_M, BLOCK_SIZE_M, ...; a_ptr, ...).
-    dtype : str, optional
-        Of the operands: "float16", "bfloat16", "fp8", "tf32", or "float32" where ``tl.dot`` is told to keep all bits.
-        Left out: that of the left operand, float32 as "tf32", which is what ``tl.dot`` makes of it.
+        "k" (arguments, or functions of all arguments), "a", "b", "c" (tensors or descriptors; with ".T" behind it one
+        that is stored with its second index first), "descriptors", "persistent" (meta-parameters, or True: the kernel
+        always makes descriptors, its blocks take tiles in turn), "num_sms" (of a persistent grid). Usual spellings are
+        recognised without it (BLOCK_M, BLOCK_SIZE_M, ...; a_ptr, a_desc, ...; USE_TMA; NUM_SMS).
+    dtype : str or pair of str, optional
+        Of the operands: "float16", "bfloat16", "int8", "fp8", "tf32", or "float32" where ``tl.dot`` is told to keep all
+        bits; a pair where the right ones have 8 bits and the kernel converts them, as ("bfloat16", "int8"). Left out:
+        those of the operands, float32 as "tf32", which is what ``tl.dot`` makes of it.
 
     Raises
     ------
@@ -61,8 +67,8 @@ def matmul_pruner(
     Warns
     -----
     NotJudgedWarning
-        At a call, once for each reason: something is beyond the model (a batch, other types, more blocks than tiles, a
-        product of nothing, an unknown device); what it is about stays in the list.
+        At a call, once for each reason: something is beyond the model (a batch, other types, more blocks than tiles,
+        a product of nothing, an unknown device); what it is about stays in the list.
     """
     return MatmulPruner(hw, keep, names, dtype)
 
@@ -102,7 +108,7 @@ class MatmulPruner(Mapping[str, object]):
         hw: GpuLike = AUTO,
         keep: float = 8,
         names: KernelNames | None = None,
-        dtype: str | None = None,
+        dtype: DtypeLike | None = None,
     ) -> None:
         kept_count(keep, 1)
         self.keep = keep
@@ -164,8 +170,8 @@ class MatmulPruner(Mapping[str, object]):
         if not configs:
             return []
         try:
-            tiles, unjudged = self._judged(configs)
-            problem = self._problem(arguments, configs, tiles)
+            found = judged(self._arguments, configs, arguments, self.hardware.compute.num_sms)
+            problem, tiles, unjudged = found.problem, found.rows, found.unjudged
             order = self._order(problem, tiles)
         except AnatuneError as error:
             self._call.reason = str(error)
@@ -197,19 +203,18 @@ class MatmulPruner(Mapping[str, object]):
         try:
             if option := unmodelled_option(arguments):
                 raise SpaceError(f"{option} is not modelled")
-            problem = self._arguments.problem(arguments)
-            given = self._arguments.tile(arguments, arguments.get("num_warps", 4), arguments.get("num_stages", 3))
-            if self._timed != problem:
-                check_grid(problem, given, arguments.get("grid"), arguments)
-                self._timed, self._times = problem, {}
-            return self._seconds(problem, tuple(given))
+            reading = Reading(self._arguments, arguments, self.hardware.compute.num_sms)
+            tile = self._arguments.tile(arguments, arguments.get("num_warps", 4), arguments.get("num_stages", 3))
+            if self._timed != reading.problem:
+                self._timed, self._times = reading.problem, {}
+            return self._seconds(reading.problem, tuple(reading.row(tile, {})))
         except AnatuneError as error:
             self._say(f"{error}: perf_model leaves the order as it is")
             return 0.0
 
     def _seconds(self, problem: MatmulProblem, tile: tuple[int, ...]) -> float:
         if tile not in self._times:  # Triton asks one by one; thousands at once cost no more than ten
-            usual = [] if self._times else itertools.product(*_USUAL, tile[5:6], tile[6:])
+            usual = [] if self._times else itertools.product(*_USUAL, *([value] for value in tile[len(_USUAL) :]))
             rows = [tile, *usual]
             scores = score_tiles(problem, Tiles.of(rows), self.hardware)
             seconds = np.where(scores.resources.rule == 0, scores.time_s, np.inf)
@@ -220,33 +225,6 @@ class MatmulPruner(Mapping[str, object]):
         if text not in self._said:
             self._said.add(text)
             warnings.warn(f"anatune, matmul_pruner: {text}", NotJudgedWarning, stacklevel=3)
-
-    def _judged(self, configs: Sequence[Config]) -> tuple[dict[int, list[int]], dict[int, str]]:
-        """Return the tiles of configurations by place, and of the others why they cannot be judged."""
-        tiles: dict[int, list[int]] = {}
-        unjudged: dict[int, str] = {}
-        for place, config in enumerate(configs):
-            if not hasattr(config, "kwargs"):
-                unjudged[place] = f"configuration is {shown(config)}, expected a triton.Config"
-            elif option := unmodelled_option(vars(config)):
-                unjudged[place] = f"{option} is not modelled"
-            else:
-                try:
-                    tiles[place] = self._arguments.tile(config.kwargs or {}, config.num_warps, config.num_stages)
-                except SpaceError as error:
-                    unjudged[place] = str(error)
-        if not tiles:
-            raise SpaceError(next(iter(unjudged.values())))
-        return tiles, unjudged
-
-    def _problem(
-        self, arguments: Arguments, configs: Sequence[Config], tiles: Mapping[int, list[int]]
-    ) -> MatmulProblem:
-        """Return the product that a call computes, with a look at its grid."""
-        problem = self._arguments.problem(arguments)
-        place, tile = next(iter(tiles.items()))
-        check_grid(problem, tile, arguments.get("grid"), {**arguments, **(configs[place].kwargs or {})})
-        return problem
 
     def explain(self, config: Config, **arguments: Argument) -> Verdict:
         """Return why a configuration is measured or not.
@@ -263,8 +241,8 @@ class MatmulPruner(Mapping[str, object]):
             Nothing was pruned yet and there are no arguments, or the configuration has no tile sizes.
         """
         if arguments:
-            tiles, unjudged = self._judged([config])
-            call = _Call([config], {0}, self._problem(arguments, [config], tiles), tiles, unjudged)
+            found = judged(self._arguments, [config], arguments, self.hardware.compute.num_sms)
+            call = _Call([config], {0}, found.problem, found.rows, found.unjudged)
         elif self._call is None:
             raise SpaceError("explain: nothing was pruned yet; call the kernel first, or pass its arguments by name")
         else:
@@ -278,7 +256,8 @@ class MatmulPruner(Mapping[str, object]):
         tiles = dict(call.tiles)
         if place is None:
             place = len(call.configs)
-            tiles[place] = self._arguments.tile(config.kwargs, config.num_warps, config.num_stages)
+            tile = self._arguments.tile(config.kwargs, config.num_warps, config.num_stages)
+            tiles[place] = [*tile, *next(iter(tiles.values()))[len(tile) :]]  # passed and launched as the others
         return self._verdict(call.problem, tiles, place, call.kept)
 
     def _order(self, problem: MatmulProblem, tiles: Mapping[int, list[int]]) -> list[int]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem, Tiles, least_depth
-from anatune.model.foreign.triton_time import PARTS, TileScores, score_tiles, tile_order
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import least_depth
+from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS, Tiles
+from anatune.templates.triton.times import PARTS, TileScores, score_tiles, tile_order
 
 __all__ = ["Proposal", "bound_by", "propose"]
 
@@ -25,22 +28,31 @@ _FAMILY = ("block_m", "block_n", "block_k", "num_warps", "split_k")
 
 
 class Proposal(NamedTuple):
-    """One tile: sizes by name (`TILE_FIELDS`), predicted seconds, and the largest part of them."""
+    """One tile: sizes and options by name (`TILE_FIELDS`, `OPTION_FIELDS`), predicted seconds, their largest part."""
 
     tile: dict[str, int]
     time_s: float
     bound_by: str
 
 
-def propose(problem: MatmulProblem, spec: GpuSpec, *, split_k: bool, group_m: bool) -> list[Proposal]:
+def propose(
+    problem: MatmulProblem,
+    spec: GpuSpec,
+    *,
+    split_k: bool,
+    group_m: bool,
+    options: Sequence[tuple[int, ...]] = ((0,), (0,)),
+) -> list[Proposal]:
     """Return the legal tiles, best first: one of each shape, with its best stages and group of rows.
 
     Parameters
     ----------
     split_k, group_m : bool
         Whether the kernel can share a tile among blocks, and walk rows of blocks together.
+    options : sequence of tuple of int
+        Values of each of `OPTION_FIELDS` that it can have.
     """
-    deepest = max(least_depth(problem.dtype), _reach(problem.k))
+    deepest = max(least_depth(spec, problem.dtype), _reach(problem.k))
     depths = tuple(depth for depth in _DEPTHS if depth <= deepest)
     rows = np.array(
         list(
@@ -52,12 +64,14 @@ def propose(problem: MatmulProblem, spec: GpuSpec, *, split_k: bool, group_m: bo
                 _STAGES,
                 [split for split in _SPLITS if split == 1 or split * depths[0] <= problem.k] if split_k else (1,),
                 _GROUPS if group_m else (1,),
+                *options,
             )
         ),
         dtype=np.int64,
     )
     results = rows[:, 0] * rows[:, 1] / (32 * rows[:, 3])  # of a thread
     useful = (rows[:, 2] * rows[:, 5] <= deepest) & (results >= 2) & (results <= 256)
+    useful &= (rows[:, 5] == 1) | (rows[:, 8] == 0)  # persistent blocks take whole tiles
     tiles = Tiles.of(rows[useful])
     scores = score_tiles(problem, tiles, spec)
     order = tile_order(scores, problem, tiles)
@@ -65,9 +79,11 @@ def propose(problem: MatmulProblem, spec: GpuSpec, *, split_k: bool, group_m: bo
     columns = [TILE_FIELDS.index(field) for field in _FAMILY]
     code = np.ravel_multi_index(tuple(np.log2(table[:, columns]).astype(np.int64).T), (10,) * len(columns))
     first = np.sort(np.unique(code, return_index=True)[1])
+    names, best = (*TILE_FIELDS, *OPTION_FIELDS)[: table.shape[1]], table[first]
+    times = scores.time_s[order[first]].tolist()
     return [
-        Proposal(dict(zip(TILE_FIELDS, table[at].tolist(), strict=True)), float(scores.time_s[order[at]]), part)
-        for at, part in zip(first.tolist(), bound_by(scores, order[first]), strict=True)
+        Proposal(dict(zip(names, values, strict=True)), time_s, part)
+        for values, time_s, part in zip(best.tolist(), times, bound_by(scores, order[first]), strict=True)
     ]
 
 

@@ -82,8 +82,8 @@ def export(
     if as_json:
         print_json({**manifest, "manifest": str(path)})
         return
-    files = ("source", "cubin", "library", "header", "module")
-    lines = [f"wrote {output / str(file)}" for key, file in manifest.items() if key in files]
+    files = [manifest[key] for key in ("source", "cubin", "library", "header", "module") if key in manifest]
+    lines = [f"wrote {output / str(file)}" for file in (*files, *manifest.get("images", ()))]
     lines.append(f"wrote {path}: how to call it")
     lines += [str(function["prototype"]) for function in manifest["functions"] if "prototype" in function]
     lines += [str(manifest[key]) for key in ("supported",) if key in manifest]

@@ -18,9 +18,15 @@ from anatune.codegen.cuda.export.ranges import write_cuda_range
 from anatune.codegen.cuda.export.write import write_cuda
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.codegen.devices import tvm_module_json
+from anatune.codegen.toolchains import compilers_of
+from anatune.codegen.triton.compiler import FLAGS as TRITON_FLAGS
+from anatune.codegen.triton.export.header import prototypes as prototypes_of_triton
+from anatune.codegen.triton.export.write import write_launcher, write_triton
 from anatune.core.schedule import Schedule
+from anatune.measure.cuda.apart import images_apart
 from anatune.model.ranges.plan import RangePlan
 from anatune.records.export import workload_text
+from anatune.templates import template_named
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.version import __version__
 
@@ -37,6 +43,8 @@ def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folde
     """
     if form == "tvm":
         made = _module(schedule, name, folder, threads)
+    elif template_named(schedule.template).toolchain == "triton":
+        made = _triton(schedule, name, form, folder)
     elif schedule.hardware.kind == "gpu":
         made = _cuda(schedule, name, folder)
     else:
@@ -131,8 +139,44 @@ def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, object]:
         "launch": {**_launch(kernel), **around},
         "needs": made.needs,
         "alignment_bytes": CUDA_ALIGNMENT_BYTES,
-        "compiler": {"version": compiler_version(), "flags": FLAGS, **msgspec.structs.asdict(made.facts)},
+        "compiler": {"version": compiler_version(), "flags": FLAGS, **made.facts.numbers()},
         "functions": functions,
+    }
+
+
+def _triton(schedule: Schedule, name: str, form: str, folder: Path) -> dict[str, object]:
+    """Write a Python file that launches itself and, unless that is all, machine code and header; return how to call."""
+    file, call = write_launcher(schedule, name, folder)
+    made: dict[str, object] = {
+        "format": "py",
+        "source": file,
+        "functions": [{"name": "run", "purpose": "computes on tensors of PyTorch", "prototype": f"{call} in {file}"}],
+    }
+    if form == "py":
+        return made
+    images = images_apart(schedule)
+    written = write_triton(schedule, images, name, folder)
+    amd = written.needs is None
+    functions: list[dict[str, object]] = [
+        {"name": declaration.split("(")[0].split()[-1], "purpose": purpose, "prototype": declaration}
+        for purpose, declaration in prototypes_of_triton(name, written.launches, written.arguments, amd).items()
+    ]
+    functions[0]["arguments"] = written.arguments
+    facts = images[0].facts.numbers()
+    return {
+        "format": "triton",
+        "source": file,
+        "header": written.header,
+        "images": written.images,
+        "launches": [
+            {**_launch(launch), "file": launch.image, "scratch_bytes": launch.scratch_bytes}
+            for launch in written.launches
+        ],
+        "workspace_bytes": sum(one.num_bytes for one in written.arguments[len(schedule.workload.tensors) :]),
+        "needs": written.needs,
+        "alignment_bytes": CUDA_ALIGNMENT_BYTES,
+        "compiler": {"version": compilers_of([schedule.template])[0], "flags": TRITON_FLAGS, **facts},
+        "functions": [*functions, *made["functions"]],  # type: ignore[misc]
     }
 
 

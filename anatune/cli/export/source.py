@@ -34,11 +34,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     records: Annotated[Any, records_option("Take the best schedule of this record file or server.")] = None
     form: Annotated[
-        Literal["so", "o", "a", "tvm"] | None,
+        Literal["so", "o", "a", "tvm", "py"] | None,
         typer.Option(
             "--format",
             help="CPUs: a shared library (so, the default), an object (o) or a static library (a), with a C header. "
-            "tvm: an IRModule as JSON.",
+            "tvm: an IRModule as JSON. py: of the template triton the Python file only, without machine code.",
         ),
     ] = None
     target: Annotated[
@@ -72,6 +72,8 @@ def find_schedule(asked: Asked, words: list[str], options: WorkloadOptions) -> t
     AnatuneError
         There is no such file, record or legal schedule.
     """
+    from anatune.templates import template_named
+
     if asked.records is not None:
         chosen = _from_records(asked, words, options)
     elif asked.hw is not None:
@@ -80,6 +82,8 @@ def find_schedule(asked: Asked, words: list[str], options: WorkloadOptions) -> t
         chosen = _from_file(words, options)
     schedule, _ = chosen
     _check(asked, schedule.hardware)
+    if asked.form == "py" and template_named(schedule.template).toolchain != "triton":
+        raise UsageError(f"--format py is for schedules of the template triton, this one is of {schedule.template}")
     if asked.template not in (None, schedule.template):
         raise UsageError(f"--template {asked.template}: the schedule is of the template {schedule.template}")
     return chosen
@@ -116,8 +120,10 @@ def find_range(asked: Asked, words: list[str], options: WorkloadOptions) -> Rang
     plan = RangePlan.from_json(msgspec.json.encode(tree))
     options.refuse("is for a WORKLOAD, a plan has its own")
     _check(asked, plan.hardware)
-    if asked.form == "tvm":
-        raise UsageError("--format tvm is for single schedules, the file is a plan for a range; say so, o or a")
+    if asked.form in ("tvm", "py"):
+        raise UsageError(
+            f"--format {asked.form} is for single schedules, the file is a plan for a range; say so, o or a"
+        )
     if asked.template not in (None, *(program.schedule.template for program in plan.programs)):
         raise UsageError(f"--template {asked.template}: the programs are of another template")
     return plan
@@ -130,7 +136,7 @@ def _check(asked: Asked, hardware: GpuSpec | CpuSpec) -> None:
         raise UsageError(f"--target {asked.target}: the schedule is for {hardware.name}; leave it out or say {kind}")
     if kind == "cuda" and asked.threads is not None:
         raise UsageError("--threads is for CPU schedules; a GPU schedule has its own launch configuration")
-    if kind == "cuda" and asked.form not in (None, "tvm"):
+    if kind == "cuda" and asked.form not in (None, "tvm", "py"):
         raise UsageError(
             f"--format {asked.form} is for CPU schedules, this one is for {hardware.name}; leave it out for CUDA C, "
             "a cubin and a header"
@@ -150,20 +156,20 @@ def _cores(schedule: Schedule) -> int:
 def _from_plan(asked: Asked, words: list[str], options: WorkloadOptions) -> tuple[Schedule, int]:
     """Return the plan's first choice, and the cores that it was planned for."""
     from anatune.api import hardware, plan
-    from anatune.codegen.compat import gpu_target_of
-    from anatune.codegen.cuda.nvrtc import check_arch
     from anatune.core.generation import check_generation
     from anatune.errors import SpaceError
+    from anatune.measure.cuda.compiler import check_compiler
+    from anatune.model.joint import asked_templates
 
     if len(words) == 1 and Path(words[0]).is_file():
         raise UsageError(f"{words[0]} is a file, which says what it is for; leave out --hw")
     workload = _workload(words, options, "--hw rtx3090 matmul 512x4096x1024")
     spec = hardware(str(asked.hw))
     _check(asked, spec)  # better before a search than after it
-    if spec.kind == "gpu":
-        gpu_target_of(spec)
-        check_arch(spec.arch)
-    check_generation(workload, spec)
+    names = asked_templates(workload, spec, asked.template, asked.accuracy)
+    if spec.kind == "gpu" and asked.form != "py":
+        check_compiler(spec, names)
+    check_generation(workload, spec, names)
     schedules = plan(
         workload, spec, top_k=1, template=asked.template, accuracy=asked.accuracy, threads=asked.threads
     ).schedules

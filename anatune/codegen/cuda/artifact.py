@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -11,9 +12,10 @@ import msgspec
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.cuda.nvrtc import Cubin, compiler_version
+from anatune.codegen.cuda.nvrtc import FLAGS, Cubin, check_arch, compiler_version
 from anatune.codegen.cuda.probes import multiply_add
 from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
@@ -24,16 +26,24 @@ from anatune.templates.gpu.ranged import Growth, Ranged
 from anatune.templates.gpu.rules import gpu_of
 
 __all__ = [
+    "APART",
+    "FLAGS",
     "GpuArtifact",
     "build_reference",
     "build_schedule",
     "check_resources",
+    "check_target",
     "compile_entry",
     "compile_facts",
+    "compiler_version",
     "read_image",
     "set_up",
     "write_artifact",
+    "write_image",
 ]
+
+APART = False
+"""TVM and NVRTC raise errors and write nothing: they may run in the user's process."""
 
 _REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
 
@@ -71,6 +81,10 @@ class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=T
         How `grid` follows from the extent.
     extent : int or None
         What `at` was asked for.
+    scratch_bytes : int or None
+        Of the principal function, see `Launch`.
+    error : float
+        Largest error, over the result's scale, that its arithmetic explains where that is no plain sum's.
     """
 
     schedule_key: str
@@ -91,6 +105,19 @@ class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ranged: Ranged | None = None
     growth: Growth | None = None
     extent: int | None = None
+    scratch_bytes: int | None = None
+    error: float = 0.0
+
+    def with_files(self, place: Callable[[str], str]) -> GpuArtifact:
+        """Return the same with the files of its machine code at other places: path -> path."""
+        own = {
+            kind: tuple(
+                msgspec.structs.replace(launch, image=place(launch.image)) if launch.image else launch
+                for launch in launches
+            )
+            for kind, launches in (("before", self.before), ("after", self.after))
+        }
+        return msgspec.structs.replace(self, image=place(self.image), **own)
 
 
 def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifact:
@@ -101,16 +128,44 @@ def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifac
     BuildError
         It cannot be written.
     """
+    path, digest = write_image(cubin, folder)
+    common = msgspec.structs.asdict(kernel)
+    del common["source"]
+    common |= {"arch": cubin.arch, "shared_bytes": cubin.facts.shared_bytes + kernel.dynamic_shared_bytes}
+    return GpuArtifact(image=path, image_sha256=digest, facts=cubin.facts, **common)
+
+
+def write_image(cubin: Cubin, folder: Path) -> tuple[str, str]:
+    """Write machine code into `folder`, under a name that its contents give; return its path and its hash.
+
+    Raises
+    ------
+    BuildError
+        It cannot be written.
+    """
     digest = hashlib.sha256(cubin.image).hexdigest()
-    path = folder / f"{digest[:16]}.cubin"
+    path = folder / f"{digest[:16]}.{'hsaco' if cubin.arch.startswith('gfx') else 'cubin'}"
     try:
         path.write_bytes(cubin.image)
     except OSError as error:
         raise BuildError(f"{path}: {error.strerror or error}; free some space or choose another folder") from None
-    common = msgspec.structs.asdict(kernel)
-    del common["source"]
-    common |= {"arch": cubin.arch, "shared_bytes": cubin.facts.shared_bytes + kernel.dynamic_shared_bytes}
-    return GpuArtifact(image=str(path), image_sha256=digest, facts=cubin.facts, **common)
+    return str(path), digest
+
+
+def check_target(hardware: GpuSpec) -> None:
+    """Raise an error if nothing can be compiled for a device.
+
+    Raises
+    ------
+    BuildError
+        It is no NVIDIA GPU, or NVRTC does not know its architecture.
+    MissingDependencyError
+        TVM or NVRTC is not installed.
+    """
+    if limit := vendor_limit(hardware):
+        raise BuildError(limit)
+    check_arch(hardware.arch)
+    import_tvm()
 
 
 def set_up() -> None:
@@ -208,8 +263,8 @@ def check_resources(artifact: Compiled, hardware: GpuSpec) -> None:
         )
 
 
-def read_image(artifact: GpuArtifact) -> bytes:
-    """Return the cubin.
+def read_image(artifact: GpuArtifact | Launch) -> bytes:
+    """Return the machine code of a kernel, or that of one of its functions which has a file of its own.
 
     Raises
     ------

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from anatune.codegen.compat import (
     DevicePart,
     cuda_source_of,
@@ -65,7 +63,12 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
     hardware = schedule.check().hardware
     if hardware.kind != "gpu":
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu.lower builds for CPUs")
-    program: KernelProgram = template_named(schedule.template).program(schedule, ranged=ranged)
+    program = template_named(schedule.template).program(schedule, ranged=ranged)
+    if not isinstance(program, KernelProgram):
+        raise BuildError(
+            f"schedules of the template {schedule.template} are compiled by Triton, there is no TVM module of them; "
+            "schedule.source() is their program, anatune export without --format writes it"
+        )
     module = import_tvm().IRModule({"main": parse_program(program.script, "")})
     return LoweredGpu(schedule, module, gpu_target_of(gpu_of(schedule)), program)
 
@@ -127,8 +130,10 @@ def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) ->
             bounds = f"__launch_bounds__({program.num_threads}"
             body = body.replace(f"{bounds})", f"{bounds}, {program.resident_blocks})")
         bodies.append(program.finish(body))
+    principal = launches[len(program.before)]
     made = CudaKernel(
         schedule_key=schedule.key,
+        name=principal.name,
         source=preamble({access.dtype for access in workload.tensors}) + helpers_of(text) + "".join(bodies),
         arch=schedule.hardware.arch,
         result=workload.write.tensor,
@@ -136,7 +141,12 @@ def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) ->
         after=tuple(launches[len(program.before) + 1 :]),
         workspace=program.workspace,
         ranged=ranged,
-        **msgspec.structs.asdict(launches[len(program.before)]),
+        parameters=principal.parameters,
+        grid=principal.grid,
+        block=principal.block,
+        shared_bytes=principal.shared_bytes,
+        dynamic_shared_bytes=principal.dynamic_shared_bytes,
+        growth=principal.growth,
     )
     return made, part
 

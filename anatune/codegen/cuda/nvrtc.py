@@ -29,7 +29,7 @@ __all__ = [
     "parse_log",
 ]
 
-FLAGS = ("--std=c++17", "-default-device", "--minimal", "--disable-warnings", "--ptxas-options=-v")
+FLAGS: tuple[str, ...] = ("--std=c++17", "-default-device", "--minimal", "--disable-warnings", "--ptxas-options=-v")
 """Beside the architecture. No fast math: divisions and functions of epilogues round as in float64's reference, and
 multiply-adds are contracted by default. Everything else (optimisation level, register usage) is left to the compiler's
 defaults. --minimal leaves textures and the runtime's types out of the language, which saves 12 ms a kernel; -v is what
@@ -55,6 +55,10 @@ class Cubin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         What the assembler says about it.
     log : str
         What the compiler said, without how long it took.
+    threads, dynamic_shared_bytes : int or None
+        Threads of a block, and shared memory that the launch asks for, where the compiler chooses them (Triton's).
+    scratch_bytes : int or None
+        See `templates.gpu.kernel.Launch`.
     """
 
     name: str
@@ -62,6 +66,9 @@ class Cubin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: bytes
     facts: CompilerFacts
     log: str = ""
+    threads: int | None = None
+    dynamic_shared_bytes: int | None = None
+    scratch_bytes: int | None = None
 
 
 def import_nvrtc() -> Any:

@@ -152,7 +152,8 @@ def predicted(schedule: Schedule) -> Prediction:
 def _admitted(template: Template, workload: Workload, hardware: HardwareSpec, accuracy: str) -> bool:
     """Whether a model's product may get schedules of a template: tensor cores round float32, which is relaxed."""
     exact = workload.dtype in _NARROW or accuracy == RELAXED
-    return (exact or not template.tensor_cores) and template.takes(workload, hardware)
+    fits = template.toolchain != "triton" and (exact or not template.tensor_cores)
+    return fits and template.takes(workload, hardware)
 
 
 def _sums_of(graph: Graph) -> tuple[Workload, ...]:

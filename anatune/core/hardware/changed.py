@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
@@ -84,7 +85,7 @@ def _of_gpu(gpu: GpuSpec) -> list[Change]:
         units = gpu.tensor_cores
         if units is not None:
             rates = {name: getattr(units, name) for name in units.__struct_fields__ if name.endswith("_flop_per_s")}
-            more = {name: rate * count / compute.num_sms for name, rate in rates.items() if rate is not None}
+            more = {name: rate * count / compute.num_sms for name, rate in rates.items() if rate is not msgspec.UNSET}
             units = replace(units, **more)
         return replace(gpu, compute=replace(compute, num_sms=count, fp32_peak_flop_per_s=peak), tensor_cores=units)
 

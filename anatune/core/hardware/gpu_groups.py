@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from anatune.core.hardware.groups import Group
 
 __all__ = [
@@ -81,6 +83,9 @@ class L2Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     size_bytes: int
     bandwidth_bytes_per_s: float
     latency_cycles: float
+    tiles_bytes_per_s: float | None = None
+    """What all SMs take together while they read tiles of a product, of which neighbours read the same lines; None: the
+    bandwidth."""
 
 
 class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -111,12 +116,36 @@ class Compiler(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class TensorCores(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Matrix units: dense products of 16-bit (or tf32) operands, summed in float32, of the whole device."""
+    """Matrix units (NVIDIA: tensor cores, AMD: matrix cores): what they do with dense operands, on the whole device.
+
+    Sums are kept in float32 or int32. A rate that is left out, here and in JSON: the device has no instruction for it.
+    """
 
     float16_flop_per_s: float
     bfloat16_flop_per_s: float
-    tf32_flop_per_s: float
+    tf32_flop_per_s: float | msgspec.UnsetType = msgspec.UNSET
+    fp8_flop_per_s: float | msgspec.UnsetType = msgspec.UNSET
+    """Of the 8-bit float types that the device has instructions for."""
+    int8_flop_per_s: float | msgspec.UnsetType = msgspec.UNSET
+    """Multiplications and additions of 8-bit integers."""
     mma_sync_fraction: float = 1.0
-    """Share of these rates that ``mma.sync`` reaches: less than 1 where they need instructions of a newer kind."""
+    """Share of these rates that ``mma.sync`` reaches: less than 1 where they need instructions of a newer kind. AMD's
+    matrix units have one kind."""
+    sustained_fraction: float = 1.0
+    """Share of these rates at which the device stays within its power in long runs of good kernels."""
+    fp8_sustained_fraction: float = 1.0
+    """The same, of twice the 16-bit rate, for products of 8 bits."""
     latency_cycles: float
-    """From one mma.sync to another that adds to its result."""
+    """From one instruction (mma.sync, mfma) to another that adds to its result."""
+
+    def flop_per_s(self, dtype: str) -> float | None:
+        """Return the rate for operands of `dtype` (float32: as tf32), None without an instruction for it."""
+        rates = {
+            "float16": self.float16_flop_per_s,
+            "bfloat16": self.bfloat16_flop_per_s,
+            "float32": self.tf32_flop_per_s,
+            "int8": self.int8_flop_per_s,
+            "uint8": self.int8_flop_per_s,
+        }
+        rate = self.fp8_flop_per_s if dtype.startswith("float8_") else rates.get(dtype)
+        return None if rate is msgspec.UNSET else rate

@@ -136,15 +136,10 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return max((_LEAST_CAPABILITY[dtype] for dtype in dtypes if dtype in _LEAST_CAPABILITY), default=None)
 
     def tensor_flop_per_s(self, dtype: str) -> float | None:
-        """Return the tensor cores' dense peak for operands of `dtype` (float32: as tf32), None if unknown."""
-        if self.tensor_cores is None:
+        """Return the matrix units' dense peak for operands of `dtype` (float32: as tf32), None if they have none."""
+        if self.tensor_cores is None or (dtype == "uint8" and self.vendor == "amd"):  # AMD's 8-bit integers are signed
             return None
-        rates = {
-            "float16": self.tensor_cores.float16_flop_per_s,
-            "bfloat16": self.tensor_cores.bfloat16_flop_per_s,
-            "float32": self.tensor_cores.tf32_flop_per_s,
-        }
-        return rates.get(dtype)
+        return self.tensor_cores.flop_per_s(dtype)
 
     def peak_flop_per_s(self, dtype: str, *, tensor_cores: bool = False) -> float:
         """Return the theoretical peak for operands of `dtype`: float32's times a rate, or the tensor cores' own."""

@@ -20,9 +20,32 @@ import msgspec
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
-__all__ = ["ACCUMULATOR_DTYPE", "DTYPE_BYTES", "INTEGER_RANGE", "MAX_INTEGER", "Access", "Axis", "Term", "is_integer"]
+__all__ = [
+    "ACCUMULATOR_DTYPE",
+    "DTYPE_BYTES",
+    "FLOAT8_DTYPES",
+    "INTEGER_RANGE",
+    "MAX_INTEGER",
+    "Access",
+    "Axis",
+    "Term",
+    "is_integer",
+]
 
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4}
+FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+"""Floats of 8 bits, by the names that ml_dtypes, PyTorch and TVM have for them; only operands of products are. Exponent
+and mantissa bits stand in the name. fn: no infinities; uz: no negative zero, and the exponent's bias is one more.
+Source: [FP8] (the first two), [Graphcore-FP8] (the others, which AMD's gfx942 has)."""
+
+DTYPE_BYTES: dict[str, int] = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    **dict.fromkeys(FLOAT8_DTYPES, 1),
+}
 """Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of 8-bit products)."""
 
 ACCUMULATOR_DTYPE: dict[str, str] = {
@@ -31,8 +54,9 @@ ACCUMULATOR_DTYPE: dict[str, str] = {
     "bfloat16": "float32",
     "int8": "int32",
     "uint8": "int32",
+    **dict.fromkeys(FLOAT8_DTYPES, "float32"),
 }
-"""Element dtype -> dtype in which sums of products are kept."""
+"""Element dtype (of a product's first operand) -> dtype in which sums of products are kept."""
 
 INTEGER_RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 """Lowest and highest value of each integer dtype."""
@@ -151,7 +175,7 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             raise WorkloadError(f"{label} has offsets {shown(self.offsets)}, expected integers of up to {MAX_INTEGER}")
         if not all(isinstance(term, Term) for terms in self.indices for term in terms):
             raise WorkloadError(f"{label} has indices {shown(self.indices)}, expected a Term for each axis that moves")
-        low, high = INTEGER_RANGE[self.dtype] if DTYPE_BYTES[self.dtype] == 1 else (0, 0)
+        low, high = INTEGER_RANGE[self.dtype] if self.dtype in ("int8", "uint8") else (0, 0)
         if not is_integer(self.zero_point, low) or self.zero_point > high:
             raise WorkloadError(
                 f"{label} of {self.dtype} has zero point {shown(self.zero_point)}, expected an integer from {low} to "

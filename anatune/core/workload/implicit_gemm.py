@@ -176,8 +176,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     is_first = moving[-1] in own[first.tensor]
     left, right = (second, first) if is_first else (first, second)
     m, n = (alone[1], alone[0]) if is_first else (alone[0], alone[1])
-    widest = VECTOR_BYTES // DTYPE_BYTES[workload.dtype]
-    k = min(reduction_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k, widest))
+    k = min(reduction_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k))
     store = vector_width(workload.write, n, workload, 4)
     fused = {
         name: math.prod(extents[axis] for axis in axes)
@@ -188,8 +187,8 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
         m,
         n,
         k,
-        _operand(workload, left, "m", m, k, widest),
-        _operand(workload, right, "n", n, k, widest),
+        _operand(workload, left, "m", m, k),
+        _operand(workload, right, "n", n, k),
         store,
         fused,
     )
@@ -206,20 +205,22 @@ def _fetch_order(
     left: tuple[Access, tuple[str, ...]],
     right: tuple[Access, tuple[str, ...]],
     k: tuple[str, ...],
-    widest: int,
 ) -> tuple[int, float]:
     """Return what to minimise: first the widest vectors, then the fewest bytes that a warp's elements lie in."""
     width, touched = 0, 0.0
     for access, rows in (left, right):
-        width += max(vector_width(access, axes, workload, widest) for axes in (rows, k))
+        width += max(vector_width(access, axes, workload, _widest(access)) for axes in (rows, k))
         touched += min(touched_bytes(access, axes, workload) for axes in (rows, k))
     return -width, touched
 
 
-def _operand(
-    workload: Workload, access: Access, name: str, rows: tuple[str, ...], k: tuple[str, ...], widest: int
-) -> Operand:
-    by_rows, by_k = vector_width(access, rows, workload, widest), vector_width(access, k, workload, widest)
+def _widest(access: Access) -> int:
+    """Return the elements of the widest load of an operand."""
+    return VECTOR_BYTES // DTYPE_BYTES[access.dtype]
+
+
+def _operand(workload: Workload, access: Access, name: str, rows: tuple[str, ...], k: tuple[str, ...]) -> Operand:
+    by_rows, by_k = (vector_width(access, axes, workload, _widest(access)) for axes in (rows, k))
     along_k = by_k > by_rows
     if by_k == by_rows:
         along_k = touched_bytes(access, k, workload) < touched_bytes(access, rows, workload)

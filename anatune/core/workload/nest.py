@@ -21,7 +21,7 @@ import msgspec
 from anatune.core.frozen import FrozenDict
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Axis, Term
 from anatune.core.workload.nest_rules import BODIES, check_nest
-from anatune.core.workload.number_formats import FACTOR_STEPS, format_word
+from anatune.core.workload.number_formats import FACTOR_STEPS, format_word, needs_matrix_units
 from anatune.decoding import from_json
 from anatune.errors import UnknownNameError, WorkloadError
 
@@ -52,7 +52,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for
         n), 1 for the others, 0 for a copy.
     epilogue : tuple of str
-        Fused element-wise steps on the result, in order: "bias", "add", "relu"; of 8-bit products "scale" and
+        Fused element-wise steps on the result, in order: "bias", "add", "relu"; of 8-bit operands "scale" and
         "requantize" (see `anatune.core.workload.number_formats`).
     epilogue_reads : tuple of Access
         Operands of the epilogue's steps that need one, in order: "bias" along the channels or columns,
@@ -109,7 +109,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def dtype(self) -> str:
-        """Element dtype of the operands; of uint8 times int8 the first one's."""
+        """Element dtype of the operands; of two different ones the first one's."""
         return self.reads[0].dtype
 
     @property
@@ -126,12 +126,17 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def is_quantised(self) -> bool:
-        """Whether there is more than sums of one dtype's products: uint8 x int8, zero points, 8-bit steps."""
+        """Whether there is more than sums of one dtype's products: uint8 x int8, zero points, factors."""
         return (
             "uint8" in self.dtypes
             or any(access.zero_point for access in self.tensors)
             or any(step in FACTOR_STEPS for step in self.epilogue)
         )
+
+    @property
+    def needs_matrix_units(self) -> bool:
+        """Whether its number formats are for matrix units alone: see `number_formats.needs_matrix_units`."""
+        return needs_matrix_units([read.dtype for read in self.reads], self.write.dtype)
 
     @property
     def operands(self) -> tuple[Access, ...]:

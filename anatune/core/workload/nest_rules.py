@@ -9,9 +9,11 @@ import itertools
 from collections.abc import Sequence
 
 from anatune.arguments import shown
-from anatune.core.workload.access import ACCUMULATOR_DTYPE, Access, Axis, is_integer
+from anatune.core.workload.access import Access, Axis, is_integer
 from anatune.core.workload.number_formats import (
     BYTE_DTYPES,
+    OPERAND_PAIRS,
+    PLAIN_DTYPES,
     STEP_OPERANDS,
     accumulated_dtype,
     result_dtypes,
@@ -124,14 +126,14 @@ def _check_operands(operator: str, names: Sequence[str], spatial: set[str], read
 def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: str, epilogue: Sequence[str]) -> None:
     dtype = reads[0].dtype
     is_product = body == "multiply_add" and len(reads) == 2
-    pair = (dtype, "int8") if is_product and dtype == "uint8" else (dtype,) * len(reads)
-    known = ", ".join(name for name in ACCUMULATOR_DTYPE if name != "uint8")
-    for read, wanted in zip(reads, pair, strict=True):
-        if read.dtype != wanted or dtype not in ACCUMULATOR_DTYPE or (dtype == "uint8" and not is_product):
-            raise WorkloadError(
-                f"{operator}: operand {read.tensor!r} is {read.dtype}, expected one dtype of all operands, "
-                f"one of {known}, or uint8 times int8"
-            )
+    pair = tuple(read.dtype for read in reads)
+    if pair not in OPERAND_PAIRS if is_product else dtype not in PLAIN_DTYPES or len(set(pair)) > 1:
+        other = next((read for read in reads if read.dtype != dtype), reads[0])
+        raise WorkloadError(
+            f"{operator}: operand {other.tensor!r} is {other.dtype}, expected one dtype of all operands, one of "
+            f"{', '.join(PLAIN_DTYPES)}, or of two that are multiplied and summed such a pair as uint8 and int8, "
+            "bfloat16 and int8, or 8-bit floats"
+        )
     plain = [*reads[1 if is_product and dtype in BYTE_DTYPES else 0 :], *([] if "requantize" in epilogue else [write])]
     if any(access.zero_point for access in plain):
         raise WorkloadError(
@@ -139,7 +141,7 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
             "writes; leave it out"
         )
     if body == "multiply_add":
-        allowed = set(result_dtypes(dtype, epilogue))
+        allowed = set(result_dtypes(pair, epilogue))
     else:
         sums = body == "average" or (body == "add" and len(reads) == 1)
         allowed = {accumulated_dtype(dtype)} if sums else {dtype}
@@ -193,7 +195,7 @@ def _check_epilogue(
         )
     if epilogue and body != "multiply_add":
         raise WorkloadError(f"{operator}: epilogue of {body!r}, expected one behind multiply_add only; leave it out")
-    dtypes = stage_dtypes(reads[0].dtype, write.dtype, epilogue)
+    dtypes = stage_dtypes([read.dtype for read in reads], write.dtype, epilogue)
     needed = [(step, dtype) for step, dtype in zip(epilogue, dtypes, strict=False) if dtype]
     if len(needed) != len(epilogue_reads):
         raise WorkloadError(

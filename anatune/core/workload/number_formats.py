@@ -3,14 +3,24 @@
 Notation
 --------
 word : ``operands[:result]`` as people type it: "float32", "uint8xint8" (first operand x second), "bfloat16:float32".
-sums : dtype in which products are summed (`ACCUMULATOR_DTYPE`): float32, or int32 of 8-bit operands.
+sums : dtype in which products are summed (`ACCUMULATOR_DTYPE`): float32, or int32 of 8-bit integers.
 stage : dtype of the value that a fused step receives.
 
-Steps of sums of 8-bit operands, all element-wise and each rounded on its own (no fused multiply-add):
+Two operands may differ: two 8-bit floats of one standard, uint8 and int8, and a 16-bit float times an 8-bit number
+("weights only": every 8-bit number is one of 16 bits, so that converting it rounds nothing). The result of 8-bit floats
+is bfloat16 where nothing else is said: that is what the callers of ``torch._scaled_mm`` ask for, whose own default, the
+operands' dtype, needs a scale of the result besides.
 
-- "bias", "add" : an operand of the stage's dtype is added (int32 before "scale", float32 behind it).
+Floating-point sums have one step that multiplies, "scale", where an operand has 8 bits: by a float32 for each output
+channel (one number many times, where a scale is a whole tensor's). Steps are computed in float32 and rounded once, to
+the result; operands of "bias" and "add" have the result's dtype, before a "scale" float32.
+
+Steps of sums of 8-bit integers, all element-wise and each rounded on its own (no fused multiply-add):
+
+- "bias", "add" : an operand of the stage's dtype is added (int32 before "scale", the result's behind it).
 - "scale" : the int32 value becomes float32 (to nearest even) and is multiplied by a float32 for each output channel:
-  what oneDNN does with ``scale_src * scale_weights[channel]``, and what follows ONNX's ConvInteger or MatMulInteger.
+  what oneDNN does with ``scale_src * scale_weights[channel]``, and what follows ONNX's ConvInteger or MatMulInteger. A
+  float16 or bfloat16 result is that of the last step, rounded: vLLM's and torchao's int8 products.
 - "requantize" : the value as float32 times a float32 for each output channel, rounded to the nearest integer (ties to
   even), plus the result's zero point, saturated to int8 or uint8. That is ONNX's QLinearConv and QLinearMatMul with
   multiplier ``x_scale * w_scale[channel] / y_scale`` and PyTorch's quantisation. oneDNN rounds after it has added the
@@ -22,25 +32,46 @@ Sums that leave int32 wrap around, as the processors' instructions do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from anatune.core.workload.access import ACCUMULATOR_DTYPE
+from anatune.core.workload.access import DTYPE_BYTES, FLOAT8_DTYPES
 
 __all__ = [
     "BYTE_DTYPES",
     "FACTOR_STEPS",
     "FUNCTION_STEPS",
+    "OPERAND_PAIRS",
+    "PLAIN_DTYPES",
     "STEP_OPERANDS",
     "Formats",
     "accumulated_dtype",
+    "dtype_hint",
     "format_word",
     "formats_of",
+    "needs_matrix_units",
     "result_dtypes",
     "stage_dtypes",
 ]
 
 BYTE_DTYPES = ("int8", "uint8")
+PLAIN_DTYPES = ("float32", "float16", "bfloat16", "int8")
+"""Dtypes of operands that are all alike, those that every operator takes."""
+
+_HALVES = ("float16", "bfloat16")
+_STANDARDS = (FLOAT8_DTYPES[:2], FLOAT8_DTYPES[2:])
+"""8-bit floats that are multiplied with each other."""
+
+OPERAND_PAIRS: frozenset[tuple[str, str]] = frozenset(
+    [
+        *((dtype, dtype) for dtype in PLAIN_DTYPES),
+        ("uint8", "int8"),
+        *(pair for dtypes in _STANDARDS for pair in itertools.product(dtypes, dtypes)),
+        *itertools.product(_HALVES, ("int8", *FLOAT8_DTYPES)),
+    ]
+)
+"""Dtypes of the first and the second operand of a product."""
 
 STEP_OPERANDS: dict[str, str | None] = {
     "bias": "bias",
@@ -61,8 +92,20 @@ FUNCTION_STEPS = ("relu6", "silu", "gelu", "gelu_tanh")
 FACTOR_STEPS = ("scale", "requantize")
 """Steps that multiply, as float32."""
 
-_OPERANDS = ("float32", "float16", "bfloat16", "int8", "uint8xint8")
-_WIDENED = ("float16", "bfloat16")
+_SPELLINGS = {
+    "fp32": "float32",
+    "f32": "float32",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "i8": "int8",
+    "s8": "int8",
+    "u8": "uint8",
+    **dict.fromkeys(("fp8", "float8", "e4m3", "e4m3fn", "float8_e4m3", "fp8e4nv"), "float8_e4m3fn"),
+    **dict.fromkeys(("e5m2", "fp8e5"), "float8_e5m2"),
+}
+"""What else people call dtypes."""
 
 
 class Formats(NamedTuple):
@@ -74,69 +117,106 @@ class Formats(NamedTuple):
 
 
 def accumulated_dtype(dtype: str) -> str:
-    """Return the dtype of a result that is a sum: int32 for 8-bit operands, otherwise the operands' own."""
+    """Return the dtype of a result that is a sum: int32 for 8-bit integers, otherwise the operands' own."""
     return "int32" if dtype in BYTE_DTYPES else dtype
 
 
-def stage_dtypes(dtype: str, result: str, epilogue: Sequence[str]) -> tuple[str, ...]:
+def dtype_hint(word: object, known: Collection[str] | None = None) -> str:
+    """Return "; did you mean float16?" for a word with other names of dtypes, "" for one without.
+
+    Parameters
+    ----------
+    known : collection of str, optional
+        Words that may be meant; left out: all.
+    """
+    if not isinstance(word, str):
+        return ""
+    parts = [[_SPELLINGS.get(name.lower(), name) for name in part.split("x")] for part in word.split(":")]
+    meant = ":".join("x".join(part) for part in parts)
+    return "" if meant == word or (known is not None and meant not in known) else f"; did you mean {meant}?"
+
+
+def stage_dtypes(operands: Sequence[str], result: str, epilogue: Sequence[str]) -> tuple[str, ...]:
     """Return the dtype of the operand of each step ("" for a step without), and the last stage's dtype behind them.
 
     Parameters
     ----------
-    dtype, result : str
-        Of the first operand, and of the result.
+    operands, result : (sequence of) str
+        Dtypes of the product's operands, and of the result.
     """
     dtypes = []
-    stage = "int32" if dtype in BYTE_DTYPES else result
+    stage = "int32" if operands[0] in BYTE_DTYPES else "float32" if "scale" in epilogue else result
     for step in epilogue:
         if step in FACTOR_STEPS:
             dtypes.append("float32")
-            stage = "float32"
+            stage = result if result in _HALVES else "float32"
         else:
             dtypes.append(stage if STEP_OPERANDS[step] else "")
     return (*dtypes, stage)
 
 
-def result_dtypes(dtype: str, epilogue: Sequence[str]) -> tuple[str, ...]:
+def result_dtypes(operands: Sequence[str], epilogue: Sequence[str]) -> tuple[str, ...]:
     """Return the dtypes that the result of a sum of products may have, the default first; none: the steps do not fit.
 
-    8-bit operands: int32, behind "scale" float32, behind "requantize" (the last step) int8 or uint8. float16 and
-    bfloat16: their own, or float32 (sums as they are). Others: their own.
+    8-bit integers: int32, behind "scale" float32, float16 or bfloat16, behind "requantize" (the last step) int8 or
+    uint8. 8-bit floats: bfloat16, float16 or float32. float16 and bfloat16: their own, or float32 (sums as they are).
+    float32: its own.
+
+    Parameters
+    ----------
+    operands : sequence of str
+        Their dtypes, in order.
     """
-    steps = [step for step in epilogue if step in FACTOR_STEPS]
-    if dtype in BYTE_DTYPES and any(step in FUNCTION_STEPS for step in epilogue):
+    left, right = operands[0], operands[-1]
+    factors = [step for step in epilogue if step in FACTOR_STEPS]
+    if left in BYTE_DTYPES:
+        if any(step in FUNCTION_STEPS for step in epilogue):
+            return ()
+        if "requantize" in factors:
+            return (left, *(other for other in BYTE_DTYPES if other != left)) if epilogue[-1] == "requantize" else ()
+        return ("float32", *_HALVES) if factors else ("int32",)
+    if "requantize" in factors or (factors and DTYPE_BYTES[right] > 1):
         return ()
-    if dtype not in BYTE_DTYPES:
-        return () if steps else (dtype, "float32") if dtype in _WIDENED else (dtype,)
-    if "requantize" in steps:
-        return (dtype, *(other for other in BYTE_DTYPES if other != dtype)) if epilogue[-1] == "requantize" else ()
-    return ("float32",) if steps else ("int32",)
+    if left in FLOAT8_DTYPES:
+        return ("bfloat16", "float16", "float32")
+    return (left, "float32") if left in _HALVES else (left,)
 
 
 def formats_of(word: str, epilogue: Sequence[str]) -> Formats | str:
     """Return what a word means behind `epilogue`, or what was expected instead, in words."""
-    operands, colon, result = word.partition(":")
-    if operands == "int8xint8":
-        operands = "int8"
-    if operands not in _OPERANDS:
-        return f"one of {', '.join(_OPERANDS)}, with a ':' and the result's dtype where it is another"
-    left, _, right = operands.partition("x")
-    allowed = result_dtypes(left, epilogue)
+    named, colon, result = word.partition(":")
+    left, _, right = named.partition("x")
+    operands = (left, right or left)
+    if operands not in OPERAND_PAIRS:
+        return (
+            f"one of {', '.join((*PLAIN_DTYPES, *FLOAT8_DTYPES))}, or two of them as uint8xint8, "
+            "float8_e4m3fnxfloat8_e5m2 or bfloat16xint8, with a ':' and the result's dtype where it is another"
+            f"{dtype_hint(word)}"
+        )
+    allowed = result_dtypes(operands, epilogue)
     if not allowed and left in BYTE_DTYPES and any(step in FUNCTION_STEPS for step in epilogue):
         return f"a floating-point dtype with the steps {', '.join(FUNCTION_STEPS)}"
     if not allowed:
         return (
-            "int8 or uint8xint8 with the steps scale and requantize, the latter as the last one"
+            "an operand of 8 bits with the step scale, int8 or uint8xint8 with requantize, as the last one"
             if left not in BYTE_DTYPES
             else "requantize as the last step"
         )
     if colon and result not in allowed:
-        return f"a result of {' or '.join(allowed)} behind {operands} and the steps ({', '.join(epilogue)})"
-    return Formats(left, right or left, result if colon else allowed[0])
+        behind = f"{named} and the steps ({', '.join(epilogue)})"
+        return f"a result of {' or '.join(allowed)} behind {behind}{dtype_hint(word)}"
+    return Formats(*operands, result if colon else allowed[0])
 
 
 def format_word(dtypes: Sequence[str], result: str, epilogue: Sequence[str]) -> str:
     """Return the shortest word for operands of `dtypes` and a result; `formats_of` understands it."""
     word = dtypes[0] if len(set(dtypes)) == 1 else "x".join(dtypes)
-    default = result_dtypes(dtypes[0], epilogue) if dtypes[0] in ACCUMULATOR_DTYPE else ()
+    default = result_dtypes(dtypes, epilogue) if (dtypes[0], dtypes[-1]) in OPERAND_PAIRS else ()
     return word if default and default[0] == result else f"{word}:{result}"
+
+
+def needs_matrix_units(operands: Sequence[str], result: str) -> bool:
+    """Return whether kernels on vector units have no code: 8-bit floats, 16 bits times 8, integer sums as 16 bits."""
+    if any(dtype in FLOAT8_DTYPES for dtype in operands):
+        return True
+    return (operands[0] in _HALVES and operands[-1] == "int8") or (operands[0] in BYTE_DTYPES and result in _HALVES)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from anatune.codegen.cuda.artifact import compile_facts
 from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.codegen.toolchains import toolchain_of
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError
+from anatune.measure.cuda.apart import facts_apart
 from anatune.measure.cuda.kernel import GpuKernel, build_gpu
+from anatune.measure.emulate.triton_interpreter import UNSEEN, check_program
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import Verification, expected, random_inputs
 from anatune.measure.run.rounding import operands_used
+from anatune.templates import template_named
+from anatune.templates.triton.program import TritonProgram
 
 __all__ = ["build", "inspect", "verify"]
 
@@ -22,20 +25,27 @@ def build(schedule: Schedule, threads: int) -> GpuKernel:
 
 
 def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
-    """Run a schedule's CUDA C on the CPU, on random operands, and compare with float64; see `anatune.verify`."""
+    """Run a schedule's kernels on the CPU, on random operands, and compare with float64; see `anatune.verify`."""
+    workload = schedule.check().workload
     try:
-        kernel = cuda_kernel(schedule)
+        program = template_named(schedule.template).program(schedule)
+        kernel = None if isinstance(program, TritonProgram) else cuda_kernel(schedule)
     except BuildError as error:
         return Verification(False, message=str(error))
-    inputs = random_inputs(schedule.workload, seed)
-    want = expected(schedule.workload, operands_used(schedule, inputs))
+    inputs = random_inputs(workload, seed)
+    want = expected(workload, operands_used(schedule, inputs))
+    note = UNSEEN if kernel is None else ""
     try:
-        answer = check_kernel(schedule.workload, kernel, inputs, want)
+        if kernel is None:
+            answer = check_program(workload, program, inputs, want)
+        else:
+            answer = check_kernel(workload, kernel, inputs, want)
     except RunError as error:
-        return Verification(False, message=str(error), tolerance=want.tolerance)
-    return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
+        return Verification(False, message=str(error), tolerance=want.tolerance, note=note)
+    return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance, note)
 
 
 def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
     """Return what the compiler says about a schedule; see `anatune.inspect`."""
-    return {**msgspec.structs.asdict(compile_facts(schedule)), "flop": schedule.workload.flop}
+    facts = facts_apart(schedule) if toolchain_of(schedule.template).APART else compile_facts(schedule)
+    return {**facts.numbers(), "flop": schedule.workload.flop}

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import msgspec
 
-from anatune.codegen.compat import import_tvm
-from anatune.codegen.cuda.nvrtc import check_arch, compiler_version
+from anatune.codegen.toolchains import compilers_of, entry_of, toolchain_of
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.trial import Outcome
-from anatune.errors import BuildError, RunError, SpaceError
+from anatune.errors import BuildError, MissingDependencyError, RunError, SpaceError
 from anatune.files import scratch_folder
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores
@@ -24,6 +23,7 @@ from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.model.plan import Plan
 from anatune.templates import template_named
 from anatune.templates.gpu.model import BaseGpuModel
+from anatune.templates.gpu.rules import gpu_of
 
 __all__ = ["COMPILE_LIMITS", "Compiled", "check_compiler", "compile_ranking", "compile_schedules", "compiled_plan"]
 
@@ -31,7 +31,7 @@ COMPILE_LIMITS = Limits(build_s=10.0)
 """What generating and compiling one schedule may use. Bodies of many thousand statements, which take longer, do not
 make fast kernels."""
 _MOST_PROCESSES = 8
-_ENTRY = "anatune.codegen.cuda.artifact:compile_entry"
+_ENTRY = "anatune.codegen.toolchains:compile_entry"
 
 
 class Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ def compile_schedules(
     Parameters
     ----------
     schedules
-        For NVIDIA GPUs.
+        For GPUs.
     limits
         Time and memory of one schedule.
     time_limit_s : float, optional
@@ -88,7 +88,7 @@ def compile_schedules(
     Raises
     ------
     BuildError
-        The compiler does not know a schedule's architecture.
+        No compiler of theirs knows the architecture of any; what only some of them lack is an outcome.
     MissingDependencyError
         A package is missing.
     RunError
@@ -98,22 +98,44 @@ def compile_schedules(
     """
     for schedule in schedules:
         checked_schedule("compile", schedule)
-    for arch in dict.fromkeys(schedule.hardware.arch for schedule in schedules):
-        check_arch(arch)
     if not schedules:
         return
+    refused = _refused(schedules)
+    for at, why in refused.items():
+        yield at, Compiled(Outcome.BUILD_ERROR, message=why)
     count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1)
     deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
     folder = scratch_folder(RunError)
     environment = {"TMPDIR": str(folder)}
-    builders = BuildProcesses(entry, [()] * min(count, len(schedules)), limits, environment=environment)
-    places = {BuildJob(schedule, folder): at for at, schedule in enumerate(schedules)}
+    setup = entry_of(next(one.template for at, one in enumerate(schedules) if at not in refused), "set_up")
+    builders = BuildProcesses(entry, [()] * min(count, len(schedules)), limits, environment=environment, setup=setup)
+    places = {BuildJob(schedule, folder): at for at, schedule in enumerate(schedules) if at not in refused}
     try:
         for job in builders.finish(places, deadline=deadline):
             yield places[job], _compiled(job)
     finally:
         builders.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refused(schedules: Sequence[Schedule]) -> dict[int, str]:
+    """Return why some cannot be compiled at all, by position; raise the error if that is so for all."""
+    errors: dict[tuple[str, str], BuildError | None] = {}
+    for schedule in schedules:
+        key = schedule.template, schedule.hardware.arch
+        if key in errors:
+            continue
+        try:
+            toolchain_of(schedule.template).check_target(gpu_of(schedule))
+        except BuildError as error:
+            errors[key] = error
+        else:
+            errors[key] = None
+    found = {at: errors[one.template, one.hardware.arch] for at, one in enumerate(schedules)}
+    failed = {at: error for at, error in found.items() if error is not None}
+    if len(failed) == len(schedules):
+        raise failed[0]
+    return {at: str(error) for at, error in failed.items()}
 
 
 def _compiled(job: BuildJob) -> Compiled:
@@ -156,7 +178,6 @@ def compile_ranking(
     BuildError, MissingDependencyError, RunError
         As `compile_schedules`.
     """
-    version = compiler_version()
     began = time.monotonic()
     chosen: dict[Hashable, int] = {}
     considered = 0
@@ -195,17 +216,25 @@ def compile_ranking(
         for at in sorted(results)
     )
     left = tuple(place + 1 for at, place in enumerate(places) if at not in results)
+    version, _ = compilers_of([schedule.template for schedule in schedules])
     return Compilation(version, entries, considered, left, time.monotonic() - began)
 
 
-def check_compiler(hardware: GpuSpec | CpuSpec) -> None:
-    """Raise an error if nothing can be compiled for `hardware`: better before a search than after it."""
+def check_compiler(hardware: GpuSpec | CpuSpec, templates: Sequence[str]) -> None:
+    """Raise an error if no schedule of these templates can be compiled for `hardware`: better before a search."""
     if hardware.kind != "gpu":
         raise SpaceError(
             f"plan: compile is for GPUs, and {hardware.name} is none; anatune.inspect(schedule) asks the compiler here"
         )
-    check_arch(hardware.arch)
-    import_tvm()
+    errors = []
+    for template in templates:
+        try:
+            toolchain_of(template).check_target(hardware)
+        except (BuildError, MissingDependencyError) as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
 
 
 def compiled_plan(

@@ -25,7 +25,15 @@ from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
 from anatune.measure.cuda.driver_calls import Backend, Handle, KernelFaultError, LostDeviceError
 from anatune.measure.run.correctness import Array
 
-__all__ = ["GpuBuffer", "GpuDevice", "GpuFunction", "KernelFaultError", "LostDeviceError", "open_device"]
+__all__ = [
+    "BorrowedBuffer",
+    "GpuBuffer",
+    "GpuDevice",
+    "GpuFunction",
+    "KernelFaultError",
+    "LostDeviceError",
+    "open_device",
+]
 
 STATIC_SHARED_BYTES = 48 << 10
 """More shared memory than this a function has to be allowed first. Source: [CUDA-guide]."""
@@ -71,6 +79,14 @@ class GpuBuffer:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._backend.free(handle)
+
+
+class BorrowedBuffer(GpuBuffer):
+    """Device memory that something else owns, or a part of a buffer; freeing it does nothing."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self._handle = None
+        self.address, self.num_bytes = address, num_bytes
 
 
 Argument = GpuBuffer | np.generic

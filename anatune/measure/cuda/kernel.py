@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule
+from anatune.codegen.toolchains import toolchain_of
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, BuildError, DeviceError
+from anatune.errors import AnatuneError, BuildError, DeviceError, RunError
 from anatune.files import no_scratch, temporary_folder
-from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, open_device
-from anatune.measure.cuda.launching import load_kernel
+from anatune.measure.cuda.apart import build_apart
+from anatune.measure.cuda.dlpack import device_address
+from anatune.measure.cuda.driver import BorrowedBuffer, GpuBuffer, GpuDevice, open_device
+from anatune.measure.cuda.launching import bound_call, load_kernel
 from anatune.measure.run.correctness import Array, array_dtype, checked_operands, random_inputs
 
 __all__ = ["GpuKernel", "build_gpu"]
@@ -23,6 +26,8 @@ __all__ = ["GpuKernel", "build_gpu"]
 
 class GpuKernel:
     """A built GPU schedule: ``kernel(*arrays)`` copies NumPy arrays to the device, runs, and copies the result back.
+
+    ``kernel.launch(*tensors)`` takes tensors that are there already, by DLPack.
 
     Operands, result and workspace keep their memory on the device for as long as the kernel lives. Not safe to call
     from several threads at once. A kernel that faults leaves the device unusable for this process (`KernelFaultError`).
@@ -50,9 +55,9 @@ class GpuKernel:
         owned = list(self._buffers.values())
         weakref.finalize(self, _free, owned)
         loaded = load_kernel(device, artifact, self._buffers)
-        if loaded.workspace is not None:
-            owned.append(loaded.workspace)
-        self._launch = loaded.call
+        owned += loaded.memory
+        self._loaded, self._launch = loaded, loaded.call
+        self._outside: tuple[tuple[int, ...], Callable[[], None]] | None = None
 
     def __call__(self, *arrays: Array) -> Array:
         """Return the result for `arrays`: the workload's reads, then its epilogue's.
@@ -70,6 +75,37 @@ class GpuKernel:
         result = np.empty(write.shape, array_dtype(write.dtype))
         self._device.download(self._buffers[write.tensor], result)
         return result
+
+    def launch(self, *tensors: object) -> None:
+        """Launch on tensors that lie on the device already, operands and then the result, and return at once.
+
+        They are of any library that has DLPack (PyTorch, CuPy, JAX), C-contiguous; nothing is copied. The launch is
+        queued on CUDA's legacy default stream, behind what computes the tensors there; they have to stay until it ends.
+
+        Raises
+        ------
+        RunError
+            Another number of tensors, or one that is not on the device, of another shape or dtype, not contiguous.
+        """
+        names = (*self.operands, self.workload.write.tensor)
+        if len(tensors) != len(names):
+            raise RunError(
+                f"{self.workload.operator}: got {len(tensors)} tensors, expected {len(names)}: {', '.join(names)}"
+            )
+        accesses = [*map(self.workload.tensor, self.operands), self.workload.write]
+        pairs = zip(accesses, tensors, strict=True)
+        addresses = tuple(device_address(access, tensor, self._device.index) for access, tensor in pairs)
+        self._device.activate()
+        if self._outside is None or self._outside[0] != addresses:
+            buffers: dict[str, GpuBuffer] = {
+                name: BorrowedBuffer(address, self._buffers[name].num_bytes)
+                for name, address in zip(names, addresses, strict=True)
+            }
+            if self.artifact.workspace is not None and self._loaded.workspace is not None:
+                buffers[self.artifact.workspace.tensor] = self._loaded.workspace
+            functions, scratch = self._loaded.functions, self._loaded.scratch
+            self._outside = addresses, bound_call(self._device, self.artifact, functions, buffers, scratch)
+        self._outside[1]()
 
     def random_call(self, seed: int = 0) -> Callable[[], None]:
         """Return a call without arguments on random operands that are on the device already; it waits for the end."""
@@ -99,6 +135,11 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
     SpaceError, BuildError, MissingDependencyError
         It cannot be built.
     """
+    if schedule.hardware.vendor == "amd":
+        raise DeviceError(
+            f"schedule is for {schedule.hardware.name} ({schedule.hardware.arch}), but anatune launches kernels on "
+            "NVIDIA's GPUs only; `anatune export` writes its machine code, a header and a Python file that launch it"
+        )
     try:
         device = device or first_device()
     except DeviceError as error:
@@ -112,7 +153,8 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
         )
     try:
         with temporary_folder() as folder:
-            return GpuKernel(schedule.workload, build_schedule(schedule, folder), device)
+            build = build_apart if toolchain_of(schedule.template).APART else build_schedule
+            return GpuKernel(schedule.workload, build(schedule, folder), device)
     except OSError as error:
         raise BuildError(no_scratch(error)) from None
 

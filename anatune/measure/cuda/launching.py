@@ -10,6 +10,7 @@ import numpy as np
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.errors import RunError
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
+from anatune.templates.gpu.kernel import Launch
 
 __all__ = ["LoadedKernel", "bound_call", "load_functions", "load_kernel"]
 
@@ -21,19 +22,25 @@ class LoadedKernel(NamedTuple):
     ----------
     functions : tuple of GpuFunction
         In the order of the launches.
-    workspace : GpuBuffer or None
-        Memory of its own.
+    workspace, scratch : GpuBuffer or None
+        Memory of its own; what the compiler keeps something in.
     call : callable
         Launches all of it once, in order, and returns at once.
     """
 
     functions: tuple[GpuFunction, ...]
     workspace: GpuBuffer | None
+    scratch: GpuBuffer | None
     call: Callable[[], None]
+
+    @property
+    def memory(self) -> list[GpuBuffer]:
+        """What it has allocated."""
+        return [buffer for buffer in (self.workspace, self.scratch) if buffer is not None]
 
     def unload(self, device: GpuDevice) -> None:
         """Let it go."""
-        _unload(device, self.functions, self.workspace)
+        _unload(device, self.functions, self.memory)
 
 
 def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, GpuBuffer]) -> LoadedKernel:
@@ -59,16 +66,22 @@ def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, 
             raise RunError(f"the kernel takes {tensor} of {buffer.num_bytes} bytes, which the workload lacks")
     functions = load_functions(device, artifact)
     workspace: GpuBuffer | None = None
+    scratch: GpuBuffer | None = None
+    owned: list[GpuBuffer] = []
     try:
         bound = dict(buffers)
         if artifact.workspace is not None:
             workspace = device.allocate(artifact.workspace.num_bytes)
+            owned.append(workspace)
             bound[artifact.workspace.tensor] = workspace
-        call = bound_call(device, artifact, functions, bound)
+        if artifact.scratch_bytes_in_all:
+            scratch = device.allocate(artifact.scratch_bytes_in_all)
+            owned.append(scratch)
+        call = bound_call(device, artifact, functions, bound, scratch)
     except RunError:
-        _unload(device, functions, workspace)
+        _unload(device, functions, owned)
         raise
-    return LoadedKernel(functions, workspace, call)
+    return LoadedKernel(functions, workspace, scratch, call)
 
 
 def load_functions(device: GpuDevice, artifact: GpuArtifact) -> tuple[GpuFunction, ...]:
@@ -83,15 +96,20 @@ def load_functions(device: GpuDevice, artifact: GpuArtifact) -> tuple[GpuFunctio
     functions: list[GpuFunction] = []
     try:
         for launch in artifact.launches:
-            functions.append(device.load(image, launch.name, launch.dynamic_shared_bytes))
+            own = read_image(launch) if launch.image else image
+            functions.append(device.load(own, launch.name, launch.dynamic_shared_bytes))
     except RunError:
-        _unload(device, functions, None)
+        _unload(device, functions, ())
         raise
     return tuple(functions)
 
 
 def bound_call(
-    device: GpuDevice, artifact: GpuArtifact, functions: Sequence[GpuFunction], buffers: Mapping[str, GpuBuffer]
+    device: GpuDevice,
+    artifact: GpuArtifact,
+    functions: Sequence[GpuFunction],
+    buffers: Mapping[str, GpuBuffer],
+    scratch: GpuBuffer | None = None,
 ) -> Callable[[], None]:
     """Return a call that launches loaded functions once, in order, and returns at once.
 
@@ -101,6 +119,8 @@ def bound_call(
         What they are of; one for a range at an extent.
     buffers : mapping of str to GpuBuffer
         Its tensors and its workspace; they may be larger than what is used of them.
+    scratch : GpuBuffer, optional
+        What the compiler keeps something in, `Launches.scratch_bytes_in_all`.
 
     Raises
     ------
@@ -113,7 +133,7 @@ def bound_call(
             function,
             launch.grid,
             launch.block,
-            [*(buffers[parameter.tensor] for parameter in launch.parameters), *scalars],
+            [*(buffers[parameter.tensor] for parameter in launch.parameters), *_scratch(launch, scratch), *scalars],
         )
         for function, launch in zip(functions, artifact.launches, strict=True)
     ]
@@ -125,8 +145,16 @@ def bound_call(
     return calls[0] if len(calls) == 1 else call
 
 
-def _unload(device: GpuDevice, functions: Iterable[GpuFunction], workspace: GpuBuffer | None) -> None:
+def _scratch(launch: Launch, memory: GpuBuffer | None) -> list[GpuBuffer | np.uint64]:
+    """Return the two pointers that a function of Triton's takes behind its parameters; nothing for others."""
+    if launch.scratch_bytes is None:
+        return []
+    null = np.uint64(0)
+    return [memory if launch.scratch_bytes and memory is not None else null, null]
+
+
+def _unload(device: GpuDevice, functions: Iterable[GpuFunction], memory: Iterable[GpuBuffer]) -> None:
     for function in functions:
         device.unload(function)
-    if workspace is not None:
-        workspace.free()
+    for buffer in memory:
+        buffer.free()

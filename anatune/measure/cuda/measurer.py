@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact
+from anatune.codegen.toolchains import entry_of
 from anatune.core.accuracy import TRUNCATION
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
@@ -27,14 +28,20 @@ from anatune.templates import CUDA, template_named
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["GPU_ENTRIES", "Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules"]
+__all__ = ["GPU_ENTRIES", "Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules", "entries_for"]
 
 GPU_ENTRIES = Entries(
-    builder="anatune.codegen.cuda.artifact:build_schedule",
+    builder="anatune.codegen.toolchains:build_schedule",
     reference="anatune.codegen.cuda.artifact:build_reference",
     session="anatune.measure.cuda.runner:GpuSession",
     builder_setup="anatune.codegen.cuda.artifact:set_up",
 )
+
+
+def entries_for(template: str) -> Entries:
+    """Return what processes run for sessions of a template: they begin with what its own toolchain needs."""
+    return GPU_ENTRIES._replace(builder_setup=entry_of(template, "set_up"))
+
 
 Built = GpuArtifact | Measurement
 """What became of a build: the artifact, or the outcome and the message that say why there is none."""
@@ -51,7 +58,7 @@ class GpuMeasurer(Measurer):
     hardware
         A GPU: this machine's.
     template : str
-        Of the schedules.
+        Of the schedules; others may stand beside it whose kernels multiply the same operands.
     l2 : str
         "flush": the L2 cache holds nothing of the operands when a launch begins, as in a network, where other layers
         ran since. "warm": it holds what the launch before left.
@@ -87,18 +94,28 @@ class GpuMeasurer(Measurer):
             raise DeviceError(f"{hardware.name} is no GPU; anatune.measure.cpu.measurer measures on CPUs")
         self._template = template
         options = {"l2": check_l2(l2), "device": device, "backend": backend}
+        if settings.get("entries") is None:
+            settings["entries"] = entries_for(template)
         super().__init__(workload, hardware, options, **settings)
 
     def _expected(self) -> Expected:
+        inputs = random_inputs(self.workload, self._seed)
+        if not _rounds(self._template):
+            return expected(self.workload, inputs)
         sample = Schedule(self.workload, self.hardware, self._template, {})
-        want = expected(self.workload, operands_used(sample, random_inputs(self.workload, self._seed)))
-        cuts_off = template_named(self._template).tensor_cores
-        return want._replace(tolerance=TRUNCATION * want.tolerance) if cuts_off else want
+        want = expected(self.workload, operands_used(sample, inputs))
+        return want._replace(tolerance=TRUNCATION * want.tolerance)
 
     def _job(self, schedule: Schedule) -> BuildJob:
-        if schedule.template != self._template:
+        if _rounds(schedule.template) != _rounds(self._template):
             raise SpaceError(f"schedule is of the template {schedule.template!r}, expected {self._template!r}")
         return super()._job(schedule)
+
+
+def _rounds(template: str) -> bool:
+    """Return whether kernels of a template round operands as `operands_used` says; others tell `GpuArtifact.error`."""
+    named = template_named(template)
+    return named.tensor_cores and named.toolchain != "triton"
 
 
 class ManifestMeasurer(Prebuilt, GpuMeasurer):
@@ -116,19 +133,19 @@ class ManifestMeasurer(Prebuilt, GpuMeasurer):
 
 
 def build_schedules(
-    schedules: Iterable[Schedule],
+    schedules: Sequence[Schedule],
     hardware: GpuSpec,
     folder: Path,
     *,
     limits: Limits | None = None,
-    entries: Entries = GPU_ENTRIES,
+    entries: Entries | None = None,
 ) -> Iterator[GpuArtifact | tuple[Schedule, Built]]:
     """Build GPU schedules without measuring them, all on their own processes; no GPU is needed.
 
     Parameters
     ----------
     schedules
-        For `hardware`.
+        For `hardware`, of one template.
     folder : Path
         Exists; gets the cubins.
     limits, entries
@@ -147,7 +164,7 @@ def build_schedules(
     RunError
         The processes cannot be started; the reference kernel cannot be built.
     """
-    chosen = limits or Limits()
+    chosen, entries = limits or Limits(), entries or entries_for(schedules[0].template)
     cores = plan_cores(1, physical_cores())
     count = cores.num_builders + cores.overlap  # nothing is timed: the runner's core builds, too
     builders = BuildProcesses(entries.builder, [()] * count, chosen, setup=entries.builder_setup)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import MOST_SEED, checked_integer
-from anatune.core.accuracy import rounding_error
-from anatune.core.workload.access import INTEGER_RANGE
+from anatune.core.accuracy import EPS, rounding_error
+from anatune.core.workload.access import FLOAT8_DTYPES, INTEGER_RANGE
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import MissingDependencyError, RunError
@@ -83,12 +83,15 @@ class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Why it is not ok, in one line.
     tolerance : float
         Largest error that rounding explains.
+    note : str
+        What this way of running it cannot see; "" where nothing is to be said.
     """
 
     ok: bool
     max_rel_error: float | None = None
     message: str = ""
     tolerance: float = 0.0
+    note: str = ""
 
 
 class Correctness(NamedTuple):
@@ -100,29 +103,29 @@ class Correctness(NamedTuple):
 
 
 def array_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the NumPy dtype of a workload's dtype; bfloat16 is that of ml_dtypes, as TVM gives and takes it.
+    """Return the NumPy dtype of a workload's dtype; bfloat16 and 8-bit floats are those of ml_dtypes, as TVM's.
 
     Raises
     ------
     MissingDependencyError
-        bfloat16 without ml_dtypes.
+        One of those without ml_dtypes.
     """
-    if dtype != "bfloat16":
+    if dtype not in ("bfloat16", *FLOAT8_DTYPES):
         return np.dtype(dtype)
     try:
         import ml_dtypes
     except ImportError:
         raise MissingDependencyError(
-            "bfloat16 arrays need the package ml_dtypes, which is not installed; run: pip install ml_dtypes"
+            f"{dtype} arrays need the package ml_dtypes, which is not installed; run: pip install ml_dtypes"
         ) from None
-    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bfloat16
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
+    return found
 
 
 def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     """Return random operands of the nest and of its epilogue, by tensor, in the workload's own layouts and dtypes.
 
-    Floating-point values are uniform in [-0.5, 0.5), rounded to the dtype. 8-bit operands of a matrix product or
+    Floating-point values are uniform in [-0.5, 0.5), rounded to the dtype. 8-bit integers of a matrix product or
     convolution have every value of their dtype, int8 ones of others are whole in [-4, 4] (products of a few operands
     fit int8), int32 ones whole in [-100, 100]. Factors of "scale" and "requantize" bring results to a spread of about
     1, and of 40. The same seed gives the same values.
@@ -130,7 +133,7 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     Raises
     ------
     MissingDependencyError
-        bfloat16 without ml_dtypes.
+        bfloat16 or an 8-bit float without ml_dtypes.
     RunError
         They do not fit the free memory.
     """
@@ -167,7 +170,10 @@ def _typical_factors(workload: Workload) -> dict[str, float]:
     steps = [step for step in workload.epilogue if step in FACTOR_STEPS]
     deviation = math.sqrt(workload.num_reduced)
     for access in workload.reads:
-        low, high = INTEGER_RANGE.get(access.dtype, (0, 0))
+        if access.dtype not in INTEGER_RANGE:
+            deviation *= math.sqrt(1 / 12)
+            continue
+        low, high = INTEGER_RANGE[access.dtype]
         deviation *= math.sqrt(((high - low + 1) ** 2 - 1) / 12 + ((high + low) / 2 - access.zero_point) ** 2)
     factors = {}
     for step in steps:
@@ -224,10 +230,13 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
     """Return the largest error, over `scale`, that a right kernel may have.
 
     - Nothing is rounded ("max", "copy", "relu" without a sum behind them), or operands are integers: 0, since the
-      steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit.
+      steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit. A
+      result of 16 bits is rounded once, and may be once more: an eps of it.
     - Otherwise `core.accuracy.rounding_error`.
     """
     if workload.dtype in INTEGER_RANGE:
+        if workload.write.dtype in ("float16", "bfloat16"):
+            return EPS[workload.write.dtype]
         return (1.0 - 1e-9) / scale if workload.body == "average" else 0.0
     if workload.body in ("max", "copy", "relu") and all(step == "relu" for step in workload.epilogue):
         return 0.0
@@ -330,12 +339,14 @@ def _complaint(workload: Workload, flat: Array, want: Expected, relative: float)
 def _spread(workload: Workload, inputs: Mapping[str, Array]) -> float:
     """Return the standard deviation of one element of the result for operands of mean zero; 0 without sums.
 
-    Also 0 where the result is no sum any more, but scaled.
+    Also 0 where the result is no sum of integers any more, but scaled.
     """
-    if workload.body in ("max", "copy", "relu") or any(step in FACTOR_STEPS for step in workload.epilogue):
+    factors = [STEP_OPERANDS[step] for step in workload.epilogue if step in FACTOR_STEPS]
+    if workload.body in ("max", "copy", "relu") or (factors and workload.dtype in INTEGER_RANGE):
         return 0.0
     squares = [_mean_square(np.asarray(inputs[access.tensor]).astype(np.float64)) for access in workload.reads]
     product = math.prod(squares) if workload.body in ("multiply_add", "multiply") else sum(squares)
+    product *= math.prod(_mean_square(inputs[str(factor)].astype(np.float64)) for factor in factors)
     iterations = workload.num_reduced
     return math.sqrt(product * iterations) / (iterations if workload.body == "average" else 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from anatune.core.generation import check_generation
@@ -17,8 +18,10 @@ _MEMORY = Path("/proc/meminfo")
 _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-def check_runs_here(workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+def check_runs_here(workload: Workload, hardware: CpuSpec | GpuSpec, templates: Iterable[str]) -> None:
     """Raise an error if no kernel of the workload can be generated, or checking one does not fit the free memory.
+
+    `templates`: of the schedules, as for `core.generation.generation_limit`.
 
     Raises
     ------
@@ -27,7 +30,7 @@ def check_runs_here(workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
     RunError
         There is too little memory.
     """
-    check_generation(workload, hardware)
+    check_generation(workload, hardware, templates)
     check_memory(workload, checked=True)
 
 

@@ -33,8 +33,8 @@ _COPIED_ELEMENTS = 1 << 23
 def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     """Return the workload's result in float64, epilogue included.
 
-    Sums of 8-bit products are exact, and wrap around as int32 does; the steps behind them round as
-    `anatune.core.workload.number_formats` says, so that a right kernel's result is equal.
+    Sums of products of 8-bit integers are exact, and wrap around as int32 does; the steps behind them round as
+    `anatune.core.workload.number_formats` says, so that a right kernel's result is equal (of 16 bits: this, rounded).
 
     Parameters
     ----------
@@ -74,6 +74,9 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
             written += operand
             if is_integer:
                 _wrap(result) if workload.tensor(name).dtype == "int32" else _round_to_float32(result)
+            continue
+        if not is_integer:
+            written *= operand
             continue
         _round_to_float32(result)  # what was int32; float32 values stay
         written *= operand

@@ -71,6 +71,10 @@ class CorrectedModel(Model):
         """Return what is added to the logarithm of the analytical times, and how sure that is."""
         return self.residual.predict(self.model.feature_table(points).values)
 
+    def leaves(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the leaf of each of the correction's trees that points fall into, (num_points, num_trees)."""
+        return self.residual.leaves(self.model.feature_table(points).values)
+
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rule codes of points."""
         return self.model.check(points)

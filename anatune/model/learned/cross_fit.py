@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
@@ -13,9 +14,14 @@ from anatune.model.learned.residual import ResidualModel, ResidualOptions
 from anatune.requirements import pip_line
 from anatune.templates.base.features import FeatureTable
 
-__all__ = ["MeasuredPoints", "cross_fit", "fit_residual"]
+__all__ = ["MeasuredPoints", "cross_fit", "fit_residual", "shrunk_residual"]
 
 Floats = NDArray[np.float64]
+
+_FEWEST = 3
+"""Fewest workloads that a gain is averaged over."""
+_SHARES = np.linspace(0.0, 1.0, 11)
+"""Shares of a correction that are tried."""
 
 
 class MeasuredPoints(NamedTuple):
@@ -117,3 +123,38 @@ def cross_fit(
             table = measured[at].table
             found[at] = table.time_s * np.exp(model.predict(table.values).log_ratio)
     return found
+
+
+def shrunk_residual(
+    measured: Sequence[MeasuredPoints], options: ResidualOptions | None = None, num_folds: int = 3
+) -> ResidualModel | None:
+    """Return a model of which as much is used as helps on workloads left out; None where it does not help.
+
+    The share, in tenths, is the one of the least loss (Huber's, as in training) on workloads left out. It helps where
+    the loss of the mean workload falls by more than the standard error of that mean.
+
+    Raises
+    ------
+    MissingDependencyError
+        scikit-learn or LightGBM is not installed.
+    """
+    clip = (options or ResidualOptions()).clip
+    losses: list[Floats] = []
+    for points, time_s in zip(measured, cross_fit(measured, "workload", options, num_folds), strict=True):
+        good = np.isfinite(points.time_s)
+        if time_s is not None and good.any():
+            said = np.log(time_s / points.table.time_s)[good]
+            left = points.log_ratio[good] - _SHARES[:, None] * said
+            left -= np.median(left, axis=1, keepdims=True)
+            left = np.abs(left - np.clip(left, -clip, clip).mean(axis=1, keepdims=True))
+            inner = np.minimum(left, clip)
+            losses.append(np.mean(inner * (left - 0.5 * inner), axis=1))
+    if len(losses) < _FEWEST:
+        return None
+    best = int(np.argmin(np.mean(losses, axis=0)))
+    gain = np.array([loss[0] - loss[best] for loss in losses])
+    if gain.mean() <= gain.std(ddof=1) / math.sqrt(len(gain)):
+        return None
+    model = fit_residual(measured, options)
+    model.share_ = float(_SHARES[best])
+    return model

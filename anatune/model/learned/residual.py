@@ -41,8 +41,8 @@ _MIN_FAILED = 20
 class Booster(Protocol):
     """What is asked of LightGBM's class of that name."""
 
-    def predict(self, data: Floats, *, raw_score: bool, num_threads: int) -> object:
-        """Return a number for each row."""
+    def predict(self, data: Floats, *, raw_score: bool = False, pred_leaf: bool = False, num_threads: int) -> object:
+        """Return a number for each row; with `pred_leaf`, the number of a leaf for each row and tree."""
 
     def model_to_string(self) -> str:
         """Return the model as text."""
@@ -130,6 +130,9 @@ class ResidualModel:
     Guarantees: the same rows in any order give the same model up to the order of equal rows; no global state.
     """
 
+    share_ = 1.0
+    """How much of what the members say is used, in [0, 1]; see `cross_fit.shrunk_residual`."""
+
     def __init__(self, options: ResidualOptions | None = None) -> None:
         self.options = options or ResidualOptions()
 
@@ -180,7 +183,7 @@ class ResidualModel:
         self.delta_ = None
         if int(good.sum()) >= 2 * _MIN_GROUP:
             x, group = features[good], np.unique(groups[good], return_inverse=True)[1]
-            left = log_ratio[good] - self.offset_ - self._mean(x)
+            left = log_ratio[good] - self.offset_ - self.share_ * self._mean(x)
             settings = {"num_leaves": self.options.update_leaves, "seed": 0, "min_data_in_leaf": 5, "lambda_l2": 1.0}
             self.delta_ = self._train(x, left, group, self.options.update_trees, settings)
         return self
@@ -190,7 +193,7 @@ class ResidualModel:
         features = np.atleast_2d(features)
         each = np.array([_raw(member, features) for member in self.members_])
         support = self._support(features)
-        log_ratio = self.offset_ + each.mean(axis=0) * support
+        log_ratio = self.offset_ + self.share_ * each.mean(axis=0) * support
         if self.delta_ is not None:
             log_ratio = log_ratio + _raw(self.delta_, features)
         spread = each.std(axis=0) if len(each) > 1 else np.zeros(len(features))
@@ -199,6 +202,11 @@ class ResidualModel:
             np.zeros(len(features)) if self.failures_ is None else 1.0 / (1.0 + np.exp(-_raw(self.failures_, features)))
         )
         return Correction(log_ratio, std, support, failure)
+
+    def leaves(self, features: Floats) -> Integers:
+        """Return the leaf of each tree that points fall into, (num_points, num_trees)."""
+        parts = [member.predict(features, pred_leaf=True, num_threads=1) for member in self.members_]
+        return np.concatenate([np.asarray(part, dtype=np.int64).reshape(len(features), -1) for part in parts], axis=1)
 
     def _mean(self, features: Floats) -> Floats:
         mean: Floats = np.mean([_raw(member, features) for member in self.members_], axis=0)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.search.points import Booleans, Floats
+from anatune.search.points import Booleans, Floats, Integers
 
-__all__ = ["Scale", "Scaled", "SquaredExponential", "scale_of"]
+__all__ = ["LeafCovariance", "Leaved", "Scale", "Scaled", "SquaredExponential", "scale_of"]
 
 
 class Scaled(NamedTuple):
@@ -30,6 +30,36 @@ class SquaredExponential(NamedTuple):
         """Return the covariance of one point with each of many."""
         result: Floats = np.exp(many.values @ one.values[0] - (many.squares + one.squares[0]))
         result *= self.variance
+        return result
+
+
+class Leaved(NamedTuple):
+    """Scaled features, and the leaves of a correction's trees that points fall into."""
+
+    values: Floats
+    squares: Floats
+    leaves: Integers
+
+
+class LeafCovariance(NamedTuple):
+    """Covariance of residuals: the squared exponential one, and the share of trees that have points in one leaf.
+
+    Source: proximity of points [Breiman01]. Where the trees were grown on other workloads, their leaves say what
+    residuals go with on this device; kriging over them is to fit their values anew (ridge) after every trial.
+    """
+
+    variance: float
+    noise_std: float
+    leaf_share: float
+    """Of the variance that goes with the leaves; without trees the other part is all of it."""
+
+    def covariance(self, one: Leaved, many: Leaved) -> Floats:
+        """Return the covariance of one point with each of many."""
+        scaled = SquaredExponential(self.variance, self.noise_std)
+        result = scaled.covariance(Scaled(one.values, one.squares), Scaled(many.values, many.squares))
+        if many.leaves.shape[1]:
+            result *= 1.0 - self.leaf_share
+            result += self.variance * self.leaf_share * (many.leaves == one.leaves).mean(axis=1)
         return result
 
 

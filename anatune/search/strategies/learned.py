@@ -1,7 +1,8 @@
 """The model's ranking, corrected by what is measured, on GPUs and on lists of recorded points.
 
-Kriging of log(measured / predicted), here over the features of the model. Candidates are the top of the ranking, drawn
-points of the space that are predicted fast, and the neighbours of the best measured points; of a list, all of it.
+Kriging of log(measured / predicted), here over the features of the model, and over the leaves of a learned correction
+where there is one. Candidates are the top of the ranking, drawn points of the space that are predicted fast, and the
+neighbours of the best measured points; of a list, all of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
-from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
+from anatune.search.learning.scaled import LeafCovariance, Leaved, Scale, scale_of
 from anatune.search.points import Floats, Integers
 from anatune.search.strategies.ranked import ModelStrategy
 from anatune.templates import template_named
@@ -22,7 +23,7 @@ from anatune.templates.base.model import Model
 __all__ = ["LearnedStrategy", "model_strategy"]
 
 
-class LearnedStrategy(ObservingStrategy[Scaled]):
+class LearnedStrategy(ObservingStrategy[Leaved]):
     """Asks for the best points of the ranking, corrected after every trial; deterministic for a seed.
 
     The model is corrected already where a saved correction applies.
@@ -40,9 +41,14 @@ class LearnedStrategy(ObservingStrategy[Scaled]):
     """Prior of the residuals: standard deviation; distance, as a share of the typical one of two points, that reduces
     what they have in common to exp(-1/2); noise; weight of a tuner's own parameters among the features.
     Source: replay of the recorded CLBlast and AutoTVM tables, bench/replay/search.py."""
+    corrected_std = 0.3
+    leaf_share = 0.5
+    """The same where a correction was learned: standard deviation; share of the variance that goes with its leaves.
+    Source: replay of a third of the recorded Ansor and AutoTVM tables, bench/replay/learning.py."""
 
-    def _begin(self) -> Kriging[Scaled]:
-        return Kriging(SquaredExponential(self.residual_std**2, self.noise_std), clip=0.5)
+    def _begin(self) -> Kriging[Leaved]:
+        std = self.corrected_std if self.model.is_corrected else self.residual_std
+        return Kriging(LeafCovariance(std**2, self.noise_std, self.leaf_share), clip=0.5)
 
     @cached_property
     def _promising(self) -> Integers:
@@ -64,10 +70,12 @@ class LearnedStrategy(ObservingStrategy[Scaled]):
         weight = np.where([name.startswith("knob_") for name in table.names], self.knob_weight, 1.0)
         return scale_of(table.values, weight, self.length)
 
-    def _features(self, points: Integers) -> tuple[Floats, Scaled]:
+    def _features(self, points: Integers) -> tuple[Floats, Leaved]:
         if not len(points):
-            return np.empty(0), self._scale.apply(np.empty((0, len(self._scale.varies))))
-        return np.log(self.model.times(points)[0]), self._scale.apply(self.model.feature_table(points).values)
+            empty = np.empty((0, len(self._scale.varies)))
+            return np.empty(0), Leaved(*self._scale.apply(empty), self.model.leaves(self._promising)[:0])
+        scaled = self._scale.apply(self.model.feature_table(points).values)
+        return np.log(self.model.times(points)[0]), Leaved(*scaled, self.model.leaves(points))
 
     def _first(self) -> Integers:
         points = self._promising

@@ -202,6 +202,13 @@ class Model(ABC):
         columns |= {name: log2(1.0 + column) for name, column in zip(self.space.columns, points.T, strict=True)}
         return table_of(found.time_s, found.rule, columns)
 
+    def leaves(self, points: Points) -> Points:
+        """Return numbers that points share the more of, the more a learned correction has seen their errors agree.
+
+        (num_points, num_numbers), no numbers where nothing was learned.
+        """
+        return np.zeros((len(points), 0), dtype=np.int64)
+
     def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
         """Return every legal point of a predicted time up to a limit, and the times, in ranking order.
 
@@ -257,6 +264,11 @@ class AnalyticalModel(Model):
     def _estimates(self, points: Points, quantities: Floats) -> Columns:
         """Return columns that predictions show in the place of the model's own."""
         return {}
+
+    @property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here; 0: nobody knows."""
+        return 0.0
 
     def _is_legal(self, points: Points) -> NDArray[np.bool_]:
         return np.equal(self.check(points), 0)

@@ -34,6 +34,8 @@ class TemplateOf(ABC, Generic[Device]):
         Of the devices that it is for. The first registered template of a kind is its default.
     room : str
         Folder of ``anatune/templates`` whose compiled code its model runs.
+    toolchain : str
+        What makes machine code of its programs: the folder of ``anatune/codegen``.
     tensor_cores : bool
         Whether products are made on matrix units: float32 operands are rounded to tf32, sums are cut off.
     widens : str or None
@@ -49,6 +51,11 @@ class TemplateOf(ABC, Generic[Device]):
         model does not ask, its arithmetic is always "standard".
     is_plain_sum : bool
         Whether its kernels add up the products as the workload says, in whatever order: `error_of` is 0 then.
+    is_limited : bool
+        Whether its generated kernels have the limits of `core.generation`.
+    is_whole : bool
+        Whether its model evaluates every point at once: it is ranked first, and others are left out whose every point
+        is slower (`model.joint.rank_templates`).
     learner : {"learned", "ranked"}
         What tunes by default and learns from each trial: the class of `search.strategies.learned` or of `ranked`.
     feature_version : int
@@ -63,6 +70,7 @@ class TemplateOf(ABC, Generic[Device]):
     name: ClassVar[str]
     kind: ClassVar[str]
     room: ClassVar[str]
+    toolchain: ClassVar[str] = "cpu"
     tensor_cores: ClassVar[bool] = False
     widens: ClassVar[str | None] = None
     joins: ClassVar[bool] = False
@@ -70,6 +78,8 @@ class TemplateOf(ABC, Generic[Device]):
     accuracies: ClassVar[tuple[str, ...]] = ("standard", "relaxed")
     all_accuracy: ClassVar[str | None] = None
     is_plain_sum: ClassVar[bool] = True
+    is_limited: ClassVar[bool] = True
+    is_whole: ClassVar[bool] = False
     learner: ClassVar[str] = "learned"
     feature_version: ClassVar[int] = 1
     corrections: ClassVar[str | None] = None
@@ -96,8 +106,15 @@ class TemplateOf(ABC, Generic[Device]):
         """Return the seconds of a call that reads and writes tensors once, whatever computes it."""
 
     def takes(self, workload: Workload, hardware: Device) -> bool:
-        """Return whether it applies to a workload on a device of its kind."""
+        """Return whether it applies to a workload on a device of its kind.
+
+        A default that does not leaves the answer to those that join it; where none of them applies, its error is told.
+        """
         return True
+
+    def joins_default(self, workload: Workload, hardware: Device, accuracy: str) -> bool:
+        """Return whether it is ranked and tuned together with the default for a workload, at an accuracy."""
+        return self.joins and accuracy in self.accuracies and self.takes(workload, hardware)
 
     def model(self, workload: Workload, hardware: Device, accuracy: str | None = None) -> AnalyticalModel:
         """Return the analytical model of a workload on a device, with its tile space as ``.space``.
@@ -129,6 +146,14 @@ class TemplateOf(ABC, Generic[Device]):
         With the margin of `core.accuracy.rounding_error` (11 standard deviations).
         """
         return 0.0
+
+    def multiplied(self, dtype: str, hardware: Device) -> str:
+        """Return what operands of a dtype are when its kernels multiply them on a device."""
+        return dtype
+
+    def reachable_share(self, hardware: Device) -> float:
+        """Return the share of a device's theoretical peak that compiled code of its kernels reaches."""
+        return hardware.reachable_share(tensor_cores=self.tensor_cores)
 
     def products_note(self, schedule: Schedule) -> str:
         """Return by which instruction the kernel multiplies narrow elements; "" where nothing is to be said."""

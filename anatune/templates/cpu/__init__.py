@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.templates.cpu.dot import dot_note, half_sums_apply
-from anatune.templates.cpu.rules import check_cpu, check_half_sums, half_sums_accuracy, half_sums_error, levels_of
+from anatune.templates.cpu.rules import (
+    check_cpu,
+    check_half_sums,
+    computes,
+    half_sums_accuracy,
+    half_sums_error,
+    levels_of,
+)
 from anatune.templates.cpu.template import CpuTemplate
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ class NestTemplate(CpuTemplate):
     learner = "ranked"
     feature_version = 2
     check = staticmethod(check_cpu)
+    takes = staticmethod(computes)
     levels = staticmethod(levels_of)
 
     def model_class(self) -> type[AnalyticalModel]:

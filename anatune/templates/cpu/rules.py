@@ -30,7 +30,9 @@ __all__ = [
     "SPATIAL_LEVELS",
     "WINDOW_LEVELS",
     "check_cpu",
+    "check_formats",
     "check_half_sums",
+    "computes",
     "cpu_of",
     "half_sums_accuracy",
     "half_sums_error",
@@ -44,6 +46,27 @@ SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
 ORDER_LEVELS = ("outer", "l3", "l2", "l1")
 REDUCTION_LEVELS = ("l3", "l2", "l1", "unroll")
 WINDOW_LEVELS = ("l2", "l1", "unroll")
+
+
+def computes(workload: Workload, hardware: CpuSpec) -> bool:
+    """Whether the template "cpu" has code for the number formats of a workload."""
+    return not workload.needs_matrix_units
+
+
+def check_formats(workload: Workload, hardware: CpuSpec) -> None:
+    """Raise SpaceError for number formats that no CPU's kernels take.
+
+    Raises
+    ------
+    SpaceError
+        Operands are 8-bit floats, or of 16 times 8 bits, or sums of int8 become float16 or bfloat16.
+    """
+    if not computes(workload, hardware):
+        raise SpaceError(
+            f"{workload.operator}: {workload.formats} is for matrix units of GPUs, expected on {hardware.name} "
+            "float32, float16, bfloat16, int8 or uint8xint8, the last two scaled to float32 or requantized; change the "
+            "dtype or take a GPU's --hw"
+        )
 
 
 def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
@@ -113,6 +136,7 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     """Raise SpaceError unless a schedule is one of such loops; return how it groups products."""
     workload, hardware, unroll, vector = schedule.workload, cpu_of(schedule), schedule.unroll, schedule.vector
     tiles, options = schedule.tiles, schedule.options
+    check_formats(workload, hardware)
     if options.get("extension", "") != extension:
         raise SpaceError(f"option extension is {options.get('extension')!r:.40}, expected {extension!r}")
     levels = levels_of(workload)

@@ -78,7 +78,14 @@ from anatune.templates.cpu.microkernels import (
     simd_lanes,
     window_axes,
 )
-from anatune.templates.cpu.rules import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS, levels_of
+from anatune.templates.cpu.rules import (
+    ORDER_LEVELS,
+    REDUCTION_LEVELS,
+    SPATIAL_LEVELS,
+    WINDOW_LEVELS,
+    check_formats,
+    levels_of,
+)
 
 __all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace", "HalfSumsSpace"]
 
@@ -99,6 +106,11 @@ class CpuSpace(Space):
     constants : sequence of str, optional
         Operands that are known before the run, so that packing them costs nothing; left out: by the rule of
         `cpu.microkernels`.
+
+    Raises
+    ------
+    SpaceError
+        The number formats are for GPUs (`cpu.rules.check_formats`).
 
     Attributes
     ----------
@@ -131,6 +143,7 @@ class CpuSpace(Space):
         simd: str | None = None,
         constants: Sequence[str] | None = None,
     ) -> None:
+        check_formats(workload, hardware)
         super().__init__(workload, hardware, is_legal)
         self.windows: tuple[str, ...] = window_axes(workload)
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.templates.cuda.rules import check_cuda, check_pipelined, levels_of, pipeline_applies
+from anatune.templates.cuda.rules import check_cuda, check_pipelined, cuda_applies, levels_of, pipeline_applies
 from anatune.templates.gpu.split import needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
 
@@ -30,6 +30,7 @@ class CudaTemplate(GpuTemplate):
     corrections: ClassVar[str | None] = "ansor"
     diverse = True
     check = staticmethod(check_cuda)
+    takes = staticmethod(cuda_applies)
     levels = staticmethod(levels_of)
     accuracy_of = staticmethod(needed_accuracy)
 

@@ -12,7 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_names
 from anatune.templates.cuda.guards import check_covering_tiles
-from anatune.templates.gpu.rules import check_formats, gpu_of
+from anatune.templates.gpu.rules import check_formats, computes, gpu_of
 from anatune.templates.gpu.split import SPLIT, check_split, num_steps, num_tiles
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "check_cuda",
     "check_pipeline_applies",
     "checked_choice",
+    "cuda_applies",
     "levels_of",
     "pads",
     "pipeline_of",
@@ -65,13 +66,19 @@ def pads(workload: Workload) -> tuple[int, ...]:
     return (0, MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype])
 
 
+def cuda_applies(workload: Workload, hardware: GpuSpec) -> bool:
+    """Whether the template "cuda" applies: to all number formats that it has code for."""
+    return computes(workload)
+
+
 def pipeline_applies(workload: Workload, hardware: GpuSpec) -> bool:
-    """Whether the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
-    return hardware.compute_capability is not None and bool(staged_tensors(workload))
+    """Whether the template "pipelined" applies: "cuda" does, on a GPU of NVIDIA's with something to stage."""
+    return computes(workload) and hardware.compute_capability is not None and bool(staged_tensors(workload))
 
 
 def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
     """Raise SpaceError unless the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
+    check_formats(workload)
     if not pipeline_applies(workload, hardware):
         is_other = hardware.compute_capability is None
         what = f"{hardware.name} is of {hardware.arch}" if is_other else f"{workload.operator} has no reduction"

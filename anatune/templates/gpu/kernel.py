@@ -18,10 +18,20 @@ from anatune.templates.gpu.ranged import Growth, Ranged
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["STATIC_SHARED_BYTES", "CudaKernel", "KernelProgram", "Launch", "LaunchSize", "Launches"]
+__all__ = [
+    "SCRATCH_ALIGNMENT",
+    "STATIC_SHARED_BYTES",
+    "CudaKernel",
+    "KernelProgram",
+    "Launch",
+    "LaunchSize",
+    "Launches",
+]
 
 STATIC_SHARED_BYTES = 49152
 """Most shared memory that a kernel may declare; more is asked for at the launch. Source: [CUDA-guide], ptxas."""
+SCRATCH_ALIGNMENT = 128
+"""Bytes; of what Triton's kernels keep in global memory: tensor descriptors. Source: Triton 3.9, its metadata."""
 
 
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +49,13 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Shared memory of a block; the part of it that the launch must ask for: all or nothing.
     growth : Growth or None
         How `grid`, that of the largest extent, follows from the extent of a kernel for a range; None: it does not.
+    scratch_bytes : int or None
+        Of a function that Triton compiled: global memory of a block for what the compiler keeps there, 0 for none. The
+        function takes two more pointers behind its parameters: that memory, of all blocks of the grid, which begins at
+        a multiple of `SCRATCH_ALIGNMENT` bytes, and a null pointer. None: it takes neither. Source: Triton 3.9,
+        launchers of ``backends/nvidia/driver.py`` and ``backends/amd/driver.py``.
+    image, image_sha256 : str
+        File of its machine code, and the hash of that; "": it lies in that of the principal function.
     """
 
     name: str
@@ -48,6 +65,9 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared_bytes: int = 0
     dynamic_shared_bytes: int = 0
     growth: Growth | None = None
+    scratch_bytes: int | None = None
+    image: str = ""
+    image_sha256: str = ""
 
     def at(self, extent: int) -> Launch:
         """Return the launch for one extent."""
@@ -75,6 +95,7 @@ class Launches:
     ranged: Ranged | None
     growth: Growth | None
     extent: int | None
+    scratch_bytes: int | None = None
 
     @property
     def principal(self) -> Launch:
@@ -87,6 +108,7 @@ class Launches:
             self.shared_bytes,
             self.dynamic_shared_bytes,
             self.growth,
+            self.scratch_bytes,
         )
 
     @property
@@ -130,6 +152,11 @@ class Launches:
     def launches(self) -> tuple[Launch, ...]:
         """All kernels in order; each begins when the one before it has ended."""
         return (*self.before, self.principal, *self.after)
+
+    @property
+    def scratch_bytes_in_all(self) -> int:
+        """Global memory that compilers keep something in: one launch uses it at a time. 0: none is needed."""
+        return max(launch.grid * (launch.scratch_bytes or 0) for launch in self.launches)
 
     @property
     def tensors(self) -> dict[str, Buffer]:

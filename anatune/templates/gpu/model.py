@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.workload.nest import Workload
 from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
 from anatune.templates.gpu.io_bound import gpu_io_bounds
 from anatune.templates.gpu.pack import pack_gpu
-from anatune.templates.gpu.times.columns import Limiter
+from anatune.templates.gpu.times.columns import Gpu, Limiter
 from anatune.templates.gpu.times.waves import MAX_GRID
 
 __all__ = ["FEATURES", "GRID_RULE", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel", "block_rules"]
@@ -65,9 +64,10 @@ class BaseGpuModel(AnalyticalModel):
     rows: ClassVar[type[IntEnum]]
     """Names of the rows that the compiled function fills."""
 
-    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
-        super().__init__(workload, hardware)
-        self._gpu = pack_gpu(hardware, workload.dtype)
+    @cached_property
+    def _gpu(self) -> Gpu:
+        """The device's numbers, as compiled functions take them."""
+        return pack_gpu(self.hardware, self.workload.dtype)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.workload, self.hardware)  # its tables are made again

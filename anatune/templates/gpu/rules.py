@@ -5,9 +5,10 @@ from __future__ import annotations
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.number_formats import PLAIN_DTYPES
 from anatune.errors import SpaceError
 
-__all__ = ["check_formats", "gpu_of"]
+__all__ = ["check_formats", "computes", "gpu_of"]
 
 
 def gpu_of(schedule: Schedule) -> GpuSpec:
@@ -17,17 +18,28 @@ def gpu_of(schedule: Schedule) -> GpuSpec:
     return hardware
 
 
+def computes(workload: Workload) -> bool:
+    """Whether the templates that TVM prints CUDA C for have code for the number formats of a workload."""
+    return not workload.is_quantised and workload.formats in PLAIN_DTYPES
+
+
 def check_formats(workload: Workload) -> None:
-    """Raise SpaceError for what no GPU template computes: 8-bit steps and zero points, results wider than operands.
+    """Raise SpaceError for what those templates do not compute: 8-bit floats, factors, zero points, wider results.
 
     Raises
     ------
     SpaceError
-        The workload has number formats that kernels of CPUs alone take.
+        The workload has number formats that kernels of CPUs, or those on newer matrix units, alone take.
     """
-    if workload.is_quantised or workload.formats != workload.dtype:
-        raise SpaceError(
-            f"{workload.operator}: {workload.formats} with the steps ({', '.join(workload.epilogue)}) and its zero "
-            "points is for CPUs; expected on a GPU one dtype for operands and result (int8: summed in int32) with the "
-            "steps bias, add, relu; change the dtype or take a CPU's --hw"
-        )
+    if computes(workload):
+        return
+    steps = f" with the steps ({', '.join(workload.epilogue)})" if workload.epilogue else ""
+    zeros = " and a zero point" if any(access.zero_point for access in workload.tensors) else ""
+    elsewhere = "a CPU's --hw"
+    if workload.needs_matrix_units:
+        elsewhere = "a --hw whose matrix units multiply it (8-bit floats: sm_89 and later, gfx942, gfx950)"
+    raise SpaceError(
+        f"{workload.operator}: {workload.formats}{steps}{zeros} has no kernel in CUDA C, expected one dtype for "
+        f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without factors; leave out --template, "
+        f"change the dtype or take {elsewhere}"
+    )

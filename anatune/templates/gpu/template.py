@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
 from anatune.templates.base.template import TemplateOf
 from anatune.templates.gpu.streaming import streaming_s
 
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
-    from anatune.templates.gpu.kernel import KernelProgram
+    from anatune.emit.buffer import Buffer
     from anatune.templates.gpu.ranged import Ranged
 
-__all__ = ["GpuTemplate"]
+__all__ = ["GpuProgram", "GpuTemplate"]
+
+
+class GpuProgram(Protocol):
+    """What code of a device is made of: TVMScript (`kernel.KernelProgram`), or Triton's Python of the room "triton"."""
+
+    @property
+    def workspace(self) -> Buffer | None:
+        """Memory of its own between its kernels."""
 
 
 class GpuTemplate(TemplateOf[GpuSpec]):
     """A template for GPUs, whose programs are kernels."""
 
     kind: ClassVar[str] = "gpu"
+    toolchain: ClassVar[str] = "cuda"
     streaming_s = staticmethod(streaming_s)
 
+    def supports(self, workload: Workload, hardware: GpuSpec) -> object:
+        """Raise SpaceError for a workload or a device that it does not take."""
+        return None
+
+    def takes(self, workload: Workload, hardware: GpuSpec) -> bool:
+        """Return whether it applies to a workload on a device."""
+        try:
+            self.supports(workload, hardware)
+        except SpaceError:
+            return False
+        return True
+
     @abstractmethod
-    def program(self, schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
+    def program(self, schedule: Schedule, ranged: Ranged | None = None) -> GpuProgram:
         """Return the kernel of a schedule; `ranged`: for a range of extents of which it is the largest one's."""

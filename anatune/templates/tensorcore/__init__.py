@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anatune.core.schedule import Schedule
 from anatune.templates.gpu.split import needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
-from anatune.templates.tensorcore.rules import check_tensorcore, levels_of
+from anatune.templates.tensorcore.rules import check_supported, check_tensorcore, levels_of
 
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
@@ -25,6 +25,7 @@ class TensorCoreTemplate(GpuTemplate):
     all_accuracy = "standard"
     check = staticmethod(check_tensorcore)
     levels = staticmethod(levels_of)
+    supports = staticmethod(check_supported)
     accuracy_of = staticmethod(needed_accuracy)
 
     def model_class(self) -> type[AnalyticalModel]:

@@ -58,8 +58,8 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
         )
     if workload.dtype not in INSTRUCTION:
         raise SpaceError(
-            f"{workload.operator}: dtype is {workload.dtype}, expected one of {', '.join(INSTRUCTION)} for tensor "
-            "cores; leave out the template"
+            f"{workload.operator}: dtype is {workload.dtype}, expected one of {', '.join(INSTRUCTION)} for the "
+            "template tensorcore; leave it out"
         )
     check_formats(workload)
     implicit_gemm(workload)

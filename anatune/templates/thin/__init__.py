@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anatune.core.schedule import Schedule
 from anatune.templates.gpu.template import GpuTemplate
-from anatune.templates.thin.rules import applies, check_thin, levels_of
+from anatune.templates.thin.rules import check_supported, check_thin, levels_of
 
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
@@ -23,7 +23,7 @@ class ThinTemplate(GpuTemplate):
     joins = True
     check = staticmethod(check_thin)
     levels = staticmethod(levels_of)
-    takes = staticmethod(applies)
+    supports = staticmethod(check_supported)
 
     def model_class(self) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""

@@ -18,7 +18,6 @@ __all__ = [
     "DTYPES",
     "LEVELS",
     "MOST_ROWS",
-    "applies",
     "check_supported",
     "check_thin",
     "levels_of",
@@ -45,15 +44,6 @@ LEAST_STREAM = 2**14
 def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
     """Return fused index -> names of its factors, outer to inner."""
     return dict(LEVELS)
-
-
-def applies(workload: Workload, hardware: GpuSpec) -> bool:
-    """Whether the template takes a workload: few rows, a long sum, a large operand."""
-    try:
-        check_supported(workload, hardware)
-    except SpaceError:
-        return False
-    return True
 
 
 def check_supported(workload: Workload, hardware: GpuSpec) -> None:

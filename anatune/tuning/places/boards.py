@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 
 from anatune.arguments import shown
 from anatune.core.hardware.spec import HardwareSpec
@@ -73,9 +74,9 @@ class BoardPlace(Place):
         """Return the threads that kernels run with: by default all cores of the board that its server may use."""
         return choose_threads(hardware, asked, self._board.environment.cores)
 
-    def check_fits(self, workload: Workload, hardware: HardwareSpec) -> None:
+    def check_fits(self, workload: Workload, hardware: HardwareSpec, templates: Sequence[str]) -> None:
         """Raise an error if no kernel can be generated, checked in this machine's free memory, or run in theirs."""
-        super().check_fits(workload, hardware)
+        super().check_fits(workload, hardware, templates)
         check_memory(workload, checked=True)
         needed = 2 * sum(access.num_bytes for access in workload.tensors)  # operands, and packed forms of them
         free = self._board.free_bytes
@@ -92,6 +93,6 @@ class BoardPlace(Place):
             BoardMeasurer, tracker=self._tracker, key=self._key, device=board.hardware, boards=board.boards
         )
 
-    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
+    def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
         """Return what records say of the place: the key, and how many boards there were."""
         return {"boards": shown(self._key), "num_boards": self._board.boards}

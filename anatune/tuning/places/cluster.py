@@ -136,7 +136,7 @@ class ClusterPlace(Place):
 
         return functools.partial(ClusterMeasurer, connect=self._fleet, wait_s=self._wait_s)
 
-    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
+    def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
         """Return what records have to say of the place: trials name their workers, with their environments."""
         return {"measured": "cluster"}
 

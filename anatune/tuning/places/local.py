@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.measure.cuda.detect import device_counter
@@ -50,20 +52,21 @@ class LocalPlace(Place):
         """Return the threads that kernels run with."""
         return choose_threads(hardware, asked)
 
-    def check_fits(self, workload: Workload, hardware: HardwareSpec) -> None:
+    def check_fits(self, workload: Workload, hardware: HardwareSpec, templates: Sequence[str]) -> None:
         """Raise an error if no kernel can be generated, or checked in the memory that is free."""
-        check_runs_here(workload, hardware)
+        check_runs_here(workload, hardware, templates)
 
-    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
+    def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
         """Return what a GPU's records have to say beside the environment; nothing on CPUs."""
         if not device:
             return {}
-        from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
+        from anatune.codegen.toolchains import compilers_of
         from anatune.measure.cuda.detect import gpu_environment
 
+        compiler, flags = compilers_of(templates) if built is None else (built.compiler, built.flags)
         return {
             **gpu_environment(**device),
             "built": "here" if built is None else "elsewhere",
-            "compiler": compiler_version() if built is None else built.compiler,
-            "flags": list(FLAGS if built is None else built.flags),
+            "compiler": compiler,
+            "flags": list(flags),
         }

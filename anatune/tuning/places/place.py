@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TypedDict
 
 from anatune.core.generation import check_generation
@@ -72,23 +73,35 @@ class Place(ABC):
             There are not so many.
         """
 
-    def check_fits(self, workload: Workload, hardware: HardwareSpec) -> None:
+    def check_fits(self, workload: Workload, hardware: HardwareSpec, templates: Sequence[str]) -> None:
         """Raise an error if no kernel of the workload can be generated, or checked in the memory that is known.
+
+        `templates`: of the schedules.
 
         Raises
         ------
         BuildError, RunError
             That is so.
         """
-        check_generation(workload, hardware)
+        check_generation(workload, hardware, templates)
 
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return what makes the measurer, given what would make it on this machine."""
         return make
 
     @abstractmethod
-    def provenance(self, device: DeviceChoice, built: Manifest | None) -> dict[str, object]:
-        """Return what records have to say of the place beside environments."""
+    def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
+        """Return what records have to say of the place beside environments.
+
+        Parameters
+        ----------
+        device : DeviceChoice
+            Which GPU.
+        built : Manifest or None
+            Kernels that were built elsewhere.
+        templates : sequence of str
+            Of the schedules: what compiles them.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Give back what the place holds; closing twice does nothing. By default it holds nothing."""

@@ -28,6 +28,7 @@ def test_a_tree_does_not_differ_from_itself(tmp_path, capsys):
         "fp16_accumulation",
         "pipelined",
         "tensorcore",
+        "triton",
         "winograd",
     }
     assert all(

@@ -373,6 +373,25 @@ def build_or_not(schedule, folder, *, threads=1):
     return build(schedule, folder)
 
 
+def build_triton(schedule, folder, *, threads=1):
+    """As `codegen.triton.artifact.build_schedule`, without Triton: the result is the product of A and B."""
+    from unittest import mock
+
+    from anatune.codegen.triton.artifact import build_schedule
+
+    def compiled(program, kernel, hardware):
+        block, shared = 32 * kernel.num_warps, 65536
+        told = CudaKernel(
+            schedule_key="", name=kernel.name, source="", arch=hardware.arch, parameters=kernel.parameters,
+            result=program.result, grid=kernel.grid, block=block, shared_bytes=shared, dynamic_shared_bytes=shared,
+        )  # fmt: skip
+        image = image_of(told, seconds_of(schedule), product=True)
+        return Cubin(kernel.name, hardware.arch, image, CompilerFacts(100), "", block, shared, 384)
+
+    with mock.patch("anatune.codegen.triton.artifact.compile_kernel", compiled):
+        return build_schedule(schedule, folder)
+
+
 def seconds_of(schedule):
     """What the clock says."""
     return 20e-6 + 1e-6 * (int(schedule.key, 16) % 64)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from operator import index
 
 from anatune.arguments import is_iterable, shown
-from anatune.core.workload.access import ACCUMULATOR_DTYPE, MAX_INTEGER
+from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Attribute
+from anatune.core.workload.number_formats import PLAIN_DTYPES, dtype_hint
 from anatune.errors import WorkloadError
 
 __all__ = [
@@ -87,14 +88,17 @@ def checked_choice(operator: str, name: str, value: object, choices: Sequence[st
 
 
 def checked_dtype(operator: str, value: object) -> str:
-    """Return an operand dtype that can be computed with.
+    """Return an operand dtype that every operator can be computed with.
 
     Raises
     ------
     WorkloadError
-        If `value` is none of the keys of ``ACCUMULATOR_DTYPE``, or uint8 (which is for products with int8).
+        If `value` is none of ``PLAIN_DTYPES``.
     """
-    return checked_choice(operator, "dtype", value, tuple(name for name in ACCUMULATOR_DTYPE if name != "uint8"))
+    if hint := dtype_hint(value, PLAIN_DTYPES):
+        known = ", ".join(PLAIN_DTYPES)
+        raise WorkloadError(f"{operator}: dtype is {shown(value)}, expected one of {known}{hint}")
+    return checked_choice(operator, "dtype", value, PLAIN_DTYPES)
 
 
 def checked_flag(operator: str, name: str, value: object) -> bool:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anatune.arguments import is_iterable, shown
-from anatune.core.workload.access import DTYPE_BYTES, INTEGER_RANGE
+from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.nest_rules import EPILOGUE_STEPS
-from anatune.core.workload.number_formats import STEP_OPERANDS, Formats, format_word, formats_of, stage_dtypes
+from anatune.core.workload.number_formats import (
+    BYTE_DTYPES,
+    STEP_OPERANDS,
+    Formats,
+    format_word,
+    formats_of,
+    stage_dtypes,
+)
 from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_integer
 from anatune.errors import WorkloadError
 
-__all__ = ["Dimension", "access_of", "product"]
+__all__ = ["Dimension", "access_of", "checked_formats", "product"]
 
 Dimension = tuple[int, tuple[Term, ...], int]
 """Size, terms and offset of a tensor's dimension."""
@@ -56,11 +63,11 @@ def product(
         tensor cannot have.
     """
     steps = _epilogue(operator, arguments["epilogue"])
-    formats = _formats(operator, arguments["dtype"], steps)
+    formats = checked_formats(operator, arguments["dtype"], steps)
     zeros = {
         name: _zero_point(operator, name, arguments[name], dtype)
         for name, dtype in (
-            ("input_zero_point", formats.left if DTYPE_BYTES[formats.left] == 1 else ""),
+            ("input_zero_point", formats.left if formats.left in BYTE_DTYPES else ""),
             ("output_zero_point", formats.result if "requantize" in steps else ""),
         )
     }
@@ -84,12 +91,12 @@ def product(
         body="multiply_add",
         flop_per_point=2,
         epilogue=steps,
-        epilogue_reads=_epilogue_reads(steps, formats.left, write, channels),
+        epilogue_reads=_epilogue_reads(steps, formats, write, channels),
         attributes=attributes_of(arguments, own),
     )
 
 
-def _formats(operator: str, word: object, epilogue: tuple[str, ...]) -> Formats:
+def checked_formats(operator: str, word: object, epilogue: tuple[str, ...]) -> Formats:
     """Return the dtypes of a product's operands and result that a word such as "uint8xint8" says.
 
     Raises
@@ -145,15 +152,17 @@ def _epilogue(operator: str, value: object) -> tuple[str, ...]:
     return steps
 
 
-def _epilogue_reads(steps: tuple[str, ...], dtype: str, write: Access, channels: Sequence[int]) -> tuple[Access, ...]:
+def _epilogue_reads(
+    steps: tuple[str, ...], formats: Formats, write: Access, channels: Sequence[int]
+) -> tuple[Access, ...]:
     """Return the operands of the fused steps.
 
     Parameters
     ----------
     steps : tuple of str
         Checked steps, in order.
-    dtype : str
-        Of the first operand.
+    formats : Formats
+        Dtypes of the product.
     write : Access
         Result of the reduction.
     channels : sequence of int
@@ -162,7 +171,7 @@ def _epilogue_reads(steps: tuple[str, ...], dtype: str, write: Access, channels:
     along = tuple(write.indices[channel] for channel in channels)
     sizes = tuple(write.shape[channel] for channel in channels)
     reads = []
-    for step, element in zip(steps, stage_dtypes(dtype, write.dtype, steps), strict=False):
+    for step, element in zip(steps, stage_dtypes(formats[:2], write.dtype, steps), strict=False):
         tensor = STEP_OPERANDS[step]
         if step == "add":
             reads.append(Access("residual", element, write.shape, write.indices, write.offsets))

@@ -93,12 +93,12 @@ def conv2d(
         NHWC: data [n, h, w, c], weight [r, s, c/groups, k], output [n, y, x, k].
         NCHW16c, blocks of any length: data [n, c/16, h, w, 16], weight [k/16, c/groups/16, r, s, 16, 16], output
         [n, k/16, y, x, 16]; the axes fi and rci (depthwise: gi) count what is in a block.
-    dtype : {"float32", "float16", "bfloat16", "int8", "uint8xint8"}
-        Dtype of data and weight, or of data x weight; the output has the same, int32 for 8-bit operands. Another dtype
-        of the output follows a colon: "bfloat16:float32" (sums as they are), behind "requantize" "int8:uint8".
+    dtype : {"float32", "float16", "bfloat16", "int8", "float8_e4m3fn", "uint8xint8", "bfloat16xint8", ...}
+        Dtype of data and weight, or of data x weight; the output has the first one's, int32 for 8-bit integers,
+        bfloat16 for 8-bit floats. Another dtype of the output follows a colon, as in `matmul`.
     epilogue : sequence of {"bias", "relu", "relu6", "silu", "gelu", "gelu_tanh", "add", "scale", "requantize"}
         Steps fused behind the sum, in order, each at most once. The bias runs along the output channels, as do the
-        float32 factors of "scale" (int32 sums to float32) and "requantize" (the last step: to 8 bits); what they
+        float32 factors of "scale" (where an operand has 8 bits) and "requantize" (the last step: to 8 bits); what they
         compute exactly is in `anatune.core.workload.number_formats`.
     input_zero_point, output_zero_point : int
         The stored number that means zero, of 8-bit data (it stands in the padding too) and of a requantised output

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.number_formats import accumulated_dtype
+from anatune.core.workload.number_formats import Formats, accumulated_dtype, format_word
 from anatune.core.workload.operators._arguments import checked_dtype, checked_extent, checked_shape
-from anatune.core.workload.operators._product import access_of
+from anatune.core.workload.operators._product import access_of, checked_formats
 from anatune.errors import WorkloadError
 
 __all__ = ["einsum"]
@@ -96,7 +96,7 @@ def einsum(
         Sizes in elements, >= 1.
     dtype : {"float32", "float16", "bfloat16", "int8"}
         Dtype of the operands (called A, B, ...); the result (the next letter) has the same, int32 for
-        products or sums of int8.
+        products or sums of int8. Of two operands that are summed over: all that `matmul` takes.
 
     Returns
     -------
@@ -111,28 +111,32 @@ def einsum(
     """
     operands, result = _split(subscripts)
     extents = _extents(operands, shapes)
-    element = checked_dtype("einsum", dtype)
     summed = [letter for letter in extents if letter not in result]
+    alone = len(operands) == 1
+    body = ("add" if alone else "multiply_add") if summed else ("copy" if alone else "multiply")
+    if body == "multiply_add" and len(operands) == 2:
+        formats = checked_formats("einsum", dtype, ())
+    else:
+        element = checked_dtype("einsum", dtype)
+        formats = Formats(element, element, element if body == "copy" else accumulated_dtype(element))
 
     def access(tensor: str, letters: str, element: str) -> Access:
         return access_of(tensor, element, [(extents[letter], (Term(letter),), 0) for letter in letters])
 
-    alone = len(operands) == 1
-    body = ("add" if alone else "multiply_add") if summed else ("copy" if alone else "multiply")
-    made = element if body == "copy" else accumulated_dtype(element)
+    elements = (formats.left, *(formats.right for _ in operands[1:]))
     return Workload(
         operator="einsum",
         axes=(
             *(Axis(letter, extents[letter], "spatial") for letter in result),
             *(Axis(letter, extents[letter], "reduction") for letter in summed),
         ),
-        reads=tuple(access(name, word, element) for name, word in zip(_NAMES, operands, strict=False)),
-        write=access(_NAMES[len(operands)], result, made),
+        reads=tuple(access(*each) for each in zip(_NAMES, operands, elements, strict=False)),
+        write=access(_NAMES[len(operands)], result, formats.result),
         body=body,
         flop_per_point=len(operands) if summed else len(operands) - 1,
         attributes=(
             ("subscripts", f"{','.join(operands)}->{result}"),
             ("shapes", tuple(tuple(extents[letter] for letter in word) for word in operands)),
-            ("dtype", element),
+            ("dtype", format_word(formats[:2], formats.result, ()) if body == "multiply_add" else formats.left),
         ),
     )

@@ -47,15 +47,16 @@ def matmul(
     ----------
     m, n, k : int, >= 1
         Extents of the axes i (rows of C), j (columns of C) and k (summed over), elements.
-    dtype : {"float32", "float16", "bfloat16", "int8", "uint8xint8"}
-        Dtype of A and B, or of A x B; C has the same, int32 for 8-bit operands. Another dtype of C follows a colon:
-        "bfloat16:float32" (sums as they are), behind "requantize" "int8:uint8" or "uint8xint8:int8".
+    dtype : {"float32", "float16", "bfloat16", "int8", "float8_e4m3fn", "uint8xint8", "bfloat16xint8", ...}
+        Dtype of A and B, or of A x B; C has the first one's, int32 for 8-bit integers, bfloat16 for 8-bit floats.
+        Another dtype of C follows a colon: "bfloat16:float32" (sums as they are), behind "requantize" "int8:uint8",
+        behind "scale" "int8:float16". `anatune.core.workload.number_formats` has them all.
     transpose_a, transpose_b : bool
         A is stored as [k, m] instead of [m, k], B as [n, k] instead of [k, n].
     epilogue : sequence of {"bias", "relu", "relu6", "silu", "gelu", "gelu_tanh", "add", "scale", "requantize"}
         Steps fused behind the product, in order, each at most once. The bias runs along j, as do the float32 factors
-        of "scale" (int32 sums to float32) and "requantize" (the last step: to 8 bits); what they compute exactly is in
-        `anatune.core.workload.number_formats`.
+        of "scale" (where an operand has 8 bits) and "requantize" (the last step: to 8 bits); what they compute exactly
+        is in `anatune.core.workload.number_formats`.
     input_zero_point, output_zero_point : int
         The stored number that means zero, of an 8-bit A and of a requantised C (ONNX's ``x_zero_point``,
         ``y_zero_point``).

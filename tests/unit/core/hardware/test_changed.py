@@ -22,6 +22,8 @@ def test_peaks_follow_cores():
     assert cores.compute.num_sms == 54
     assert cores.peak_flop_per_s("float32") == pytest.approx(gpu.peak_flop_per_s("float32") / 2)
     assert cores.tensor_flop_per_s("float16") == pytest.approx(gpu.tensor_flop_per_s("float16") / 2)
+    assert cores.tensor_flop_per_s("int8") == pytest.approx(gpu.tensor_flop_per_s("int8") / 2)
+    assert cores.tensor_flop_per_s("float8_e5m2") is None
     assert cores.l2 == gpu.l2
     more = changes_of(cpu)[-1].scaled(2.0)
     assert more.compute.num_cores == 2 * cpu.compute.num_cores

@@ -1,4 +1,5 @@
 import math
+import typing
 from pathlib import Path
 
 import msgspec
@@ -28,11 +29,11 @@ GPUS = [spec for spec in map(load_spec_file, FILES) if isinstance(spec, GpuSpec)
 CPUS = [spec for spec in map(load_spec_file, FILES) if isinstance(spec, CpuSpec)]
 NAMES = [
     "gtx1080ti", "titanx_maxwell", "titanx_pascal", "gtx1650", "v100_sxm2", "v100_pcie", "t4",
-    "rtx2070s", "rtx2080ti", "titan_rtx", "a100_sxm", "a100_pcie", "rtx3060_laptop", "rtx3080",
+    "rtx2070s", "rtx2080ti", "titan_rtx", "a100_sxm", "a100_sxm_80gb", "a100_pcie", "rtx3060_laptop", "rtx3080",
     "rtx3090", "a6000", "rtx4090", "h100_sxm", "h100_pcie", "h200", "b200", "k20", "k80", "p100",
     "tx2", "jetson_nano", "mi50", "l4", "l40s", "a10", "a30", "rtx4080", "rtx4070", "rtx5090", "rtx5080",
     "rtx_pro_6000", "h20", "gh200", "b100", "orin", "mi100", "mi210", "mi250x", "mi300x", "rx7900xtx",
-    "xeon_gold_6230r", "xeon_gold_5220", "xeon_gold_6130",
+    "mi325x", "mi350x", "mi355x", "xeon_gold_6230r", "xeon_gold_5220", "xeon_gold_6130",
     "xeon_8124m", "i7_3770", "i5_1035g1", "ryzen_3700x", "epyc_7763", "ryzen_7950x", "ryzen_9950x",
     "epyc_9575f", "xeon_8480", "thunderx2", "cortex_a72", "graviton3", "apple_m3",
 ]  # fmt: skip
@@ -61,6 +62,7 @@ OCCUPANCY = {
     "gfx908": (64, 64, 0, 512, 40, 40, 65536, 65536, 4, 64, 256),
     "gfx90a": (64, 64, 0, 512, 32, 32, 131072, 131072, 4, 64, 512),
     "gfx942": (64, 64, 0, 512, 32, 32, 131072, 131072, 4, 64, 512),
+    "gfx950": (160, 160, 0, 1280, 32, 32, 131072, 131072, 4, 64, 512),
     "gfx1100": (64, 64, 0, 1024, 32, 32, 98304, 98304, 2, 32, 768),
 }
 # SMs, lanes, boost GHz, DRAM GB/s, L2 MiB, peak GFLOP/s: the device table of the recorded measurements.
@@ -218,6 +220,9 @@ def test_published_peaks():
         "mi210": 22.6,
         "mi250x": 47.9 / 2,
         "mi300x": 163.4,
+        "mi325x": 163.4,
+        "mi350x": 144.2,
+        "mi355x": 157.3,
         "rx7900xtx": 61.4,
     }
     got = {name: hardware(name).compute.fp32_peak_flop_per_s / 1e12 for name in published}
@@ -225,6 +230,50 @@ def test_published_peaks():
     assert hardware("b100").compute.fp32_peak_flop_per_s / 1e12 == pytest.approx(60.0, rel=0.02)
     assert "44" in hardware("h20").compute.source  # which no clock of its 78 SMs gives
     assert "fp32_peak_flop_per_s" in hardware("h20").compute.unverified
+
+
+def test_published_rates_of_matrix_units():
+    """float16, tf32, 8-bit floats, int8: dense TFLOP/s of the data sheets."""
+    published = {
+        "a100": (312, 156, None, 624),
+        "h100": (989.4, 494.7, 1978.9, 1978.9),
+        "l40s": (362.05, 183, 733, 733),
+        "rtx3090": (71.2, 35.6, None, 284),
+        "rtx4090": (165.2, 82.6, 330.3, 660.6),
+        "b200": (2250, 1125, 4500, 4500),
+        "mi210": (181, None, None, 181),
+        "mi300x": (1307.4, 653.7, 2614.9, 2614.9),
+        "mi355x": (2516.6, None, 5033.2, 5033.2),
+    }
+    dtypes = ("float16", "float32", "float8_e4m3fn", "int8")
+    for name, rates in published.items():
+        got = [hardware(name).tensor_flop_per_s(dtype) for dtype in dtypes]
+        assert got == [None if rate is None else pytest.approx(rate * 1e12) for rate in rates], name
+    assert hardware("h100").tensor_flop_per_s("float8_e5m2") == 1978.9e12
+    assert hardware("h100").tensor_flop_per_s("uint8") == 1978.9e12
+    assert hardware("mi300x").tensor_flop_per_s("uint8") is None  # mfma knows signed ones only
+    assert hardware("h100").tensor_flop_per_s("int32") is None
+    assert hardware("k80").tensor_flop_per_s("float16") is None
+
+
+@each("spec", [spec for spec in GPUS if spec.tensor_cores is not None])
+def test_rates_of_matrix_units_agree_with_the_architecture(spec):
+    units, compute = spec.tensor_cores, spec.compute
+    assert units.float16_flop_per_s == units.bfloat16_flop_per_s
+    has_fp8 = (spec.compute_capability or 0) >= 8.9 or spec.arch in ("gfx942", "gfx950")
+    assert (units.fp8_flop_per_s is not msgspec.UNSET) == has_fp8
+    assert (units.tf32_flop_per_s is not msgspec.UNSET) == (spec.vendor == "nvidia" or spec.arch == "gfx942")
+    most = 4 if "float32" in units.source or spec.name.startswith("rtx") else 2  # GeForce halves sums in float32
+    narrow = 1 if spec.arch == "gfx90a" else 2
+    assert narrow * 0.99 <= units.int8_flop_per_s / units.float16_flop_per_s <= most * 1.02
+    per_cycle = units.float16_flop_per_s / (2 * compute.num_sms * compute.clock_hz)
+    assert 200 < per_cycle < 4200
+
+
+def test_a_rate_that_a_device_has_not_is_left_out_of_json():
+    assert "tf32_flop_per_s" not in msgspec.to_builtins(hardware("mi210"))["tensor_cores"]
+    assert "fp8_flop_per_s" not in msgspec.to_builtins(hardware("a100"))["tensor_cores"]
+    assert msgspec.json.decode(msgspec.json.encode(hardware("a100")), type=GpuSpec) == hardware("a100")
 
 
 def test_names_and_aliases_are_unique():
@@ -244,6 +293,7 @@ def test_aliases_resolve(spec):
     [
         ("v100", "v100_sxm2"),
         ("A100", "a100_sxm"),
+        ("A100-SXM4-80GB", "a100_sxm_80gb"),
         ("h100", "h100_sxm"),
         ("GeForce GTX 1080 Ti", "gtx1080ti"),
         ("titanx", "titanx_maxwell"),
@@ -508,10 +558,11 @@ def test_every_number_of_the_schema_has_a_plausible_range():
         (group.__name__, field.name)
         for group in Group.__subclasses__()
         for field in msgspec.structs.fields(group)
-        if field.type in (int, float)
+        if {int, float} & {field.type, *typing.get_args(field.type)}
     ]
     assert ("Dram", "bandwidth_bytes_per_s") in judged
     assert ("CpuLaunch", "parallel_start_s") in judged
+    assert ("TensorCores", "fp8_flop_per_s") in judged
     for group, key in judged:
         assert value_problem(group, key, -1.0), (group, key)
         assert value_problem(group, key, math.nan), (group, key)

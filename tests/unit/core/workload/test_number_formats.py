@@ -1,12 +1,21 @@
 """Dtypes of operands and results, the word that says them, the steps behind 8-bit products, zero points."""
 
+import msgspec
 import pytest
 
 import anatune
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.number_formats import FACTOR_STEPS, format_word, formats_of, result_dtypes, stage_dtypes
+from anatune.core.workload.number_formats import (
+    FACTOR_STEPS,
+    OPERAND_PAIRS,
+    format_word,
+    formats_of,
+    result_dtypes,
+    stage_dtypes,
+)
 from anatune.core.workload.text import parse_workload, workload_to_text
 from anatune.errors import SpaceError, WorkloadError
+from anatune.templates import template_named
 
 TEXTS = [
     "matmul 8x9x10 --dtype uint8xint8",
@@ -20,6 +29,17 @@ TEXTS = [
     "--input-zero-point 128",
     "conv3d 1x4x6x6x6 8x4x3x3x3 --padding 1 --dtype int8",
     "depthwise_conv2d 1x8x9x9 8x1x3x3 --dtype uint8xint8:int8 --epilogue requantize --output-zero-point 4",
+    "matmul 8x9x10 --dtype int8:float16 --epilogue scale,bias,relu",
+    "matmul 8x9x10 --dtype float8_e4m3fn",
+    "matmul 8x9x10 --dtype float8_e4m3fn:float32 --epilogue scale,bias,silu",
+    "batch_matmul 2x8x9x10 --dtype float8_e4m3fnxfloat8_e5m2:float16 --epilogue bias,gelu",
+    "conv2d 1x4x9x9 8x4x3x3 --padding 1 --layout NHWC --dtype float8_e5m2fnuz --epilogue scale,relu6",
+    "conv1d 1x4x30 16x4x5 --dtype float8_e4m3fnuzxfloat8_e5m2fnuz",
+    "matmul 8x9x10 --dtype bfloat16xint8 --transpose-b --epilogue scale,add",
+    "conv3d 1x4x6x6x6 8x4x3x3x3 --dtype float16xfloat8_e4m3fn:float32",
+    "einsum bij,bjk->bik 2x4x5 2x5x6 --dtype float8_e4m3fn:float16",
+    "einsum ij,jk->ik 4x4 4x4 --dtype uint8xint8",
+    "einsum ij,kj->ik 4x4 4x4 --dtype bfloat16xint8:float32",
 ]
 
 
@@ -43,28 +63,50 @@ def test_dtypes_of_every_tensor() -> None:
     assert dtypes("int8", "bias", "scale", "relu") == ["int8", "int8", "int32", "float32", "float32"]
     assert dtypes("int8", "scale", "bias") == ["int8", "int8", "float32", "float32", "float32"]
     assert dtypes("uint8xint8", "add", "requantize") == ["uint8", "int8", "int32", "float32", "uint8"]
+    assert dtypes("int8:bfloat16", "bias", "scale", "add") == [
+        "int8",
+        "int8",
+        "int32",
+        "float32",
+        "bfloat16",
+        "bfloat16",
+    ]
+    assert dtypes("float8_e5m2", "bias") == ["float8_e5m2", "float8_e5m2", "bfloat16", "bfloat16"]
+    assert dtypes("float8_e4m3fnxfloat8_e5m2:float32") == ["float8_e4m3fn", "float8_e5m2", "float32"]
+    assert dtypes("float8_e4m3fn", "bias", "scale", "add")[2:] == ["float32", "float32", "bfloat16", "bfloat16"]
+    assert dtypes("float16xint8", "scale", "bias") == ["float16", "int8", "float32", "float16", "float16"]
+    assert dtypes("bfloat16xfloat8_e4m3fn:float32", "bias")[2:] == ["float32", "float32"]
     assert dtypes("uint8xint8:int8", "scale", "bias", "requantize")[2:] == ["float32", "float32", "float32", "int8"]
 
 
 def test_the_shortest_word_means_the_same() -> None:
-    for word in ("float32", "float16:float32", "bfloat16", "bfloat16:float32", "int8", "uint8xint8"):
-        for steps in ((), ("bias",), ("scale",), ("bias", "requantize")):
+    words = ["x".join(dict.fromkeys(pair)) for pair in OPERAND_PAIRS]
+    assert len(words) == len(set(words)) == 5 + 8 + 10
+    for word in (*words, "float16:float32", "bfloat16:float32"):
+        for steps in ((), ("bias",), ("scale",), ("bias", "requantize"), ("scale", "gelu")):
             found = formats_of(word, steps)
             if isinstance(found, str):
-                assert "int" not in word or ":" in word or "requantize" in steps
+                assert "8" not in word or ":" in word or "requantize" in steps or "gelu" in steps
                 continue
-            for result in result_dtypes(found.left, steps):
+            for result in result_dtypes(found[:2], steps):
                 again = format_word(found[:2], result, steps)
                 assert formats_of(again, steps) == (found.left, found.right, result)
     assert format_word(("int8", "int8"), "int32", ()) == "int8"
 
 
 def test_stages() -> None:
-    assert stage_dtypes("int8", "uint8", ("bias", "relu", "scale", "bias", "requantize")) == (
+    assert stage_dtypes(("int8", "int8"), "uint8", ("bias", "relu", "scale", "bias", "requantize")) == (
         "int32", "", "float32", "float32", "float32", "float32",
     )  # fmt: skip
-    assert stage_dtypes("bfloat16", "bfloat16", ("bias", "relu")) == ("bfloat16", "", "bfloat16")
+    assert stage_dtypes(("bfloat16", "bfloat16"), "bfloat16", ("bias", "relu")) == ("bfloat16", "", "bfloat16")
     assert set(FACTOR_STEPS) == {"scale", "requantize"}
+
+
+def test_scaled_products_of_pytorch_have_a_word() -> None:
+    """torch._scaled_mm: fp8 x fp8 (one scale a column), a bias of the result's dtype, bfloat16 out."""
+    workload = anatune.matmul(16, 32, 64, dtype="float8_e4m3fn:bfloat16", transpose_b=True, epilogue=("scale", "bias"))
+    assert workload.formats == workload.attribute["dtype"] == "float8_e4m3fn"  # bfloat16 is what it is anyway
+    assert workload.compulsory_bytes == 16 * 64 + 32 * 64 + 32 * 4 + 32 * 2 + 16 * 32 * 2
 
 
 def test_what_was_there_keeps_its_key_and_its_json() -> None:
@@ -81,7 +123,25 @@ def test_what_was_there_keeps_its_key_and_its_json() -> None:
         ("matmul 8x8x8 --dtype int8xuint8", "expected one of float32"),
         ("matmul 8x8x8 --dtype int8:float32", "a result of int32"),
         ("matmul 8x8x8 --dtype float32:bfloat16", "a result of float32"),
-        ("matmul 8x8x8 --dtype bfloat16 --epilogue scale", "int8 or uint8xint8"),
+        ("matmul 8x8x8 --dtype bfloat16 --epilogue scale", "an operand of 8 bits"),
+        ("matmul 8x8x8 --dtype float8_e4m3fn --epilogue scale,requantize", "an operand of 8 bits"),
+        ("matmul 8x8x8 --dtype float8_e4m3fn:int8", "a result of bfloat16 or float16 or float32"),
+        ("matmul 8x8x8 --dtype float8_e4m3fnxfloat8_e5m2fnuz", "expected one of float32"),
+        ("matmul 8x8x8 --dtype int8xbfloat16", "expected one of float32"),
+        ("matmul 8x8x8 --dtype float32xint8", "expected one of float32"),
+        ("matmul 8x8x8 --dtype int8:float16", "a result of int32"),
+        ("matmul 8x8x8 --dtype int8:float16 --epilogue scale,silu", "a floating-point dtype"),
+        ("matmul 8x8x8 --dtype float8_e4m3fn --input-zero-point 3", "nothing is quantised"),
+        ("matmul 8x8x8 --dtype bfloat16xint8 --input-zero-point 3", "nothing is quantised"),
+        ("matmul 8x8x8 --dtype fp8", "did you mean float8_e4m3fn?"),
+        ("matmul 8x8x8 --dtype e4m3xe5m2:bf16", "did you mean float8_e4m3fnxfloat8_e5m2:bfloat16?"),
+        ("matmul 8x8x8 --dtype bfloat16:fp32", "did you mean bfloat16:float32?"),
+        ("relu 8x8 --dtype fp16", "did you mean float16?"),
+        ("relu 8x8 --dtype float8_e5m2", "expected one of float32"),
+        ("max_pool2d 1x4x8x8 2x2 --dtype float8_e5m2", "expected one of float32"),
+        ("max_pool2d 1x4x8x8 2x2 --dtype e5m2", "float32, float16, bfloat16, int8; choose one of them"),
+        ("einsum ij->i 4x4 --dtype float8_e5m2", "expected one of float32"),
+        ("einsum i,j->ij 4 4 --dtype float8_e5m2", "expected one of float32"),
         ("matmul 8x8x8 --dtype int8 --epilogue requantize,relu", "requantize as the last step"),
         ("matmul 8x8x8 --dtype int8 --epilogue requantize,scale", "requantize as the last step"),
         ("matmul 8x8x8 --input-zero-point 3", "nothing is quantised"),
@@ -89,7 +149,7 @@ def test_what_was_there_keeps_its_key_and_its_json() -> None:
         ("matmul 8x8x8 --dtype int8 --input-zero-point 128", "from -128 to 127"),
         ("matmul 8x8x8 --dtype uint8xint8 --input-zero-point=-1", ">= 0"),
         ("max_pool2d 1x4x8x8 2x2 --dtype uint8", "expected one of float32"),
-        ("einsum ij,jk->ik 4x4 4x4 --dtype uint8xint8", "expected one of float32"),
+        ("einsum ij,jk,kl->il 4x4 4x4 4x4 --dtype uint8xint8", "expected one of float32"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(text: str, message: str) -> None:
@@ -100,6 +160,10 @@ def test_what_does_not_fit_is_refused_in_one_line(text: str, message: str) -> No
 
 
 def test_nests_of_other_hands_keep_to_the_same_rules() -> None:
+    for dtype in ("float8_e4m3fn", "bfloat16xint8"):
+        text = anatune.matmul(4, 4, 4, dtype=dtype).to_json()
+        with pytest.raises(WorkloadError):
+            Workload.from_json(text.replace('"tensor":"A",', '"tensor":"A","zero_point":1,'))
     good = anatune.matmul(4, 4, 4, dtype="uint8xint8").to_json()
     for old, new in (
         ('"dtype":"int8"', '"dtype":"uint8"'),  # uint8 x uint8
@@ -113,10 +177,58 @@ def test_nests_of_other_hands_keep_to_the_same_rules() -> None:
             Workload.from_json(good.replace(old, new))
 
 
-@pytest.mark.parametrize("word", ["uint8xint8", "bfloat16:float32", "int8"])
-@pytest.mark.parametrize("template", ["cuda", "tensorcore"])
+ELSEWHERE = {
+    "uint8xint8": "take a CPU's --hw",
+    "bfloat16:float32": "take a CPU's --hw",
+    "int8": "take a CPU's --hw",
+    "int8:float16": "whose matrix units multiply it",
+    "float8_e4m3fn": "whose matrix units multiply it",
+    "float8_e4m3fnuzxfloat8_e5m2fnuz:float32": "whose matrix units multiply it",
+    "bfloat16xint8": "whose matrix units multiply it",
+    "float16xfloat8_e5m2": "whose matrix units multiply it",
+}
+FOR_GPUS = [word for word, where in ELSEWHERE.items() if "matrix units" in where]
+
+
+def product_of(word: str) -> Workload:
+    """A product whose int8 sums have a factor."""
+    return anatune.matmul(8, 64, 64, dtype=word, epilogue=("scale",) if word.startswith("int8") else ())
+
+
+@pytest.mark.parametrize("word", ELSEWHERE)
+@pytest.mark.parametrize("template", ["cuda", "pipelined", "tensorcore", "thin"])
 def test_gpu_templates_refuse_what_they_do_not_compute(word: str, template: str) -> None:
-    steps = ("scale",) if word == "int8" else ()
     with pytest.raises(SpaceError) as error:
-        anatune.plan(anatune.matmul(64, 64, 64, dtype=word, epilogue=steps), "nvidia_a100_sxm", template=template)
+        anatune.plan(product_of(word), "nvidia_a100_sxm", template=template)
     assert "\n" not in str(error.value)
+    if template != "tensorcore":
+        assert str(error.value).startswith(f"matmul: {word} ")
+        assert str(error.value).endswith(ELSEWHERE[word]) or "sm_89 and later, gfx942, gfx950" in str(error.value)
+    assert not template_named(template).takes(product_of(word), anatune.hardware("nvidia_a100_sxm"))
+
+
+@pytest.mark.parametrize("word", FOR_GPUS)
+@pytest.mark.parametrize("template", ["cpu", "winograd", "fp16_accumulation"])
+def test_cpu_templates_refuse_what_they_do_not_compute(word: str, template: str) -> None:
+    with pytest.raises(SpaceError) as error:
+        anatune.plan(product_of(word), "xeon_8480", template=template, accuracy="relaxed")
+    assert "\n" not in str(error.value)
+    assert template == "winograd" or "take a GPU's --hw" in str(error.value)
+    assert not template_named(template).takes(product_of(word), anatune.hardware("xeon_8480"))
+
+
+@pytest.mark.parametrize("word", FOR_GPUS)
+@pytest.mark.parametrize("hardware", ["nvidia_rtx2080ti", "amd_mi50", "xeon_8480"])
+def test_defaults_say_why_and_schedules_of_theirs_are_refused_too(word: str, hardware: str) -> None:
+    workload = product_of(word)
+    with pytest.raises(SpaceError, match="change the dtype"):
+        anatune.plan(workload, hardware)
+    plain = anatune.plan(anatune.matmul(8, 64, 64, dtype="float16"), hardware, 1).best
+    own = msgspec.structs.replace(plain, workload=workload)
+    for ask in (own.check, lambda: anatune.predict(workload, hardware, [own]), lambda: anatune.verify(own)):
+        with pytest.raises(SpaceError) as error:
+            ask()
+        assert "change the dtype" in str(error.value)
+        assert "\n" not in str(error.value)
+    with pytest.raises(SpaceError, match="change the dtype"):
+        anatune.Schedule.from_json(own.to_json())

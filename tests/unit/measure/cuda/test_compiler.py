@@ -65,7 +65,7 @@ def test_bad_input():
         list(compile_schedules(["i=8x2"]))
     with pytest.raises(BuildError, match="sm_35 is unknown"):
         list(compile_schedules([anatune.space(MATMUL, gpu("k20")).schedule(TILES)]))
-    with pytest.raises(BuildError, match="no NVIDIA GPU's"):
+    with pytest.raises(BuildError, match="expected an NVIDIA one"):
         anatune.plan(MATMUL, gpu("mi50"), compile=2)
     with pytest.raises(SpaceError, match="is for GPUs"):
         anatune.plan(MATMUL, anatune.hardware("ryzen_7950x"), compile=2)
@@ -78,7 +78,7 @@ def test_compiler_and_model_agree_on_shared_memory():
     (schedule,) = schedules(0)
     facts = anatune.inspect(schedule)
     (predicted,) = api.model(MATMUL, gpu("rtx3090")).predictions(SPACE.point_of(schedule)[None])
-    assert set(facts) == {field.name for field in msgspec.structs.fields(CompilerFacts)} | {"flop"}
+    assert set(facts) == set(CompilerFacts(1).numbers()) | {"flop"}
     assert facts["shared_bytes"] == predicted.resources["shared_bytes_per_block"]
     assert facts["flop"] == MATMUL.flop
     assert 16 <= facts["registers"] <= 96

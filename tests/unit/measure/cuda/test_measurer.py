@@ -58,7 +58,7 @@ def test_schedules_are_checked_and_timed(state, l2):
     for schedule, measurement in answers:
         assert measurement.outcome is Outcome.OK, measurement.message
         assert measurement.max_rel_error < 1e-6
-        assert len(measurement.times_s) >= 3
+        assert len(measurement.times_s) >= 2  # what is slow is not timed to the end
         want = seconds_of(schedule)
         assert measurement.time_s == pytest.approx(want)
         assert measurement.relative == pytest.approx(want / 65e-6)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import anatune
+from anatune.core.accuracy import EPS
+from anatune.core.workload.access import DTYPE_BYTES
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import RunError
@@ -17,6 +19,9 @@ WORKLOADS = [
     anatune.matmul(3, 5, 4, transpose_a=True, transpose_b=True, epilogue=("bias", "relu")),
     anatune.matmul(3, 5, 4, dtype="int8", epilogue=("bias",)),
     anatune.matmul(3, 5, 4, dtype="bfloat16"),
+    anatune.matmul(3, 5, 4, dtype="float8_e4m3fnxfloat8_e5m2", epilogue=("scale", "bias", "relu")),
+    anatune.matmul(3, 5, 4, dtype="float16xint8", transpose_b=True, epilogue=("add", "scale")),
+    anatune.conv2d(1, 3, 6, 7, 4, 3, 2, padding=1, layout="NHWC", dtype="float8_e4m3fnuz:float32", epilogue=("scale",)),
     anatune.batch_matmul(2, 3, 4, 5, transpose_a=True, epilogue=("add",)),
     anatune.conv1d(n=2, c=4, w=9, k=6, s=3, stride=2, padding=(2, 1), dilation=2, groups=2),
     anatune.conv2d(n=1, c=3, h=6, w=7, k=4, r=3, s=2, padding=1, epilogue=("bias", "add", "relu")),
@@ -38,6 +43,7 @@ WORKLOADS = [
     anatune.einsum("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
     anatune.einsum("ij,jk,kl->li", [(3, 4), (4, 2), (2, 5)]),
     anatune.einsum("ij,kl->", [(3, 4), (2, 5)]),
+    anatune.einsum("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)], dtype="bfloat16xfloat8_e5m2fnuz"),
     anatune.einsum("ij->j", [(3, 4)]),
     anatune.einsum("ijk->kji", [(3, 4, 2)]),
     anatune.einsum("i,j,ij->ij", [(3,), (4,), (3, 4)]),
@@ -46,7 +52,7 @@ WORKLOADS = [
 
 
 def label(workload):
-    return f"{workload.operator}-{workload.body}-{workload.dtype}-{'x'.join(map(str, workload.write.shape))}"
+    return f"{workload.operator}-{workload.body}-{workload.formats}-{'x'.join(map(str, workload.write.shape))}"
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=label)
@@ -105,18 +111,71 @@ def test_inputs_are_reproducible_and_have_the_workloads_dtypes():
         assert any(first[name].tobytes() != other[name].tobytes() for name in first)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2fnuz:float16"])
 @pytest.mark.parametrize("depth", [1, 7, 512, 4608])
 def test_a_sequential_sum_in_the_accumulators_dtype_is_within_tolerance(dtype, depth):
     workload = anatune.matmul(8, 24, depth, dtype=dtype)
     inputs = random_inputs(workload)
-    total = np.zeros((8, 24), np.float32)
-    left, right = inputs["A"].astype(np.float32), inputs["B"].astype(np.float32)
-    for k in range(depth):
-        total += left[:, k : k + 1] * right[k]
-    answer = compare(workload, total.astype(array_dtype(dtype)), expected(workload, inputs))
+    answer = compare(workload, scaled_sum(workload, inputs), expected(workload, inputs))
     assert answer.ok
     assert answer.message == ""
+
+
+MIXED = ["float8_e4m3fnxfloat8_e5m2", "float8_e4m3fn:float32", "bfloat16xint8", "float16xint8", "float16xfloat8_e4m3fn"]
+
+
+def scaled_sum(workload, inputs):
+    """Return what a kernel makes: products one after another in the sums' dtype, the steps in float32, rounded once."""
+    left, right = (inputs[access.tensor].astype(np.float64) for access in workload.reads)
+    total = np.zeros(workload.write.shape, np.int32 if workload.dtype == "int8" else np.float32)
+    for k in range(left.shape[1]):
+        total += (left[:, k : k + 1] * right[k]).astype(total.dtype)
+    values = total.astype(np.float32)
+    for access in workload.epilogue_reads:
+        operand = inputs[access.tensor].astype(np.float32)
+        values = values * operand if access.tensor == "scale" else values + operand
+    return values.astype(array_dtype(workload.write.dtype))
+
+
+@pytest.mark.parametrize("word", [*MIXED, "int8:float16", "int8:bfloat16"])
+@pytest.mark.parametrize("depth", [1, 64, 4608])
+def test_scaled_products_of_8_bits_are_checked(word, depth):
+    workload = anatune.matmul(8, 24, depth, dtype=word, epilogue=("scale", "bias"))
+    inputs = random_inputs(workload)
+    want, made = expected(workload, inputs), scaled_sum(workload, inputs)
+    assert compare(workload, made, want).ok
+    assert 0.1 < np.std(want.result) < 10  # which float16 holds
+    unscaled = scaled_sum(workload, inputs | {"scale": np.roll(inputs["scale"], 1)})
+    assert not compare(workload, unscaled, want).ok
+
+
+def test_a_scaled_sum_that_cancels_is_no_error():
+    workload = anatune.matmul(1, 1, 2, dtype="float8_e4m3fn:float32", epilogue=("scale",))
+    one = array_dtype("float8_e4m3fn").type(1)
+    inputs = {"A": np.array([[one, one]]), "B": np.array([[one], [-one]]), "scale": np.array([8.0], np.float32)}
+    want = expected(workload, inputs)
+    assert want.result == 0.0
+    assert want.scale == pytest.approx(8 * math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "least", "nan"),
+    [
+        ("float8_e4m3fn", (0x7E, 448.0), (0x01, 2.0**-9), 0x7F),
+        ("float8_e5m2", (0x7B, 57344.0), (0x01, 2.0**-16), 0x7F),
+        ("float8_e4m3fnuz", (0x7F, 240.0), (0x01, 2.0**-10), 0x80),
+        ("float8_e5m2fnuz", (0x7F, 57344.0), (0x01, 2.0**-17), 0x80),
+    ],
+)
+def test_8_bit_floats_are_those_of_the_papers(dtype, largest, least, nan):
+    kind = array_dtype(dtype)
+    assert kind.itemsize == DTYPE_BYTES[dtype] == 1
+    for byte, value in (largest, least):
+        assert float(np.array([byte], np.uint8).view(kind)[0]) == value
+    assert np.isnan(np.array([nan], np.uint8).view(kind).astype(np.float32)[0])
+    one = np.array([1.0], np.float32).astype(kind)
+    after = (one.view(np.uint8) + 1).view(kind)
+    assert float(after[0]) - 1.0 == EPS[dtype]
 
 
 @pytest.mark.parametrize("depth", [1, 64, 4608])

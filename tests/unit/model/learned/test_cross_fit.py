@@ -7,7 +7,7 @@ pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
 from anatune.model.learned import cross_fit as module
-from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual
+from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual, shrunk_residual
 from anatune.model.learned.residual import ResidualOptions
 from anatune.templates.base.features import FeatureTable
 
@@ -49,3 +49,29 @@ def test_points_of_different_templates_are_refused(four):
     other = four[1].table._replace(names=("x", "y", "z"))
     with pytest.raises(ValueError, match="different templates"):
         fit_residual([four[0], four[1]._replace(table=other)])
+
+
+def test_as_much_is_used_as_helps_on_workloads_left_out():
+    rng = np.random.default_rng(1)
+    same = [measured(rng, f"w{at}", "d", 60) for at in range(6)]
+    model = shrunk_residual(same, OPTIONS)
+    assert 0.8 < model.share_ <= 1.0
+    noise = [
+        shrunk_residual([one._replace(time_s=np.exp(rng.normal(0.0, 0.3, 60))) for one in same], OPTIONS)
+        for _ in range(6)
+    ]
+    assert sum(found is not None for found in noise) <= 1  # one standard error: one in six by chance
+    opposed = [one._replace(time_s=one.time_s ** (0.4 * (-1) ** at)) for at, one in enumerate(same)]
+    assert shrunk_residual(opposed, OPTIONS) is None
+    assert shrunk_residual(same[:2], OPTIONS) is None
+
+
+def test_a_share_scales_what_is_said():
+    rng = np.random.default_rng(1)
+    same = [measured(rng, f"w{at}", "d", 60) for at in range(6)]
+    model, whole = shrunk_residual(same, OPTIONS), fit_residual(same, OPTIONS)
+    features = same[0].table.values
+    model.share_ = 0.5
+    said, all_of_it = (one.predict(features).log_ratio - one.offset_ for one in (model, whole))
+    np.testing.assert_allclose(said, 0.5 * all_of_it)
+    assert model.leaves(features).shape == (60, OPTIONS.num_trees * OPTIONS.num_members)

@@ -11,6 +11,7 @@ TIMED = {
     "pipelined": ("matmul 512x4096x1024", GPU),
     "tensorcore": ("matmul 512x4096x1024 --dtype float16", GPU),
     "thin": ("matmul 1x4096x4096", GPU),
+    "triton": ("matmul 509x4099x1021 --dtype float16", "h100"),
     "cpu": ("conv2d 1x64x28x28 64x64x3x3 --padding 1", CPU),
     "winograd": ("conv2d 1x64x28x28 64x64x3x3 --padding 1", CPU),
     "fp16_accumulation": ("matmul 64x256x256 --dtype float16", "xeon_8480"),

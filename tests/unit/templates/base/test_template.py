@@ -12,7 +12,7 @@ def test_messages_have_words():
     with pytest.raises(SpaceError, match="expected one of cpu, winograd, fp16_accumulation for xeon_gold_6130"):
         anatune.plan(MATMUL, anatune.hardware("intel_xeon_gold_6130"), template="gpu_pipelined")
     with pytest.raises(
-        SpaceError, match="template is 'cpu', expected one of cuda, pipelined, tensorcore, thin for a100"
+        SpaceError, match="template is 'cpu', expected one of cuda, pipelined, tensorcore, thin, triton for a100"
     ):
         anatune.prune(MATMUL, anatune.hardware("a100"), template="cpu")
     with pytest.raises(SpaceError, match="template is 7, expected one of cuda"):

@@ -87,7 +87,7 @@ def test_tf32_takes_twice_as_long() -> None:
 
 def test_tensor_cores_beat_cuda_cores() -> None:
     workload, hardware = anatune.matmul(1024, 1024, 1024, dtype="float16"), gpu("a100")
-    on_cores = api.plan(workload, hardware, 1, time_limit_s=2)
+    on_cores = api.plan(workload, hardware, 1, template="cuda", time_limit_s=2)
     assert best(workload, "a100").time_s < 0.5 * on_cores.predictions[0].time_s
 
 

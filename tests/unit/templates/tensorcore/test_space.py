@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -115,10 +116,15 @@ def test_foreign_and_damaged_schedules() -> None:
         (anatune.matmul(64, 64, 64, dtype="float16"), "mi50", "sm_80 or later"),
         (anatune.matmul(64, 64, 64, dtype="int8"), "a100", "dtype is int8"),
         (anatune.max_pool2d(1, 8, 8, 8, 2, 2), "a100", "no product of two tensors"),
-        (anatune.matmul(64, 64, 64, dtype="float16"), "b200", "does not say what its tensor cores do"),
     ],
 )
 def test_refusals(workload: Workload, device: str, words: str) -> None:
     with pytest.raises(SpaceError, match=words) as caught:
         TensorCoreModel(workload, gpu(device))
     assert "\n" not in str(caught.value)
+
+
+def test_a_spec_that_says_nothing_of_tensor_cores_is_refused() -> None:
+    spec = msgspec.structs.replace(gpu("a100"), tensor_cores=None)
+    with pytest.raises(SpaceError, match="does not say what its tensor cores do"):
+        TensorCoreModel(anatune.matmul(64, 64, 64, dtype="float16"), spec)

@@ -13,9 +13,9 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import depthwise_conv2d, elementwise, reduction
 from anatune.errors import SpaceError
+from anatune.templates.thin import THIN
 from anatune.templates.thin.model import ThinModel
 from anatune.templates.thin.nest import thin_nest
-from anatune.templates.thin.rules import applies
 from anatune.templates.thin.space import ThinSpace
 from tests.naive_gpu import gpu
 
@@ -74,7 +74,7 @@ def test_reductions_have_one_operand() -> None:
     ],
 )
 def test_where_it_applies(workload: Workload, answer: bool) -> None:
-    assert applies(workload, gpu("a100")) is answer
+    assert THIN.takes(workload, gpu("a100")) is answer
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

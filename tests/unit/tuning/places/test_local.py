@@ -20,5 +20,5 @@ def test_names_and_measurers_are_taken_as_they_are():
     place = LocalPlace(HOST)
     assert place.hardware("h200") == anatune.hardware("h200")
     assert place.measurer(dict) is dict
-    assert place.provenance({}, None) == {}
+    assert place.provenance({}, None, ["cpu"]) == {}
     place.close()

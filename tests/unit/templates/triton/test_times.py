@@ -5,18 +5,14 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError, SpecError
-from anatune.model.foreign.triton_tiles import (
-    MatmulProblem,
-    Tiles,
-    Unit,
-    multiply_adds_per_cycle,
-    resident_blocks,
-    resources,
-    rules,
-)
-from anatune.model.foreign.triton_time import PARTS, score_tiles, tile_order
 from anatune.templates.gpu.pack import pack_gpu
+from anatune.templates.gpu.times.columns import Limiter
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
+from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import multiply_adds_per_cycle, residency, resources, rules
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import PARTS, score_tiles, tile_order
 
 # What Triton 3.9 said without a GPU: spec, dtype, (m, n, k, warps, stages), shared bytes, registers, bytes spilled
 COMPILED = [
@@ -70,6 +66,8 @@ def test_resources_are_those_of_the_compiler(spec, dtype, tile, shared, register
         ("b200", "fp8", 8, Unit.TCGEN05),
         ("rtx4090", "fp8", 8, Unit.MMA),
         ("mi50", "float16", 4, Unit.FMA),
+        ("mi300x", "float16", 4, Unit.MFMA),
+        ("mi210", "float8_e5m2fnuz", 4, Unit.FMA),
     ],
 )
 def test_units(spec, dtype, warps, unit):
@@ -88,7 +86,21 @@ def test_resident_blocks_are_those_of_numerics(name):
     points = zip(threads.tolist(), registers.tolist(), shared.tolist(), strict=True)
     expected = np.array([resident_blocks_one(*point, gpu)[0] for point in points])
     same = registers <= gpu.registers_thread  # the compiler's own limit is none of the launch
-    np.testing.assert_array_equal(resident_blocks(spec, threads, registers, shared)[same], expected[same])
+    np.testing.assert_array_equal(residency(spec, threads, registers, shared)[0][same], expected[same])
+
+
+def test_what_limits_resident_blocks():
+    rows = [(128, 128, 64, 4, 3), (128, 128, 64, 4, 2), (16, 16, 32, 1, 2), (256, 256, 32, 8, 2)]
+    limits = [Limiter(int(found("mi300x", "float16", row).limiter[0])).name for row in rows]
+    assert limits == ["SHARED", "REGISTERS", "THREADS", "REGISTERS"]
+    assert [int(found("mi300x", "float16", row).resident[0]) for row in rows] == [1, 2, 32, 1]
+
+
+def test_amd_gives_a_block_all_registers_of_its_simds():
+    caps = [(1, 512), (4, 512), (8, 256), (16, 128)]
+    for warps, cap in caps:
+        assert found("mi300x", "float16", (256, 256, 32, warps, 2)).registers[0] <= cap
+    assert found("mi300x", "float16", (256, 256, 32, 4, 2)).registers[0] > 256
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,7 @@ def test_the_tiles_everybody_uses_come_first():
         problem, tiles = MatmulProblem(8192, 8192, 8192), Tiles.of(rows)
         scores = score_tiles(problem, tiles, hardware(spec))
         first = rows[tile_order(scores, problem, tiles)[0]]
-        assert {first[0], first[1]} == {128, 256}
+        assert min(first[0], first[1]) >= 128
         assert set(scores.parts) == set(PARTS)
 
 
@@ -137,6 +149,7 @@ def test_one_stage_is_slower_than_three():
         ((8, True, 8), ["n is True"]),
         ((8, 8, "8"), ["k is '8'"]),
         ((8, 8, 8, "int4"), ["int4", "float16"]),
+        ((8, 8, 8, "float16", 0, True, True, 1, 3), ["right_bytes is 3", "0 to 2"]),
     ],
 )
 def test_bad_problems(arguments, words):
@@ -151,4 +164,80 @@ def test_a_spec_without_tensor_cores_is_an_error():
     spec = msgspec.structs.replace(hardware("a100_sxm"), tensor_cores=None)
     with pytest.raises(SpecError, match="tensor_cores"):
         multiply_adds_per_cycle(spec, "float16", Unit.MMA)
-    assert multiply_adds_per_cycle(hardware("b200"), "fp8", Unit.TCGEN05) == 8192
+    assert multiply_adds_per_cycle(hardware("b200"), "fp8", Unit.TCGEN05) == pytest.approx(4500e12 / 2 / 148 / 1.98e9)
+
+
+def test_options_of_tiles_are_zero_where_left_out():
+    tiles = Tiles.of([(128, 128, 32, 4, 3, 1, 8)])
+    assert [tiles.descriptors.tolist(), tiles.persistent.tolist()] == [[0], [0]]
+    tiles = Tiles.of([(128, 128, 32, 4, 3, 1, 8, 1, 0), (64, 64, 32, 4, 3, 1, 8, 0, 1)])
+    chosen = tiles.take(np.array([1]))
+    assert [chosen.block_m.tolist(), chosen.descriptors.tolist(), chosen.persistent.tolist()] == [[64], [0], [1]]
+    assert len(Tiles.of([])) == 0
+
+
+LARGE = [(128, 128, 64, 8, 4, 1, 8), (128, 256, 64, 8, 3, 1, 8)]
+
+
+def best_s(problem, rows, spec, **options):
+    return float(score_tiles(problem, Tiles.of(rows), hardware(spec), **options).time_s.min())
+
+
+@pytest.mark.parametrize(("spec", "dtype"), [("a100_sxm_80gb", "bfloat16"), ("h100_sxm", "fp8"), ("b200", "float16")])
+def test_no_tile_is_faster_than_power_allows(spec, dtype):
+    cores = hardware(spec).tensor_cores
+    rate = cores.float16_flop_per_s * cores.sustained_fraction
+    if dtype == "fp8":
+        rate = 2.0 * cores.float16_flop_per_s * cores.fp8_sustained_fraction
+    problem = MatmulProblem(16384, 16384, 16384, dtype, b_along_n=False)
+    reached = 2.0 * 16384**3 / best_s(problem, LARGE, spec)
+    assert 0.6 * rate < reached < rate
+
+
+def test_repeated_products_take_small_operands_from_l2_and_large_ones_from_dram():
+    small, large = MatmulProblem(16, 4096, 2048), MatmulProblem(16, 65536, 16384)
+    rows = [(16, 64, 128, 4, 4, 1, 8)]
+    cold, same, turns = (best_s(small, rows, "h100_sxm", warm=warm) for warm in (0, 1, 6))
+    assert same < turns < cold
+    cold, same = (best_s(large, rows, "h100_sxm", warm=warm) for warm in (0, 1))
+    assert cold == pytest.approx(same, rel=0.02)
+
+
+def test_descriptors_gain_where_the_device_has_them():
+    problem = MatmulProblem(8192, 8192, 4096, b_along_n=False)
+    plain, descriptors = [(*row, 0, 0) for row in LARGE], [(*row, 1, 0) for row in LARGE]
+    assert best_s(problem, descriptors, "h100_sxm") < 0.99 * best_s(problem, plain, "h100_sxm")
+    assert best_s(problem, descriptors, "a100_sxm") == best_s(problem, plain, "a100_sxm")
+
+
+def test_persistent_blocks_hide_the_first_loads_of_their_tiles():
+    problem = MatmulProblem(8192, 8192, 512, b_along_n=False)
+    assert best_s(problem, [(*LARGE[1], 1, 1)], "h100_sxm") < best_s(problem, [(*LARGE[1], 1, 0)], "h100_sxm")
+
+
+def test_weights_of_8_bits_move_half_and_have_to_be_converted():
+    rows = [(16, 64, 128, 4, 4, 1, 8)]
+    half = MatmulProblem(16, 65536, 8192, b_along_n=False)
+    eighth = MatmulProblem(16, 65536, 8192, b_along_n=False, right_bytes=1)
+    whole, less = (score_tiles(problem, Tiles.of(rows), hardware("a100_sxm")) for problem in (half, eighth))
+    assert less.parts["dram_s"][0] < 0.6 * whole.parts["dram_s"][0]
+    assert less.parts["issue_s"][0] > whole.parts["issue_s"][0]
+    assert less.resources.shared_bytes[0] < whole.resources.shared_bytes[0]
+
+
+def test_rows_off_16_bytes_need_registers_that_large_tiles_have_not():
+    rows = [(128, 128, 64, 4, 3, 1, 8), (64, 64, 32, 4, 3, 1, 8)]
+    even, odd = (
+        score_tiles(MatmulProblem(12544, 1280, k, b_along_n=False), Tiles.of(rows), hardware("a100_sxm")).time_s
+        for k in (192, 185)
+    )
+    assert even[0] < 1.2 * even[1]
+    assert odd[0] > 1.5 * odd[1]  # recorded: 30 times
+
+
+def test_tiles_are_scored_together_as_one_by_one():
+    rows = [(m, n, 64, w, s, 1, 8) for m in (64, 128) for n in (64, 128) for w in (4, 8) for s in (2, 3)]
+    problem, spec = MatmulProblem(1000, 1000, 1000), hardware("h100_sxm")
+    together = score_tiles(problem, Tiles.of(rows), spec).time_s
+    alone = [float(score_tiles(problem, Tiles.of([row]), spec).time_s[0]) for row in rows]
+    np.testing.assert_allclose(together, alone)

@@ -1,0 +1,85 @@
+"""Which compiler makes the kernels of a GPU template: TVM and NVRTC, or Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from anatune.codegen.cuda.artifact import GpuArtifact
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.templates import template_named
+
+__all__ = ["Toolchain", "build_schedule", "compile_entry", "compilers_of", "entry_of", "toolchain_of"]
+
+
+class Toolchain(Protocol):
+    """A module that makes kernels of schedules; processes name its functions.
+
+    Attributes
+    ----------
+    APART : bool
+        Whether it runs in builder processes only.
+    FLAGS : tuple of str
+        How it compiles, beside the architecture.
+    """
+
+    __name__: str
+    APART: bool
+    FLAGS: tuple[str, ...]
+
+    def set_up(self) -> None:
+        """Load what every build needs, once a process."""
+
+    def check_target(self, hardware: GpuSpec) -> None:
+        """Raise an error if nothing can be compiled for a device."""
+
+    def compiler_version(self) -> str:
+        """Return what compiles: "NVRTC 12.9 (12.9.86)"."""
+
+    def build_schedule(self, schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
+        """Compile a schedule into a folder."""
+
+    def compile_entry(self, schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
+        """Compile a schedule and return what the compiler says."""
+
+
+def toolchain_of(template: str) -> Toolchain:
+    """Return what makes the kernels of a GPU template."""
+    if template_named(template).toolchain == "triton":
+        from anatune.codegen.triton import artifact as triton
+
+        return triton
+    from anatune.codegen.cuda import artifact as cuda
+
+    return cuda
+
+
+def entry_of(template: str, function: str) -> str:
+    """Return a function of a template's toolchain as processes name it: ``module:function``."""
+    return f"{toolchain_of(template).__name__}:{function}"
+
+
+def compilers_of(templates: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return what compiles schedules of these templates, "NVRTC 12.9 (12.9.86), Triton 3.9.0", and all their flags.
+
+    Raises
+    ------
+    MissingDependencyError
+        One of them is not installed.
+    """
+    chains = dict.fromkeys(map(toolchain_of, templates))
+    flags = dict.fromkeys(flag for chain in chains for flag in chain.FLAGS)
+    return ", ".join(chain.compiler_version() for chain in chains), tuple(flags)
+
+
+def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
+    """Compile a schedule of any GPU template into a folder; as builder processes call it."""
+    return toolchain_of(schedule.template).build_schedule(schedule, folder, threads=threads)
+
+
+def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
+    """Compile a schedule of any GPU template and return what its compiler says; as builder processes call it."""
+    return toolchain_of(schedule.template).compile_entry(schedule, folder, threads=threads)

@@ -1,0 +1,144 @@
+"""Schedules of the template "triton" as compiled kernels on the disk: what builder processes run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_image
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.codegen.triton.compiler import FLAGS, check_target, compile_kernel, compiler_version
+from anatune.core.accuracy import EPS, TRUNCATION, error_of, rounding_error
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.schedule import Schedule
+from anatune.core.workload.access import INTEGER_RANGE
+from anatune.named import import_optional
+from anatune.templates.gpu.kernel import Launch
+from anatune.templates.gpu.rules import gpu_of
+from anatune.templates.triton import TRITON
+from anatune.templates.triton.program.kernel import TritonKernel
+
+__all__ = [
+    "APART",
+    "FLAGS",
+    "build_schedule",
+    "check_target",
+    "compile_entry",
+    "compile_images",
+    "compiler_version",
+    "launch_of",
+    "set_up",
+]
+
+APART = True
+"""A pass that fails writes to the standard error of its process, and may end it."""
+
+
+class _Principal(NamedTuple):
+    """What is checked of a kernel before it is written."""
+
+    block: int
+    shared_bytes: int
+    facts: CompilerFacts
+
+
+def set_up() -> None:
+    """Load what every build needs, once a process."""
+    compiler_version()
+    os.environ.pop("TRITON_INTERPRET", None)  # what is interpreted cannot be compiled; read when Triton is imported
+    import_optional("triton.backends.compiler", "triton", "compiling schedules of the template triton")
+
+
+def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
+    """Compile a schedule of the template "triton" into `folder`.
+
+    Parameters
+    ----------
+    threads : int
+        Not used: it belongs to every builder.
+
+    Raises
+    ------
+    SpaceError
+        The schedule contradicts itself, or the compiled kernel needs more of the device than there is.
+    BuildError, MissingDependencyError
+        Triton refuses it, or is not installed.
+    """
+    program, hardware = TRITON.program(schedule), gpu_of(schedule)
+    images = compile_images(schedule, folder)
+    first, *after = (
+        launch_of(kernel, image, *write_image(image, folder))
+        for kernel, image in zip(program.kernels, images, strict=True)
+    )
+    artifact = GpuArtifact(
+        schedule_key=schedule.key,
+        image=first.image,
+        image_sha256=first.image_sha256,
+        name=first.name,
+        arch=hardware.arch,
+        parameters=first.parameters,
+        result=program.result,
+        grid=first.grid,
+        block=first.block,
+        shared_bytes=first.shared_bytes,
+        dynamic_shared_bytes=first.dynamic_shared_bytes,
+        facts=images[0].facts,
+        after=tuple(after),
+        workspace=program.workspace,
+        scratch_bytes=first.scratch_bytes,
+        error=_explained(schedule),
+    )
+    check_resources(artifact, hardware)
+    return artifact
+
+
+def _explained(schedule: Schedule) -> float:
+    """Return the largest error, over the result's scale, that matrix units explain.
+
+    They cut sums off, and float32 operands: tf32 keeps 10 bits behind the point, each product errs by at most two units
+    of them. Source: [Fasi2021].
+    """
+    workload, bound = schedule.workload, error_of(schedule)
+    if bound or workload.dtype in INTEGER_RANGE:
+        return bound
+    cut_off = 2.0 * EPS["tf32"] if workload.dtype == "float32" else 0.0
+    return TRUNCATION * rounding_error(workload) + cut_off
+
+
+def launch_of(kernel: TritonKernel, image: Cubin, path: str = "", digest: str = "") -> Launch:
+    """Return how a compiled kernel is launched: its threads and its shared memory are what Triton chose."""
+    assert image.threads is not None
+    assert image.dynamic_shared_bytes is not None
+    return Launch(
+        name=image.name,
+        parameters=kernel.parameters,
+        grid=kernel.grid,
+        block=image.threads,
+        shared_bytes=image.facts.shared_bytes + image.dynamic_shared_bytes,
+        dynamic_shared_bytes=image.dynamic_shared_bytes,
+        scratch_bytes=image.scratch_bytes,
+        image=path,
+        image_sha256=digest,
+    )
+
+
+def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
+    """Compile a schedule, through the user's cache, and return what the compiler says of its principal kernel.
+
+    Raises
+    ------
+    BuildError, SpaceError, MissingDependencyError
+        As `build_schedule`.
+    """
+    program, hardware = TRITON.program(schedule), gpu_of(schedule)
+    image = compile_kernel(program, program.kernels[0], hardware)
+    launch = launch_of(program.kernels[0], image)
+    check_resources(_Principal(launch.block, launch.shared_bytes, image.facts), hardware)
+    return image.facts.with_dynamic(launch.dynamic_shared_bytes)
+
+
+def compile_images(schedule: Schedule, folder: Path, *, threads: int = 1) -> list[Cubin]:
+    """Compile all kernels of a schedule and return their machine code, in the order in which they are launched."""
+    program = TRITON.program(schedule)
+    return [compile_kernel(program, kernel, gpu_of(schedule)) for kernel in program.kernels]

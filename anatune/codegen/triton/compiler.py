@@ -1,0 +1,275 @@
+"""Kernels of Triton modules to machine code, for GPUs that need not be there.
+
+A pass that fails writes its whole program to the process's standard error, and a defect of the compiler ends the
+process: what is here runs in builder processes (`anatune.measure.run.build_processes`), never in the user's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from importlib import metadata, util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from anatune.codegen.cuda.build_cache import BuildCache, default_folder
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.codegen.triton.facts import amd_facts, nvidia_facts
+from anatune.core.hardware.spec import GpuSpec
+from anatune.emit.buffer import Buffer
+from anatune.errors import AnatuneError, BuildError, MissingDependencyError, SpaceError
+from anatune.files import no_scratch, temporary_folder
+from anatune.named import import_optional
+from anatune.requirements import pip_line
+from anatune.templates.gpu.kernel import SCRATCH_ALIGNMENT
+from anatune.templates.triton.instructions import TENSOR_COLUMNS
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+
+__all__ = ["FLAGS", "check_target", "compile_kernel", "compiler_version", "pointer_type"]
+
+FLAGS: tuple[str, ...] = ("disable_line_info",)
+"""Beside what a kernel's own options say: without places in source files, which differ from build to build."""
+
+_VERSIONS = ((3, 7), (3, 10))
+"""First version whose launches, metadata and options are those that are used here, and the first that was not tried."""
+_ARCH = re.compile(r"sm_(\d{2,3})[af]?")
+_TYPES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
+    "int8": "i8", "uint8": "u8", "int32": "i32", "int64": "i64", "bool": "i1",
+}  # fmt: skip
+_ALIGNMENT = 16
+"""Bytes that every pointer is a multiple of."""
+_MESSAGE_CHARACTERS = 200
+_PATH = re.compile(r"^\S*?\.py:(\d+):\d+: ")
+
+
+@functools.cache
+def compiler_version() -> str:
+    """Return what compiles: "Triton 3.9.0".
+
+    Raises
+    ------
+    MissingDependencyError
+        It is not installed, or is of a version that was not tried.
+    """
+    try:
+        version = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        raise MissingDependencyError(
+            f"compiling schedules of the template triton needs Triton, which is not installed; {pip_line('triton')}"
+        ) from None
+    number = tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])
+    least, beyond = (".".join(map(str, one)) for one in _VERSIONS)
+    if not _VERSIONS[0] <= number < _VERSIONS[1]:
+        raise MissingDependencyError(
+            f"Triton is {version}, expected >={least},<{beyond} to compile schedules; pip install 'triton>={least},"
+            f"<{beyond}'"
+        )
+    return f"Triton {version}"
+
+
+def check_target(hardware: GpuSpec) -> None:
+    """Raise an error if nothing can be compiled for a device.
+
+    Raises
+    ------
+    BuildError
+        It is neither NVIDIA's nor AMD's.
+    MissingDependencyError
+        As `compiler_version`.
+    """
+    compiler_version()
+    _target(hardware)
+
+
+def pointer_type(dtype: str) -> str:
+    """Return Triton's word for a pointer to elements of a type: "*fp16"."""
+    return f"*{_TYPES[dtype]}"
+
+
+def compile_kernel(
+    program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec, cache: BuildCache | None = None
+) -> Cubin:
+    """Compile one kernel of a program, or take its machine code from the cache.
+
+    Parameters
+    ----------
+    program, kernel
+        A module; one of its functions.
+    hardware : GpuSpec
+        What it is for; need not be there.
+    cache : BuildCache, optional
+        The user's own by default.
+
+    Returns
+    -------
+    Cubin
+        Its image is a cubin, or of AMD's GPUs an hsaco.
+
+    Raises
+    ------
+    BuildError
+        Triton refuses it: the message is its first error.
+    MissingDependencyError
+        As `compiler_version`.
+    """
+    cache = BuildCache(default_folder()) if cache is None else cache
+    key = _key(program, kernel, hardware)
+    image = cache.load(key)
+    if image is None:
+        image = _compile(program, kernel, hardware)
+        cache.store(key, image)
+    return image
+
+
+def _key(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) -> str:
+    """Return the hash of all that an image depends on: source, function, architecture, options, Triton's version."""
+    told = msgspec.json.encode(kernel, order="sorted").decode()
+    parts = ("2", program.source, told, hardware.arch, *FLAGS, compiler_version())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _target(hardware: GpuSpec) -> tuple[str, int | str, int]:
+    """Return what Triton calls a device: back end, architecture, threads of a warp."""
+    found = _ARCH.fullmatch(hardware.arch)
+    if found is not None:
+        return "cuda", int(found[1]), hardware.compute.warp_size
+    if hardware.arch.startswith("gfx"):
+        return "hip", hardware.arch, hardware.compute.warp_size
+    raise BuildError(
+        f"{hardware.name}: arch {hardware.arch!r} is neither NVIDIA's nor AMD's, expected one such as sm_90 or gfx942"
+    )
+
+
+def _compile(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
+    """Have Triton compile a kernel in folders of its own, which end with it."""
+    target = _target(hardware)
+    began = _written()
+    log = io.StringIO()
+    try:
+        with temporary_folder() as folder, _settings(folder), contextlib.redirect_stdout(log):
+            function = getattr(_imported(program, folder), kernel.name)
+            built = _built(function, kernel, target)
+    except (AnatuneError, MemoryError):
+        raise
+    except OSError as error:
+        raise BuildError(no_scratch(error)) from None
+    except Exception as error:  # noqa: BLE001  Triton raises errors of many kinds; each is the kernel's outcome
+        raise BuildError(
+            f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(str(error), _written_since(began))}"
+        ) from None
+    return _image(built, log.getvalue(), kernel, hardware)
+
+
+def _imported(program: TritonProgram, folder: Path) -> ModuleType:
+    """Return a program's module: Triton reads the source of functions from their file."""
+    name = f"anatune_triton_{hashlib.sha256(program.source.encode()).hexdigest()[:16]}"
+    path = folder / f"{name}.py"
+    path.write_text(program.source, encoding="utf-8")
+    spec = util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _built(function: Any, kernel: TritonKernel, target: tuple[str, int | str, int]) -> Any:
+    triton = import_optional("triton", "triton", "compiling")
+    compiler = import_optional("triton.backends.compiler", "triton", "compiling")
+    names = function.arg_names
+    source = triton.compiler.ASTSource(
+        fn=function,
+        signature={name: pointer_type(buffer.dtype) for name, buffer in zip(names, kernel.parameters, strict=True)},
+        constexprs={},
+        attrs={(at,): _attributes(buffer, target[0]) for at, buffer in enumerate(kernel.parameters)},
+    )
+    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **kernel.options}
+    return triton.compile(source, target=compiler.GPUTarget(*target), options=options)
+
+
+def _attributes(buffer: Buffer, back_end: str) -> list[list[str | int]]:
+    """Return what the compiler may know of a pointer: what Triton's own launcher finds for tensors of PyTorch.
+
+    AMD's GPUs address what has fewer than 2 GiB by offsets of 32 bits. Source: Triton 3.9,
+    ``get_tensor_specialization`` of ``backends/amd/compiler.py``.
+    """
+    small = back_end == "hip" and buffer.num_bytes < 1 << 31
+    known: list[list[str | int]] = [["tt.divisibility", _ALIGNMENT]]
+    return [*known, ["tt.pointer_range", 32]] if small else known
+
+
+def _image(built: Any, log: str, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
+    """Return what Triton built, with what its launcher would read from the metadata."""
+    told, code = built.metadata, built.asm
+    tensor_memory = getattr(told, "tmem_size", None) or 0
+    if tensor_memory > TENSOR_COLUMNS:  # what Triton makes of such a kernel is empty
+        raise SpaceError(
+            f"the compiled kernel needs {tensor_memory} columns of tensor memory, {hardware.name} has "
+            f"{TENSOR_COLUMNS}; choose smaller tiles or fewer stages"
+        )
+    if told.profile_scratch_size or told.global_scratch_align > SCRATCH_ALIGNMENT or told.num_ctas != 1:
+        raise BuildError(f"{kernel.name}: Triton's metadata ask for what anatune does not launch: {told!s:.200}")
+    if "cubin" in code:
+        image, facts = code["cubin"], nvidia_facts(log, code["ptx"], code["cubin"], told.name)
+    else:
+        image, facts = code["hsaco"], amd_facts(code["amdgcn"])
+    return Cubin(
+        name=told.name,
+        arch=hardware.arch,
+        image=image,
+        facts=facts,
+        log=log,
+        threads=told.num_warps * hardware.compute.warp_size,  # warp specialisation adds warps
+        dynamic_shared_bytes=told.shared,
+        scratch_bytes=told.global_scratch_size,
+    )
+
+
+@contextlib.contextmanager
+def _settings(folder: Path) -> Iterator[None]:
+    """Have Triton keep nothing, tell what its assembler says, and leave places in files out."""
+    knobs = import_optional("triton", "triton", "compiling").knobs
+    with knobs.cache.scope(), knobs.compilation.scope(), knobs.nvidia.scope(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a default that every kernel's options set
+        knobs.cache.dir = str(folder / "cache")
+        knobs.compilation.disable_line_info = True
+        knobs.nvidia.dump_ptxas_log = True
+        yield
+
+
+def _written() -> int:
+    """Return how much this process has written to its standard error, where that is a file: in builder processes."""
+    try:
+        return os.lseek(2, 0, os.SEEK_END)
+    except OSError:
+        return 0
+
+
+def _written_since(began: int) -> str:
+    """Return the beginning of what it wrote since then; nothing where it is no file."""
+    try:
+        return os.pread(2, 1 << 16, began).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _first_error(message: str, said: str) -> str:
+    """Return the first line that says what is wrong, of an error and of what was written to the standard error."""
+    lines = [line.strip() for text in (said, message) for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal|LLVM ERROR)\b", line) and "pipeline" not in line]
+    chosen = errors[0] if errors else (lines or ["no message"])[-1]
+    found = _PATH.match(chosen)
+    if found is not None:
+        chosen = f"{chosen[found.end() :].removeprefix('error: ')} (line {found[1]})"
+    return " ".join(chosen.split())[:_MESSAGE_CHARACTERS]

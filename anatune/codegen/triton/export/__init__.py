@@ -1,0 +1,1 @@
+"""Schedules of the template "triton" for other programs: a Python file; machine code with a header."""

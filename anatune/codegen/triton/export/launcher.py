@@ -1,0 +1,81 @@
+"""The Python file of an exported Triton schedule: its kernels, and a function that launches them."""
+
+from __future__ import annotations
+
+from anatune.codegen.arithmetic import Arithmetic, comment_lines
+from anatune.core.workload.nest import Workload
+from anatune.emit.buffer import Buffer
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+
+__all__ = ["launcher_text", "run_signature"]
+
+_LAUNCHER = '''
+
+def run({parameters}):
+    """Compute {title} and return {result}.
+
+    Takes tensors of PyTorch on the device, contiguous; whatever else has DLPack is seen as such. What is left out is
+    allocated.
+    """
+    import torch
+
+    def seen(name, tensor, shape, dtype):
+        if tensor is None:
+            return torch.empty(shape, dtype=dtype, device={first}.device)
+        tensor = tensor if isinstance(tensor, torch.Tensor) else torch.from_dlpack(tensor)
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+            raise ValueError(
+                f"{{name}} is {{tensor.dtype}} {{tuple(tensor.shape)}}, expected contiguous {{dtype}} {{shape}}"
+            )
+        return tensor
+
+{seen}
+    # tensor descriptors lie in device memory
+    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device={first}.device))
+{launches}
+    return {result}
+'''
+
+
+def launcher_text(
+    workload: Workload, program: TritonProgram, arguments: tuple[Buffer, ...], arithmetic: Arithmetic
+) -> str:
+    """Return the text of the file.
+
+    Parameters
+    ----------
+    arguments : tuple of Buffer
+        What ``run`` takes: operands, the result, a workspace; the last ones may be left out in a call.
+    """
+    said = "\n".join(comment_lines(line, "# ") for line in (arithmetic.sentences(),))
+    return (
+        f"# Made by anatune; it is not needed. Needs Triton and PyTorch.\n{said}\n{program.source.rstrip()}\n"
+        + _LAUNCHER.format(
+            parameters=run_signature(program, arguments),
+            title=workload.describe(),
+            result=program.result,
+            first=arguments[0].tensor,
+            seen="\n".join(map(_seen, arguments)),
+            launches="\n".join(map(_launch, program.kernels)),
+        )
+    )
+
+
+def run_signature(program: TritonProgram, arguments: tuple[Buffer, ...]) -> str:
+    """Return the parameters of ``run``: "A, B, C=None"."""
+    own = {program.result, *(() if program.workspace is None else (program.workspace.tensor,))}
+    return ", ".join(f"{one.tensor}=None" if one.tensor in own else one.tensor for one in arguments)
+
+
+def _seen(buffer: Buffer) -> str:
+    """Return the line that looks at a tensor."""
+    name = buffer.tensor
+    return f'    {name} = seen("{name}", {name}, {buffer.shape!r}, torch.{buffer.dtype})'
+
+
+def _launch(kernel: TritonKernel) -> str:
+    """Return the line that launches a kernel."""
+    tensors = ", ".join(parameter.tensor for parameter in kernel.parameters)
+    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **kernel.options}
+    words = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"    {kernel.name}[({kernel.grid},)]({tensors}, {words})"

@@ -1,0 +1,81 @@
+"""What Triton's compilers say about a kernel: registers, spills, and which matrix instructions are really there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import msgspec
+
+from anatune.codegen.cuda.nvrtc import code_size, parse_log
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.errors import BuildError
+
+__all__ = ["amd_facts", "matrix_instructions", "nvidia_facts"]
+
+_MATRIX = re.compile(
+    r"^\s*(?:@!?%?\w+\s+)?((?:mma\.sync|wgmma\.mma_async|tcgen05\.mma|cp\.async\.bulk\.tensor|v_s?mfma_)[\w.:]*)",
+    re.MULTILINE,
+)
+"""A line of PTX or of AMD's assembler: a product on a matrix unit, or a copy by a tensor descriptor."""
+_REGISTER_BYTES = 4
+
+
+def matrix_instructions(text: str) -> dict[str, int]:
+    """Return how often each product on a matrix unit, and each copy by a tensor descriptor, stands in assembler code.
+
+    Parameters
+    ----------
+    text : str
+        PTX, or what LLVM prints for AMD's GPUs.
+    """
+    return dict(sorted(Counter(_MATRIX.findall(text)).items()))
+
+
+def nvidia_facts(log: str, ptx: str, image: bytes, name: str) -> CompilerFacts:
+    """Return the facts about a cubin's function.
+
+    Parameters
+    ----------
+    log : str
+        Of ``ptxas -v``.
+    ptx : str
+        What it assembled.
+
+    Raises
+    ------
+    BuildError
+        The log does not tell about it.
+    """
+    facts = parse_log(log, name, code_bytes=code_size(image, name))
+    return msgspec.structs.replace(facts, instructions=matrix_instructions(ptx))
+
+
+def amd_facts(text: str) -> CompilerFacts:
+    """Return the facts about AMD's code, from the metadata at the end of the assembler's text.
+
+    On CDNA ``.vgpr_count`` counts vector and accumulation registers together. Source: LLVM's AMDGPU usage, Code Object
+    V5 metadata. Spilled registers are counted once each, as stored and as loaded.
+
+    Raises
+    ------
+    BuildError
+        It has none.
+    """
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, text)
+        return int(found[1]) if found else 0
+
+    if ".vgpr_count:" not in text:
+        raise BuildError("Triton's assembler code for AMD says nothing of registers; this is a defect of anatune")
+    spilled = _REGISTER_BYTES * number(r"\.vgpr_spill_count:\s*(\d+)")
+    return CompilerFacts(
+        registers=number(r"\.vgpr_count:\s*(\d+)"),
+        shared_bytes=number(r"\.group_segment_fixed_size:\s*(\d+)"),
+        spill_bytes=spilled,
+        spill_load_bytes=spilled,
+        local_bytes=number(r"\.private_segment_fixed_size:\s*(\d+)"),
+        code_bytes=number(r"codeLenInByte = (\d+)"),
+        instructions=matrix_instructions(text),
+    )

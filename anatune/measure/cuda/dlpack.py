@@ -1,0 +1,89 @@
+"""Tensors that lie in a GPU's memory, of whatever library: where they are and what they hold, by DLPack."""
+
+from __future__ import annotations
+
+import ctypes
+
+from anatune.core.workload.nest import Access
+from anatune.errors import RunError
+
+__all__ = ["device_address"]
+
+_CUDA = 2
+_LEGACY_STREAM = 1
+"""Of CUDA: launches go to it; whoever gives a tensor waits there for what is still computed. Source: Python's array API
+standard, ``__dlpack__``."""
+_ALIGNMENT = 16
+_TYPES = {
+    "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int8": (0, 8), "uint8": (1, 8), "int32": (0, 32),
+    "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8), "float8_e5m2": (12, 8), "float8_e5m2fnuz": (13, 8),
+}  # fmt: skip
+"""dtype -> code and bits. Source: DLPack 1.1, ``dlpack.h``."""
+
+
+class _Tensor(ctypes.Structure):
+    """``DLTensor`` of ``dlpack.h``."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def device_address(access: Access, tensor: object, index: int) -> int:
+    """Return where a tensor lies that a kernel takes for `access`.
+
+    Parameters
+    ----------
+    access : Access
+        What is expected.
+    tensor
+        Has ``__dlpack__`` and ``__dlpack_device__``.
+    index : int
+        Number of the device.
+
+    Raises
+    ------
+    RunError
+        It is none of that device, or is of another shape or dtype, not C-contiguous, or not aligned.
+    """
+    name = access.tensor
+    if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
+        raise RunError(f"{name} is of type {type(tensor).__name__}, expected a tensor with DLPack (PyTorch, CuPy, JAX)")
+    place = tuple(int(number) for number in tensor.__dlpack_device__())
+    if place != (_CUDA, index):
+        raise RunError(f"{name} is on DLPack's device {place}, expected {(_CUDA, index)}; move it to the GPU")
+    capsule = tensor.__dlpack__(stream=_LEGACY_STREAM)
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    told = _Tensor.from_address(pointer(capsule, b"dltensor"))
+    shape = tuple(told.shape[at] for at in range(told.ndim))
+    if shape != access.shape or (told.code, told.bits, told.lanes) != (*_TYPES[access.dtype], 1):
+        raise RunError(
+            f"{name} is of DLPack's type {(told.code, told.bits)} and shape {shape}, expected {access.dtype} "
+            f"{_TYPES[access.dtype]} of shape {access.shape}"
+        )
+    if told.strides and not _is_contiguous(shape, [told.strides[at] for at in range(told.ndim)]):
+        raise RunError(f"{name} is not C-contiguous; make it so first")
+    address = int(told.data or 0) + int(told.byte_offset)
+    if address % _ALIGNMENT:
+        raise RunError(f"{name} begins at {address:#x}, expected a multiple of {_ALIGNMENT} bytes; copy it first")
+    return address
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:
+    """Return whether strides, elements, are those of C order; dimensions of one element may have any."""
+    step = 1
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length != 1 and stride != step:
+            return False
+        step *= length
+    return True

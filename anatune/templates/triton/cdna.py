@@ -1,0 +1,105 @@
+"""How AMD's CDNA compute units run Triton's kernels of products: a grid of waves, their registers and what they read.
+
+Notation
+--------
+wave : 64 lanes, a warp of Triton's. A compute unit has 4 SIMDs of 512 registers a lane, those of accumulation included.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.triton import instructions
+from anatune.templates.triton.instructions import Instruction
+from anatune.templates.triton.problem import DTYPES, MatmulProblem
+from anatune.templates.triton.tiles import Tiles
+
+__all__ = ["ARCHS", "DIRECT_ARCH", "WAVE", "Products", "products", "registers", "square_of", "wave_grid"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+ARCHS = tuple(arch for arch in instructions.ARCHS if arch.startswith("gfx"))
+DIRECT_ARCH = "gfx950"
+"""From here on copies go to LDS directly; before, what the next step multiplies waits in registers."""
+WAVE = 64
+SQUARES = (16, 32)
+"""Rows and columns of results of one instruction."""
+_OWN_REGISTERS = 36.0
+"""Addresses, masks and counters of a lane. Fitted to 127 compiled programs for gfx942, and the same for gfx950."""
+
+_NAMED_REGISTERS = 256.0
+"""Registers of a lane that vector instructions name; as many again are for accumulation. Source: AMD CDNA 3 ISA."""
+_COPIES = 1.0
+"""Registers that each one beyond costs on its way there and back. Fitted to 22 programs of 128 sums a lane and more."""
+
+
+def square_of(tiles: Tiles) -> Ints:
+    """Return the rows of results of one instruction: 32 where both sides of a tile have as many, else 16."""
+    found: Ints = np.where(np.minimum(tiles.block_m, tiles.block_n) >= SQUARES[1], SQUARES[1], SQUARES[0])
+    return found
+
+
+def wave_grid(tiles: Tiles) -> tuple[Ints, Ints]:
+    """Return the waves along m and n. Source: warpsPerTile of Triton's AccelerateAMDMatmul."""
+    square = square_of(tiles)
+    rows, columns = np.ones_like(square), np.ones_like(square)
+    while (more := rows * columns < tiles.num_warps).any():
+        taller = tiles.block_m / (2 * square) / rows >= tiles.block_n / square / columns
+        down = taller & (rows < tiles.block_m // square)
+        rows = np.where(more & down, 2 * rows, rows)
+        columns = np.where(more & ~down, 2 * columns, columns)
+    turned = columns * square > tiles.block_n
+    return np.where(turned, columns, rows), np.where(turned, rows, columns)
+
+
+def registers(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, spec: GpuSpec) -> Floats:
+    """Return the registers that a lane would take: sums, all operands of a step, and before gfx950 the next step's.
+
+    Within 18 of the compiler on average, see ``bench.gpu.triton_resources``.
+    """
+    lanes = (tiles.num_warps * WAVE).astype(np.float64)
+    waves_m, waves_n = wave_grid(tiles)
+    element = DTYPES[instruction.as_dtype] if instruction.emulated else problem.element_bytes
+    strips = tiles.block_m / waves_m + tiles.block_n / waves_n
+    operands = strips * tiles.block_k * element / WAVE / 4.0
+    stage = (tiles.block_m * problem.element_bytes + tiles.block_n * problem.right_element_bytes) * tiles.block_k
+    waiting = np.where(tiles.num_stages > 1, stage / lanes / 4.0, 0.0) if spec.arch != DIRECT_ARCH else 0.0
+    wanted = _OWN_REGISTERS + tiles.block_m * tiles.block_n / lanes + operands + waiting
+    found: Floats = np.ceil(wanted + _COPIES * np.maximum(0.0, wanted - _NAMED_REGISTERS))
+    return found
+
+
+class Products(NamedTuple):
+    """What multiplying one stage of every tile takes, (num_tiles,) each."""
+
+    repeated: Floats
+    """How often products are computed: waves beyond the tile's own squares do what others do."""
+    slots: Floats
+    """Instructions: MFMA, and 16 bytes of a lane at a time from LDS."""
+    reads: Floats
+    """Bytes that waves read from LDS: each row of waves the left operand, each column the right one."""
+    converted: Floats
+    """Elements that are converted on their way."""
+
+
+def products(problem: MatmulProblem, tiles: Tiles, instruction: Instruction) -> Products:
+    """Return what MFMA takes of a stage."""
+    m, n, k = (size.astype(np.float64) for size in (tiles.block_m, tiles.block_n, tiles.block_k))
+    square = square_of(tiles).astype(np.float64)
+    waves_m, waves_n = wave_grid(tiles)
+    repeated = np.maximum(1.0, square * waves_m / m) * np.maximum(1.0, square * waves_n / n)
+    reads = m * k * problem.element_bytes * waves_n + n * k * problem.right_element_bytes * waves_m
+    # 16 x 16 results take twice the steps of 32 x 32: half the work
+    each = square * square * instruction.depth * SQUARES[1] / square
+    slots = m * n * k * repeated / each + reads / (16.0 * WAVE)
+    converted = np.zeros(len(tiles))
+    if instruction.emulated:
+        converted = m * k * waves_n + n * k * waves_m
+    elif problem.converts:
+        converted = n * k * waves_m
+    return Products(repeated, slots, reads, converted)

@@ -1,0 +1,216 @@
+"""Which instruction Triton's ``tl.dot`` becomes: a table of device and operand type.
+
+Notation
+--------
+unit : what multiplies. FMA (vector lanes), MMA (``mma.sync``), WGMMA (``wgmma``, sm_90), TCGEN05 (``tcgen05``, sm_100),
+    MFMA (``v_mfma``, AMD's matrix cores).
+wide tile : of at least 64 rows and whole groups of four warps: what WGMMA and TCGEN05 need; others get MMA.
+
+Read off kernels that Triton 3.9 compiled; ``bench.gpu.triton_resources --table`` compiles every entry again. A right
+operand of fewer bits than the left one (weights of 8 bits) is converted by the kernel and has the left one's entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+
+import msgspec
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.errors import SpaceError
+from anatune.templates.triton.problem import DTYPES
+
+__all__ = [
+    "ARCHS",
+    "TENSOR_COLUMNS",
+    "Instruction",
+    "Unit",
+    "has_descriptors",
+    "instruction_of",
+    "instructions_of",
+    "known_operands",
+    "operand_type",
+]
+
+TENSOR_COLUMNS = 512
+"""Of tensor memory, 128 rows of 4 bytes; persistent blocks keep the sums of two tiles. Source: [PTX-ISA] tcgen05;
+what Triton 3.9 checks at the launch (``triton/compiler/compiler.py``)."""
+_DESCRIPTORS_SINCE = 9.0
+
+
+class Unit(IntEnum):
+    """What multiplies."""
+
+    FMA = 0
+    MMA = 1
+    WGMMA = 2
+    TCGEN05 = 3
+    MFMA = 4
+
+
+class Instruction(msgspec.Struct, frozen=True):
+    """How a product of some operands is computed.
+
+    Attributes
+    ----------
+    unit : Unit
+        What multiplies.
+    as_dtype : str
+        What the operands are when they are multiplied.
+    depth : int
+        Steps of k of one instruction; of MFMA: of one of 32 x 32 results, twice as many of one of 16 x 16.
+    least_depth : int
+        Smallest block_k that Triton takes, or that stays on the unit.
+    emulated : bool
+        Whether operands are converted on their way, because the device has no instruction for them.
+    """
+
+    unit: Unit
+    as_dtype: str
+    depth: int
+    least_depth: int
+    emulated: bool
+
+
+class _Device(msgspec.Struct, frozen=True):
+    """Matrix units of one architecture."""
+
+    unit: Unit
+    native: Mapping[str, int]
+    """Operand -> steps of k of one instruction."""
+    small: Mapping[str, int] = MappingProxyType({})
+    """The same of MMA, where `unit` is one of wide tiles only."""
+    converted: Mapping[str, str] = MappingProxyType({})
+    """Operand without an instruction -> what Triton makes of it."""
+
+
+_OCP = ("float8_e4m3fn", "float8_e5m2")
+"""8-bit floats of the Open Compute Project."""
+_FNUZ = ("float8_e4m3fnuz", "float8_e5m2fnuz")
+"""8-bit floats without negative zero and infinities, those of CDNA 3."""
+_TF32 = {"float16": 16, "bfloat16": 16, "tf32": 8}
+_AMPERE = {**_TF32, "int8": 32}
+_ADA = {**_AMPERE, **dict.fromkeys(_OCP, 32)}
+_AS_HALF = dict.fromkeys(_OCP, "float16")
+
+_DEVICES: dict[str, _Device] = {
+    "sm_80": _Device(Unit.MMA, _AMPERE, converted={"float8_e5m2": "float16"}),
+    "sm_89": _Device(Unit.MMA, _ADA),
+    "sm_90": _Device(Unit.WGMMA, _ADA, _AMPERE, _AS_HALF),
+    "sm_100": _Device(Unit.TCGEN05, _ADA, _AMPERE, _AS_HALF),
+    "sm_103": _Device(Unit.TCGEN05, {**_TF32, **dict.fromkeys(_OCP, 32)}, _AMPERE, _AS_HALF),
+    "sm_120": _Device(Unit.MMA, _ADA),
+    "gfx90a": _Device(
+        Unit.MFMA,
+        {"float16": 8, "bfloat16": 8, "float32": 2, "int8": 8},
+        converted={**_AS_HALF, **dict.fromkeys(_FNUZ, "float32")},
+    ),
+    "gfx942": _Device(
+        Unit.MFMA,
+        {"float16": 8, "bfloat16": 8, "float32": 2, "tf32": 4, "int8": 16, **dict.fromkeys(_FNUZ, 16)},
+        converted=_AS_HALF,
+    ),
+    "gfx950": _Device(
+        Unit.MFMA,
+        {"float16": 16, "bfloat16": 16, "float32": 2, "int8": 32, **dict.fromkeys(_OCP, 64)},
+        converted=dict.fromkeys(_FNUZ, "float16"),
+    ),
+}
+ARCHS = tuple(_DEVICES)
+"""Architectures of the table; sm_86 and sm_87 are as sm_80, sm_121 as sm_120."""
+_LANES = Instruction(Unit.FMA, "float32", 1, 1, emulated=False)
+_ROW_BYTES = 32
+"""Least row of a tile of operands that NVIDIA's instructions take, as Triton's `min_dot_size` has it."""
+_MFMA_BYTES = 16
+"""Of a row of operands: instructions of AMD's that take more have smaller sisters, half as fast."""
+
+
+def instructions_of(arch: str, dtype: str) -> tuple[Instruction, Instruction] | None:
+    """Return the instructions of wide tiles and of small ones, None where Triton makes no code of these operands.
+
+    Parameters
+    ----------
+    arch
+        "sm_90", "gfx942".
+    dtype
+        Of the operands: "float16", "bfloat16", "tf32", "float32" (all its bits kept), "int8", or a type of 8-bit floats
+        ("float8_e4m3fn", ...; "fp8": the one that the device has instructions for, or converts).
+    """
+    device = _DEVICES.get(_family(arch))
+    if device is None:
+        return None
+    if dtype == "fp8":
+        dtype = next((name for name in (*_OCP, *_FNUZ) if name in device.native), "float8_e5m2")
+    if dtype == "float32" and dtype not in device.native:
+        return _LANES, _LANES
+    if not any(dtype in table for table in (device.native, device.small, device.converted)):
+        return None
+    small = _instruction(Unit.MMA, device.small, device, dtype) if device.small else None
+    if small is not None and dtype not in device.native:
+        return small, small
+    wide = _instruction(device.unit, device.native, device, dtype)
+    return wide, small or wide
+
+
+def _instruction(unit: Unit, native: Mapping[str, int], device: _Device, dtype: str) -> Instruction:
+    as_dtype = dtype if dtype in native else device.converted[dtype]
+    if as_dtype == "float32" != dtype:  # no matrix instruction comes out at all
+        return Instruction(Unit.FMA, as_dtype, 1, 1, emulated=True)
+    depth = native[as_dtype]
+    least = min(depth, _MFMA_BYTES // DTYPES[as_dtype]) if unit == Unit.MFMA else _ROW_BYTES // DTYPES[dtype]
+    return Instruction(unit, as_dtype, depth, least, as_dtype != dtype)
+
+
+def instruction_of(spec: GpuSpec, dtype: str, unit: Unit | None = None) -> Instruction:
+    """Return the instruction that multiplies operands of a type on a device, in wide tiles or on a given unit.
+
+    Raises
+    ------
+    SpaceError
+        The device has no matrix units that Triton uses, or Triton makes no code of these operands.
+    """
+    found = instructions_of(spec.arch, dtype)
+    if found is None:
+        known = known_operands(spec.arch)
+        if not known:
+            raise SpaceError(
+                f"{spec.name} ({spec.arch}) has no matrix units that Triton makes code for, expected sm_80 or later or "
+                f"one of {', '.join(arch for arch in ARCHS if arch.startswith('gfx'))}; leave out the template triton"
+            )
+        raise SpaceError(
+            f"{spec.name} ({spec.arch}) has no matrix instruction for {dtype} operands, and Triton converts none; "
+            f"it has {', '.join(known)}: take one of them or another device"
+        )
+    wide, small = found
+    return small if unit == small.unit else wide
+
+
+def operand_type(dtype: str) -> str:
+    """Return what the table calls operands of a workload's dtype: matrix units round float32 to tf32."""
+    return "tf32" if dtype == "float32" else dtype
+
+
+def has_descriptors(spec: GpuSpec) -> bool:
+    """Whether tensor descriptors become copies of a copy engine; elsewhere they are plain loads."""
+    return (spec.compute_capability or 0.0) >= _DESCRIPTORS_SINCE
+
+
+def known_operands(arch: str) -> tuple[str, ...]:
+    """Return the operand types that have matrix instructions on an architecture, converted ones behind the others."""
+    device = _DEVICES.get(_family(arch))
+    if device is None:
+        return ()
+    converted = [name for name, kind in device.converted.items() if name not in device.native and kind != "float32"]
+    return (*device.native, *(f"{name} (as {device.converted[name]})" for name in converted))
+
+
+def _family(arch: str) -> str:
+    """Return the architecture of the table that another one is like, itself if none is."""
+    if not arch.startswith("sm_"):
+        return arch
+    capability = int(arch[3:])
+    if 80 < capability < 89:
+        return "sm_80"
+    return "sm_120" if capability > 120 else arch

@@ -1,0 +1,144 @@
+"""Bytes that blocks of Triton's tiles take from L2 and DRAM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import Resources
+from anatune.templates.triton.tiles import Tiles
+
+__all__ = ["PART_BYTES", "Grid", "Traffic", "adding_s", "traffic"]
+
+Floats = NDArray[np.float64]
+
+_SECTOR = 32.0
+PART_BYTES = 4.0
+"""Of a part of a sum: float32, or int32."""
+_LINE = 128.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How blocks cover the product, (num_tiles,) each."""
+
+    rows: Floats
+    columns: Floats
+    """Blocks along m and n."""
+    depth: Floats
+    """Products that a block sums up for a result."""
+    steps: Floats
+    """Stages of a block."""
+    blocks: Floats
+    resident: Floats
+    """Blocks that an SM can hold at once."""
+
+    @classmethod
+    def of(cls, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
+        """Return the grid of every tile."""
+        depth = problem.k / tiles.split_k
+        return cls(
+            rows=np.ceil(problem.m / tiles.block_m),
+            columns=np.ceil(problem.n / tiles.block_n),
+            depth=depth,
+            steps=np.maximum(1.0, np.ceil(depth / tiles.block_k)),
+            blocks=need.blocks.astype(np.float64),
+            resident=need.resident.astype(np.float64),
+        )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that cross the boundaries of L2, (num_tiles,) each."""
+
+    stage: Floats
+    """What one stage of a block takes from L2."""
+    l2: Floats
+    """All that SMs and L2 exchange; results that several blocks add up count for each of them."""
+    dram: Floats
+    kept: float
+    """Share of the operands that L2 holds from the start."""
+
+
+def traffic(problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float) -> Traffic:
+    """Return what every tile moves; `warm`: so many right operands take turns when the product is repeated."""
+    shallow = np.minimum(tiles.block_k.astype(np.float64), grid.depth)
+    stage = _fill_bytes(problem, problem.m / grid.rows, problem.n / grid.columns, shallow)
+    results = float(problem.batch) * problem.m * problem.n * problem.result_bytes
+    split = tiles.split_k > 1
+    kept = _kept_share(problem, spec, warm) if warm else 0.0
+    window = np.minimum(spec.compute.num_sms * grid.resident, grid.blocks / problem.batch)
+    operands = _dram_bytes(problem, tiles, grid, window, spec, pieces)
+    # atomic additions are made where the L2 cache is; results of theirs are set to zero before
+    dram = (operands + results * (1 + split * problem.atomic)) * (1.0 - kept)
+    parts = results * tiles.split_k * (1.0 if problem.atomic else PART_BYTES / problem.result_bytes)
+    return Traffic(stage, stage * grid.steps * grid.blocks + np.where(split, parts, results), dram, kept)
+
+
+def adding_s(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, start_cycles: float) -> Floats:
+    """Return the seconds of the kernel that adds up parts of sums, its launch left out; 0 where there is none."""
+    results = float(problem.batch) * problem.m * problem.n
+    parts = results * tiles.split_k * PART_BYTES
+    dram = spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction
+    rate = np.where(parts <= 0.5 * spec.l2.size_bytes, spec.l2.bandwidth_bytes_per_s, dram)
+    seconds = (parts + results * problem.result_bytes) / rate + start_cycles / spec.compute.clock_hz
+    return np.where(tiles.split_k > 1, seconds, 0.0)
+
+
+def _fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Floats) -> Floats:
+    """Return the bytes of the sectors that one stage of a block takes from L2; padding is not fetched."""
+    left_bytes, right_bytes = float(problem.element_bytes), float(problem.right_element_bytes)
+
+    def sectors(length: Floats, pitch: int, element: float) -> Floats:
+        astray = 0.0 if pitch * element % _SECTOR == 0 else 1.0
+        whole: Floats = (np.ceil(length * element / _SECTOR) + astray) * _SECTOR
+        return whole
+
+    along_k = problem.a_along_k
+    left = rows * sectors(depth, problem.k, left_bytes) if along_k else depth * sectors(rows, problem.m, left_bytes)
+    if problem.b_along_n:
+        return left + depth * sectors(columns, problem.n, right_bytes)
+    return left + columns * sectors(depth, problem.k, right_bytes)
+
+
+def _dram_bytes(
+    problem: MatmulProblem, tiles: Tiles, grid: Grid, window: Floats, spec: GpuSpec, pieces: float
+) -> Floats:
+    """Return the bytes of the operands that cross the DRAM boundary; as `tensorcore.times.time`, grouped."""
+    half = 0.5 * spec.l2.size_bytes
+    run = tiles.block_k if problem.a_along_k else tiles.block_m
+    elements = problem.touched[0] or problem.m * problem.k
+    left = elements * problem.element_bytes * _pieces(run, problem.element_bytes, pieces)
+    run = tiles.block_n if problem.b_along_n else tiles.block_k
+    elements = problem.touched[1] or problem.n * problem.k
+    right = elements * problem.right_element_bytes * _pieces(run, problem.right_element_bytes, pieces)
+    depth_bytes = problem.k * problem.element_bytes / tiles.split_k
+    window = np.maximum(1.0, window / tiles.split_k)
+    at_once = np.maximum(np.minimum(tiles.group_m, grid.rows), window / grid.columns)
+    again = np.where(right >= half, right * (np.maximum(1.0, grid.rows / at_once) - 1.0), 0.0)
+    columns_at_once = np.maximum(1.0, window / at_once)
+    strip = at_once * tiles.block_m * depth_bytes
+    more = left * (np.maximum(1.0, grid.columns / columns_at_once) - 1.0)
+    once = left + right + again + np.where((left >= half) & (strip >= half), more, 0.0)
+    return problem.batch * once
+
+
+def _pieces(run: NDArray[np.int64], element: int, pieces: float) -> Floats:
+    """Return how much more DRAM has to do where a stage takes pieces of a line, and the rest of it later."""
+    found: Floats = 1.0 + pieces * (1.0 - np.minimum(1.0, run * element / _LINE))
+    return found
+
+
+def _kept_share(problem: MatmulProblem, spec: GpuSpec, turns: int) -> float:
+    """Return the share of the operands that L2 still holds when a product is repeated and right ones take turns.
+
+    All of them up to 0.8 of its size, none from twice its size on, between them in proportion. Assumed.
+    """
+    right = turns * problem.n * problem.k * problem.right_element_bytes
+    left = problem.m * problem.k * problem.element_bytes
+    size = problem.batch * (left + right + problem.m * problem.n * problem.result_bytes) / spec.l2.size_bytes
+    return float(np.clip((2.0 - size) / 1.2, 0.0, 1.0))

@@ -1,0 +1,128 @@
+"""How fused indices of a product are taken apart into what moves through a tensor.
+
+Notation
+--------
+piece : neighbouring axes of a fused index that move through a tensor with one stride, ``index // below % extent``.
+kind : what an expression varies with inside a tile: a vector along "m", "n" or "k", or "" for one number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from anatune.core.workload.access import Access
+from anatune.core.workload.implicit_gemm import ImplicitGemm, guarded_dimensions
+from anatune.core.workload.nest import Workload
+
+__all__ = ["Piece", "Walk", "dimension_strides", "pieces_of", "walk_of"]
+
+
+class Piece(NamedTuple):
+    """Neighbouring axes of a fused index.
+
+    Attributes
+    ----------
+    fused : str
+        "m", "n", "k" or "batch".
+    axes : tuple of str
+        Outer to inner.
+    below : int
+        Iterations of the index's axes inside of them.
+    extent : int
+        Their own iterations.
+    outermost : bool
+        There is none outside of them.
+    """
+
+    fused: str
+    axes: tuple[str, ...]
+    below: int
+    extent: int
+    outermost: bool
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the index itself."""
+        return self.below == 1 and self.outermost
+
+    @property
+    def name(self) -> str:
+        """What programs call it."""
+        return self.fused if self.whole else f"{self.fused}_{'_'.join(self.axes)}"
+
+
+class Walk(NamedTuple):
+    """How one fused index moves through a tensor.
+
+    Attributes
+    ----------
+    pieces : tuple of (Piece, int)
+        With their strides, elements: dimensions that are never left.
+    guarded : dict of int to tuple of (Piece, int)
+        Dimension that may be left (padding) -> pieces with their coefficients in its index.
+    """
+
+    pieces: tuple[tuple[Piece, int], ...]
+    guarded: dict[int, tuple[tuple[Piece, int], ...]]
+
+
+def dimension_strides(shape: Iterable[int]) -> tuple[int, ...]:
+    """Return the elements between neighbours along each dimension of a row-major tensor."""
+    sizes = [*tuple(shape)[1:], 1]
+    return tuple(math.prod(sizes[d:]) for d in range(len(sizes)))
+
+
+def pieces_of(
+    gemm: ImplicitGemm,
+    index: str,
+    extents: Mapping[str, int],
+    strides: Mapping[str, int],
+    alone: Collection[str] = (),
+) -> tuple[tuple[Piece, int], ...]:
+    """Return the pieces of a fused index that move through a tensor and their strides, inner to outer.
+
+    Parameters
+    ----------
+    extents, strides : mapping of str to int
+        Axis -> iterations; axis -> elements that one moves, 0 or missing for those that do not move.
+    alone : collection of str
+        Axes that are not joined with others: those of a dimension that may be left.
+    """
+    axes = gemm.axes(index)
+    if gemm.extents[index] == 1 and index != "batch" and not alone and any(axis in strides for axis in axes):
+        return ((Piece(index, axes, 1, 1, True), 1),)  # a tile has other places all the same, which are masked
+    found: list[tuple[Piece, int]] = []
+    below, total, is_next = 1, gemm.extents[index], False
+    for axis in reversed(axes):
+        extent, stride = extents[axis], strides.get(axis, 0)
+        if extent == 1:
+            continue
+        if stride:
+            last, step = found[-1] if found else (None, 0)
+            joins = last is not None and is_next and axis not in alone and last.axes[0] not in alone
+            if last is not None and joins and stride == step * last.extent:
+                last = last._replace(axes=(axis, *last.axes), extent=last.extent * extent)
+                found[-1] = last, step
+            else:
+                found.append((Piece(index, (axis,), below, extent, False), stride))
+        is_next = bool(stride)
+        below *= extent
+    return tuple((piece._replace(outermost=piece.below * piece.extent == total), stride) for piece, stride in found)
+
+
+def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) -> Walk:
+    """Return how a fused index moves through a tensor."""
+    extents, sizes = workload.extents, dimension_strides(access.shape)
+    guards = guarded_dimensions(access, workload)
+    strides: dict[str, int] = {}
+    for terms, size, guarded in zip(access.indices, sizes, guards, strict=True):
+        for term in terms if not guarded else ():
+            strides[term.axis] = strides.get(term.axis, 0) + term.coefficient * size
+    guarded_pieces = {}
+    for d, (terms, guarded) in enumerate(zip(access.indices, guards, strict=True)):
+        if guarded:
+            coefficients = {term.axis: term.coefficient for term in terms}
+            guarded_pieces[d] = pieces_of(gemm, index, extents, coefficients, tuple(coefficients))
+    return Walk(pieces_of(gemm, index, extents, strides), guarded_pieces)

@@ -1,0 +1,59 @@
+"""The small kernel that adds up parts of sums, in a fixed order, and makes results of them."""
+
+from __future__ import annotations
+
+from anatune.core.workload.access import Access
+from anatune.core.workload.nest import Workload
+from anatune.emit.script import Script
+from anatune.templates.triton.program.indices import dimension_strides
+from anatune.templates.triton.program.sizes import PARTS_BLOCK
+from anatune.templates.triton.program.steps import write_steps
+
+__all__ = ["PARTS_NAME", "write_parts"]
+
+PARTS_NAME = "add_parts"
+
+
+def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters: list[str], wide: bool) -> None:
+    """Write the kernel; parts lie as the result does, one behind the other.
+
+    Parameters
+    ----------
+    parts_pointer : str
+        Parameter of the parts.
+    parameters : list of str
+        All of them.
+    wide : bool
+        Whether elements are counted in 64 bits.
+    """
+    write = workload.write
+    size = write.num_elements
+    mask = ", mask=mask" if size % PARTS_BLOCK else ""
+    cast = ".to(tl.int64)" if wide else ""
+    text.line("@triton.jit")
+    with text.scope(f"def {PARTS_NAME}({', '.join(parameters)}):"):
+        text.line(f"at = tl.program_id(0){cast} * BLOCK + tl.arange(0, BLOCK)")
+        if mask:
+            text.line("mask = at < RESULTS")
+        text.line(f"sums = tl.load({parts_pointer} + at{mask})")
+        with text.scope("for part in tl.static_range(1, SPLIT_K):"):
+            text.line(f"sums += tl.load({parts_pointer} + part * RESULTS + at{mask})")
+        value = write_steps(text, workload, "sums", lambda access: _load(access, write, mask))
+        text.line(f"tl.store({write.tensor}_ptr + at, {value}{mask})")
+
+
+def _load(access: Access, write: Access, mask: str) -> str:
+    """Return the elements of a step's operand that belong to results: it has some of their dimensions."""
+    sizes = dimension_strides(access.shape)
+    if access.indices == write.indices:
+        where = "at"
+    else:
+        words = []
+        strides = dimension_strides(write.shape)
+        for terms, own in zip(access.indices, sizes, strict=True):
+            d = write.indices.index(terms)
+            position = "at" if strides[d] == 1 else f"at // {strides[d]}"
+            position = position if d == 0 else f"{position} % {write.shape[d]}"
+            words.append(position if own == 1 else f"{position} * {own}")
+        where = " + ".join(words)
+    return f"tl.load({access.tensor}_ptr + {where}{mask})"

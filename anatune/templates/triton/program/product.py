@@ -1,0 +1,341 @@
+"""Products and convolutions as kernels of tiles: what a schedule says, written as people write Triton."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
+from anatune.core.workload.implicit_gemm import Operand, implicit_gemm
+from anatune.emit.buffer import Buffer
+from anatune.emit.script import Script
+from anatune.errors import BuildError
+from anatune.templates.gpu.rules import gpu_of
+from anatune.templates.triton.program.descriptors import Descriptor, descriptor_of
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+from anatune.templates.triton.program.lines import Place, TileLines, added, folded, spread
+from anatune.templates.triton.program.parts import PARTS_NAME, write_parts
+from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes, sizes_of
+from anatune.templates.triton.program.steps import TRITON_TYPES, write_steps
+
+__all__ = ["triton_program"]
+
+_PARTS = "parts"
+_LINE = 60
+"""Letters of an address and a condition that fit into one line."""
+
+
+def triton_program(schedule: Schedule) -> TritonProgram:
+    """Return the Triton module of a schedule.
+
+    Raises
+    ------
+    SpaceError
+        The schedule contradicts itself.
+    BuildError
+        A step of its epilogue has no Triton source, or parts of sums of a result with gaps are asked for.
+    """
+    return _ProductWriter(schedule.check()).program()
+
+
+class _ProductWriter:
+    """Writes the module of one schedule."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.workload = schedule, schedule.workload
+        self.hardware: GpuSpec = gpu_of(schedule)
+        self.gemm = implicit_gemm(self.workload)
+        self.sizes: TileSizes = sizes_of(schedule, self.gemm)
+        self.text = Script()
+        self.lines = TileLines(self.text, self.workload, self.gemm, self.sizes.blocks, wide=self.sizes.wide)
+        write = self.workload.write
+        self.workspace: Buffer | None = None
+        if self.sizes.split > 1:
+            if write.num_elements != self.gemm.extents["batch"] * self.gemm.extents["m"] * self.gemm.extents["n"]:
+                raise BuildError(
+                    f"{write.tensor} has elements that nothing writes, so sums have no parts; set split_k=1"
+                )
+            dtype = ACCUMULATOR_DTYPE.get(self.workload.dtype, "float32")
+            self.workspace = Buffer(_PARTS, dtype, (self.sizes.split, *write.shape))
+        self.descriptors = self._descriptors()
+        # steps behind sums of integers are each rounded on their own: `core.workload.number_formats`
+        is_exact = ACCUMULATOR_DTYPE.get(self.workload.dtype) == "int32"
+        self.options: dict[str, bool | int | str] = {"enable_fp_fusion": not is_exact}
+
+    def program(self) -> TritonProgram:
+        """Return it."""
+        reads = tuple(Buffer.of(access) for access in (self.gemm.left.access, self.gemm.right.access))
+        more = tuple(Buffer.of(access) for access in self.workload.epilogue_reads)
+        result = Buffer.of(self.workload.write)
+        name = "convolution" if any(any(operand.guarded) for operand in self.gemm.operands) else "product"
+        first = (*reads, *more, result) if self.workspace is None else (*reads, self.workspace)
+        kernels = [self._kernel(name, first)]
+        self._write_kernel(kernels[0])
+        if self.workspace is not None:
+            second = (self.workspace, *more, result)
+            grid = -(-self.workload.write.num_elements // PARTS_BLOCK)
+            kernels.append(TritonKernel(PARTS_NAME, second, grid, 4, 1, self.options))
+            self.text.line("\n")
+            parameters = [_pointer(buffer.tensor) for buffer in second]
+            write_parts(self.text, self.workload, _pointer(_PARTS), parameters, self.sizes.wide)
+        source = folded(f"{self._head(kernels)}\n\n{self.text}")
+        return TritonProgram(self.schedule.key, source, tuple(kernels), self.workload.write.tensor, self.workspace)
+
+    def _kernel(self, name: str, parameters: tuple[Buffer, ...]) -> TritonKernel:
+        options = dict(self.options)
+        for option in ("waves_per_eu", "matrix_instr_nonkdim"):
+            if value := self.schedule.options.get(option, 0):
+                options[option] = value  # type: ignore[assignment]
+        num_warps, num_stages = (int(self.schedule.options[o]) for o in ("num_warps", "num_stages"))  # type: ignore[arg-type]
+        return TritonKernel(name, parameters, self.sizes.grid, num_warps, num_stages, options)
+
+    # ---- the module's head ----
+
+    def _head(self, kernels: Sequence[TritonKernel]) -> str:
+        """Return docstring, imports and constants."""
+        workload, hardware = self.workload, self.hardware
+        operands = " x ".join(operand.access.tensor for operand in self.gemm.operands)
+        tensors = [
+            f"{access.tensor}: {access.dtype} {'x'.join(map(str, access.shape))}, row-major"
+            for access in workload.tensors
+        ]
+        launches = [
+            f"{kernel.name}[({kernel.grid},)]({', '.join(buffer.tensor for buffer in kernel.parameters)}, "
+            f"num_warps={kernel.num_warps}, num_stages={kernel.num_stages}"
+            f"{''.join(f', {name}={value!r}' for name, value in kernel.options.items())})"
+            for kernel in kernels
+        ]
+        if self.workspace is not None:
+            tensors.append(
+                f"{_PARTS}: {self.workspace.dtype} {'x'.join(map(str, self.workspace.shape))}, parts of sums"
+            )
+        text = Script()
+        text.line(f'"""{workload.write.tensor} = {operands}: {workload.describe()}.\n')
+        text.line(f"For {hardware.name} ({hardware.arch}), tiles by anatune's analytical model of the template triton.")
+        text.line(f"Schedule {self.schedule.key}. Launch:")
+        text.lines += [f"    {line}" for line in launches]
+        text.line("where")
+        text.lines += [f"    {line}" for line in tensors]
+        text.line('"""\n\nimport triton\nimport triton.language as tl\n')
+        for name, number in {**self.sizes.constants(self.lines.blocks), **self.lines.constants}.items():
+            if re.search(rf"\b{name}\b", str(self.text)):
+                text.line(f"{name} = tl.constexpr({number})")
+        return str(text)
+
+    # ---- the principal kernel ----
+
+    def _write_kernel(self, kernel: TritonKernel) -> None:
+        text, sizes = self.text, self.sizes
+        text.line("@triton.jit")
+        with text.scope(f"def {kernel.name}({', '.join(_pointer(buffer.tensor) for buffer in kernel.parameters)}):"):
+            for descriptor in self.descriptors.values():
+                descriptor.write(text)
+            if sizes.persistent:
+                text.line("# one program a multiprocessor, which takes several tiles in turn")
+                loop = "for program in tl.range(tl.program_id(0), PROGRAMS, tl.num_programs(0), flatten=True):"
+            else:
+                text.line("program = tl.program_id(0)")
+                loop = ""
+            with text.scope(loop):
+                self._write_tile()
+
+    def _write_tile(self) -> None:
+        text = self.text
+        self._write_walk()
+        if any(operand.access.tensor not in self.descriptors for operand in self.gemm.operands):
+            text.line("# what addresses have in common in all steps of k")
+        rows = {operand.rows: self._rows(operand) for operand in self.gemm.operands}
+        accumulator = ACCUMULATOR_DTYPE.get(self.workload.dtype, "float32")
+        text.line(f"sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.{accumulator})")
+        first, stop = "0", "K"
+        if self.sizes.split > 1:
+            first, stop = "first_part", "first_part + PART_K"
+            text.line("first_part = part * PART_K")
+            if self.sizes.ragged:
+                stop = f"tl.minimum({stop}, K)"
+        self._steps_left(("m", "k"))
+        with text.scope(f"for first_k in range({first}, {stop}, BLOCK_K):"):
+            names = [self._load(operand, rows[operand.rows]) for operand in self.gemm.operands]
+            text.line(f"sums = tl.dot({', '.join(names)}, sums{self._dot_options()})")
+        self._write_result()
+
+    def _write_walk(self) -> None:
+        """Write which tile a program computes."""
+        text, sizes = self.text, self.sizes
+        tile = "program"
+        if sizes.split > 1:
+            text.line("part = program // (TILES * BATCH)" if sizes.batch > 1 else "part = program // TILES")
+        if sizes.batch > 1:
+            text.line(f"batch = {'program // TILES % BATCH' if sizes.split > 1 else 'program // TILES'}")
+        if sizes.split > 1 or sizes.batch > 1:
+            tile = "tile"
+            text.line("tile = program % TILES")
+        if sizes.group >= sizes.tiles["m"]:
+            text.line(f"first_m = {tile} % TILES_M * BLOCK_M")
+            text.line(f"first_n = {tile} // TILES_M * BLOCK_N")
+        elif sizes.group == 1:
+            text.line(f"first_m = {tile} // TILES_N * BLOCK_M")
+            text.line(f"first_n = {tile} % TILES_N * BLOCK_N")
+        else:
+            text.line("# groups of GROUP_M rows of tiles, column by column: neighbours find operands in L2")
+            text.line(f"group = {tile} // (GROUP_M * TILES_N)")
+            rows = "GROUP_M"
+            if sizes.tiles["m"] % sizes.group:
+                rows = "rows"
+                text.line("rows = tl.minimum(TILES_M - group * GROUP_M, GROUP_M)")
+            text.line(f"first_m = (group * GROUP_M + {tile} % (GROUP_M * TILES_N) % {rows}) * BLOCK_M")
+            text.line(f"first_n = {tile} % (GROUP_M * TILES_N) // {rows} * BLOCK_N")
+
+        if self.hardware.vendor == "amd":
+            text.line("# what lets addresses be 32-bit offsets in a buffer")
+            for index in ("m", "n"):
+                text.line(f"tl.assume(first_{index} >= 0)")
+                text.line(f"tl.assume(first_{index} < {index.upper()})")
+
+    def _tile_of(self, operand: Operand) -> tuple[str, str]:
+        return ("m", "k") if operand.rows == "m" else ("k", "n")
+
+    def _rows(self, operand: Operand) -> tuple[Place, bool] | None:
+        """Write what the steps of k leave alone of an operand's addresses.
+
+        Returns
+        -------
+        tuple or None
+            Where its rows lie, and whether that has the lanes of k. None: a descriptor knows.
+        """
+        access, lines, tile = operand.access, self.lines, self._tile_of(operand)
+        if access.tensor in self.descriptors:
+            return None
+        rows = lines.place(access, ("batch", operand.rows), "row", origin=True)
+        self._within(operand.rows, tile)
+        lanes = lines.steady(access)
+        if lanes is None:
+            lines.element("", f"at_{access.tensor}", (rows,), tile)  # before the loop
+            return rows, False
+        vectors = {kind: terms for kind, terms in rows.offsets.items() if kind} | {"k": lanes}
+        at = lines.element("", f"at_{access.tensor}", (Place(vectors, {}),), tile)
+        numbers = rows.offsets.get("", [])
+        return Place({"": [*numbers, lines.define(f"at_{access.tensor}", at)]}, rows.positions), True
+
+    def _load(self, operand: Operand, rows: tuple[Place, bool] | None) -> str:
+        """Write how a step gets an operand's tile, and return its name."""
+        name = "left" if operand.rows == "m" else "right"
+        cast = ""
+        other = self.gemm.left if operand.rows == "n" else self.gemm.right
+        if DTYPE_BYTES[operand.access.dtype] < DTYPE_BYTES[other.access.dtype]:
+            cast = f".to(tl.{TRITON_TYPES[other.access.dtype]})"
+        loaded = self._loaded(operand, *rows) if rows else self.descriptors[operand.access.tensor].load()
+        self.text.line(f"{name} = {loaded}{cast}")
+        return name
+
+    def _loaded(self, operand: Operand, rows: Place, steady: bool) -> str:
+        access, tile = operand.access, self._tile_of(operand)
+        steps = self.lines.place(access, ("k",), "step", origin=False, steady=steady)
+        conditions = [self._within(operand.rows, tile), self._steps_left(tile)]
+        guarded = sorted({*rows.positions, *steps.positions})
+        if guarded:
+            self.text.line("# windows reach beyond their image, where zeros are")
+        for d in guarded:
+            conditions += self._guards(access, d, [p.positions[d] for p in (rows, steps) if d in p.positions], tile)
+        mask = " & ".join(condition for condition in conditions if condition)
+        places = (steps, rows) if steady else (rows, steps)
+        place = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, tile)
+        if not mask:
+            return f"tl.load({place})"
+        if len(place) + len(mask) > _LINE:
+            mask = self.lines.define(f"inside_{access.tensor}", mask)
+        zero = "0" if ACCUMULATOR_DTYPE.get(access.dtype) == "int32" else "0.0"
+        return f"tl.load({place}, mask={mask}, other={zero})"
+
+    def _steps_left(self, tile: tuple[str, ...]) -> str:
+        """Return the condition that there are so many iterations of k; "" where tiles divide it."""
+        if self.gemm.extents["k"] % self.lines.blocks["k"] == 0:
+            return ""
+        return f"({spread(self.lines.lane_k, 'k', tile)} < K - first_k)"
+
+    def _within(self, index: str, tile: tuple[str, ...]) -> str:
+        """Return the condition that an index is within its extent; "" where tiles divide it."""
+        if self.gemm.extents[index] % self.lines.blocks[index] == 0:
+            return ""
+        return f"({spread(self.lines.whole(index), index, tile)} < {index.upper()})"
+
+    def _guards(self, access: Access, d: int, parts: Sequence[tuple[str, str]], tile: tuple[str, ...]) -> list[str]:
+        """Return the conditions that positions in a dimension are within the tensor, those that can fail."""
+        last = access.offsets[d] + sum(t.coefficient * (self.workload.extents[t.axis] - 1) for t in access.indices[d])
+        kinds = [kind for _, kind in parts if kind]
+        if len(parts) == 1:
+            position = spread(*parts[0], tile)
+        elif len(kinds) < 2:
+            name = self.lines.define(f"place{d}_{access.tensor}", added([name for name, _ in parts]))
+            position = spread(name, kinds[0] if kinds else "", tile)
+        else:
+            name = added([spread(name, kind, tile) for name, kind in parts])
+            position = self.lines.define(f"place{d}_{access.tensor}", name)
+        low = [f"({position} >= 0)"] if access.offsets[d] < 0 else []
+        return low + ([f"({position} < {access.shape[d]})"] if last >= access.shape[d] else [])
+
+    def _dot_options(self) -> str:
+        dtype = self.workload.dtype
+        if dtype == "float32":
+            return ', input_precision="tf32"'
+        if ACCUMULATOR_DTYPE.get(dtype) == "int32":
+            return ", out_dtype=tl.int32"
+        promote = min(int(self.schedule.options.get("promote", 0)), self.sizes.blocks["k"])  # type: ignore[arg-type]
+        return f", max_num_imprecise_acc={promote}" if dtype.startswith("float8") and promote else ""
+
+    # ---- results ----
+
+    def _write_result(self) -> None:
+        text, write = self.text, self.workload.write
+        if self.workspace is not None:
+            parts = Access(_PARTS, write.dtype, write.shape, write.indices, write.offsets)
+            text.line("# each part of k has a place of its own; add_parts adds them up")
+            start = "part.to(tl.int64) * RESULTS" if self.sizes.wide else "part * RESULTS"
+            text.line(f"tl.store({self._result(parts, start)}, sums{self._result_mask(', mask=')})")
+            return
+        if self.workload.epilogue:
+            text.line(f"# fused steps: {', '.join(self.workload.epilogue)}")
+        value = write_steps(text, self.workload, "sums", self._step_operand)
+        if write.tensor in self.descriptors:
+            text.line(self.descriptors[write.tensor].store(value))
+        else:
+            text.line(f"tl.store({self._result(write)}, {value}{self._result_mask(', mask=')})")
+
+    def _result(self, access: Access, start: str = "") -> str:
+        places = [self.lines.place(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")]
+        if start:
+            places.insert(0, Place({"": [start]}, {}))
+        return self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, ("m", "n"))
+
+    def _result_mask(self, word: str, kinds: tuple[str, ...] = ("m", "n")) -> str:
+        tile = ("m", "n") if len(kinds) == 2 else kinds
+        conditions = [condition for kind in kinds if (condition := self._within(kind, tile))]
+        text = " & ".join(conditions)
+        text = text[1:-1] if len(conditions) == 1 else text
+        return f"{word}{text}" if conditions else ""
+
+    def _step_operand(self, access: Access) -> str:
+        """Write the load of a step's operand; return it spread over the tile."""
+        places = [self.lines.place(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")]
+        kinds = tuple(kind for kind in ("m", "n") if any(kind in place.offsets for place in places))
+        mask = self._result_mask(", mask=", kinds)
+        element = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, kinds)
+        name = f"{access.tensor}_tile"
+        self.text.line(f"{name} = tl.load({element}{mask})")
+        return spread(name, kinds[0], ("m", "n")) if len(kinds) == 1 else name
+
+    def _descriptors(self) -> dict[str, Descriptor]:
+        """Return the operands and the result that are copied by tensor descriptors."""
+        if not self.schedule.options.get("descriptors"):
+            return {}
+        wanted = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
+        if self.workspace is None:
+            wanted.append((self.workload.write, ("m", "n")))
+        found = (descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in wanted)
+        return {descriptor.tensor: descriptor for descriptor in found if descriptor is not None}
+
+
+def _pointer(tensor: str) -> str:
+    return f"{tensor}_ptr"

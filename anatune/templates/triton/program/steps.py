@@ -1,0 +1,74 @@
+"""Fused steps on sums, in float32 (int32 before a scale), as lines of Triton."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from anatune.core.workload.access import Access
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.script import Script
+from anatune.errors import BuildError
+
+__all__ = ["TRITON_TYPES", "write_steps"]
+
+TRITON_TYPES = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float8_e4m3fn": "float8e4nv",
+    "float8_e4m3fnuz": "float8e4b8",
+    "float8_e5m2": "float8e5",
+    "float8_e5m2fnuz": "float8e5b16",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+}
+"""Dtype -> attribute of ``triton.language``."""
+_GELU_SCALE = 2.0 * math.sqrt(2.0 / math.pi)
+_FUNCTIONS = {
+    "relu6": "tl.minimum(tl.maximum({x}, 0.0), 6.0)",
+    "silu": "{x} / (1.0 + tl.exp(-{x}))",
+    "gelu": f"0.5 * {{x}} * (1.0 + tl.erf({{x}} * {math.sqrt(0.5)!r}))",
+    "gelu_tanh": f"{{x}} / (1.0 + tl.exp(-{{x}} * ({_GELU_SCALE!r} + {0.044715 * _GELU_SCALE!r} * {{x}} * {{x}})))",
+}
+"""Step -> its formula, as `core.activations`; tanh as in `emit.activations`."""
+
+
+def write_steps(text: Script, workload: Workload, value: str, load: Callable[[Access], str]) -> str:
+    """Write the epilogue of a workload on a value and return the expression of the result in its own dtype.
+
+    Parameters
+    ----------
+    value : str
+        Name of the sums, float32 or int32; changed.
+    load : callable
+        Operand of a step -> expression of its elements, spread over the value.
+
+    Raises
+    ------
+    BuildError
+        A step has no Triton source.
+    """
+    operands = iter(workload.epilogue_reads)
+    is_integer = workload.dtype in ("int8", "uint8")
+    for step in workload.epilogue:
+        if step in ("bias", "add", "scale"):
+            operand = load(next(operands))
+            if step == "scale":
+                text.line(f"{value} = {value}.to(tl.float32) * {operand}" if is_integer else f"{value} *= {operand}")
+                is_integer = False
+            else:
+                text.line(f"{value} += {operand}")
+        elif step == "relu":
+            text.line(f"{value} = tl.maximum({value}, {0 if is_integer else 0.0})")
+        elif step in _FUNCTIONS:
+            text.line(f"{value} = {_FUNCTIONS[step].format(x=value)}")
+        else:
+            raise BuildError(
+                f"{workload.operator}: the step {step} of {', '.join(STEP_OPERANDS)} has no Triton source; leave it out"
+            )
+    stage = "int32" if is_integer else "float32"
+    kind = workload.write.dtype
+    return value if kind == stage else f"{value}.to(tl.{TRITON_TYPES[kind]})"

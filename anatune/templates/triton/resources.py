@@ -1,0 +1,293 @@
+"""Block tiles of a matrix product as a tile compiler (Triton) makes kernels of them: resources and legality rules.
+
+Notation
+--------
+tile : block_m x block_n results of a block, block_k steps of the reduction a stage, warps, stages, split_k blocks that
+    share one tile of the result, group_m rows of blocks that are walked together.
+unit : what multiplies, see `instructions`. On AMD's GPUs an SM is a CU and a warp a wave of 64 lanes.
+
+Everything is NumPy on whole batches: a few hundred tiles are scored inside another program, where compiling the models
+of `numerics` would be felt. Constants that both need are those of `numerics`.
+
+Which unit a tile gets and what it needs were read off kernels that Triton 3.9 compiled for sm_80 to sm_120 and gfx90a
+to gfx950.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.errors import SpecError
+from anatune.templates.base.model import Rule
+from anatune.templates.gpu.times.columns import Limiter
+from anatune.templates.triton import cdna
+from anatune.templates.triton.instructions import (
+    TENSOR_COLUMNS,
+    Instruction,
+    Unit,
+    instruction_of,
+    instructions_of,
+    known_operands,
+)
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.shared import shared_bytes
+from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS, Tiles
+
+__all__ = [
+    "GRID",
+    "OPTION_FIELDS",
+    "TILE_FIELDS",
+    "Resources",
+    "Tiles",
+    "Unit",
+    "is_wide",
+    "least_depth",
+    "most_registers",
+    "multiply_adds_per_cycle",
+    "residency",
+    "resources",
+    "rules",
+]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+WARP = 32
+LEAST_CAPABILITY = 8.0
+"""Triton 3 makes tensor-core code and asynchronous copies from sm_80 on."""
+LEAST_REGISTERS = 24
+"""Addresses and loop counters when registers are short, as in `tensorcore.times.block`."""
+GRID = 2**31 - 1
+_DESCRIBED_REGISTERS = 26.0
+"""Of a thread beside its sums, wgmma and tensor descriptors. Read off kernels of Triton 3.9 (128 sums: 154)."""
+_WIDE_ROWS = 64
+_WIDE_WARPS = 4
+_MOST_TCGEN05_WARPS = 8
+_MFMA_FLOAT32 = 128.0
+"""Multiply-adds of unrounded float32 a cycle and CU. Source: AMD data sheets of MI210, MI300X and MI355X."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What blocks need and what an SM holds, (num_tiles,) each."""
+
+    unit: Ints
+    """Of `Unit`."""
+    threads: Ints
+    accumulators: Ints
+    """Results of a thread, at least 1."""
+    registers: Ints
+    """Of a thread, as far as the hardware allows."""
+    spilled: Floats
+    """Registers that a thread would like beyond that."""
+    shared_bytes: Ints
+    blocks: Ints
+    resident: Ints
+    """Blocks that an SM holds at once, at least 1."""
+    limiter: Ints
+    """Of `Limiter`: what does not let an SM hold more."""
+    rule: Ints
+    """0 where legal, else 1 + index of the first broken rule of `rules`."""
+    needed: Floats
+    """What the first broken rule asks for, 0 where legal."""
+
+
+def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
+    """Return multiply-adds a cycle and SM of a unit that multiplies operands of a type.
+
+    Raises
+    ------
+    SpaceError
+        The device has no instruction for them (`instructions.instruction_of`).
+    SpecError
+        The spec does not say what the device's matrix units do.
+    """
+    compute = spec.compute
+    if unit == Unit.FMA:
+        return compute.fp32_lanes_per_sm * compute.reachable_fraction
+    as_dtype = instruction_of(spec, dtype, unit).as_dtype
+    if as_dtype == "float32":
+        return _MFMA_FLOAT32
+    peak = spec.tensor_flop_per_s("float32" if as_dtype == "tf32" else as_dtype)
+    if peak is None or spec.tensor_cores is None:
+        raise SpecError(
+            f"{spec.name}: the spec does not say what its matrix units do with {as_dtype} operands; add a "
+            "[tensor_cores] group, as `anatune hw show a100` has one, or say dtype='float32'"
+        )
+    rate = peak / 2.0 / compute.num_sms / compute.clock_hz
+    return rate * (spec.tensor_cores.mma_sync_fraction if unit == Unit.MMA else 1.0)
+
+
+def rules(spec: GpuSpec, dtype: str) -> tuple[Rule, ...]:
+    """Return what limits tiles on a device, in the order in which they are tested."""
+    return (
+        Rule("power_of_two", "a block size, which has to be a power of two", 0.0),
+        Rule("dot_depth", "block_k of a product on matrix units, at least", float(least_depth(spec, dtype))),
+        Rule("threads_per_block", "threads of a block", float(spec.compute.max_threads_per_block)),
+        Rule("shared_bytes_per_block", "bytes of the stages", float(spec.shared_memory.per_block_bytes)),
+        Rule("registers_per_thread", "accumulators and addresses of a thread", float(most_registers(spec))),
+        Rule("grid_blocks", "blocks of the grid", float(GRID)),
+        Rule("tensor_memory", "columns of tensor memory that the sums of a block take", float(TENSOR_COLUMNS)),
+    )
+
+
+def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats | None = None) -> Resources:
+    """Return what the blocks of `tiles` need on a device, and which rule they break first.
+
+    `known`: (3, num_tiles), what a compiler said: registers, shared bytes, spilled registers of a thread.
+
+    Raises
+    ------
+    SpaceError
+        The device has matrix units, but no instruction for such operands.
+    """
+    found = _instructions(problem, spec)
+    unit = _units(tiles, spec, *found)
+    threads = spec.compute.warp_size * tiles.num_warps
+    exact = tiles.block_m * tiles.block_n / threads
+    accumulators = np.maximum(1, np.ceil(exact)).astype(np.int64)
+    cap = _register_cap(tiles.num_warps, spec)
+    wanted = _wanted_registers(problem, tiles, unit, exact)
+    if found[0].unit == Unit.MFMA:
+        wanted = np.where(unit == Unit.MFMA, cdna.registers(problem, tiles, found[0], spec), wanted)
+    registers = np.minimum(wanted, cap).astype(np.int64)
+    by_unit = {int(instruction.unit): instruction for instruction in (*found, _LANES)}
+    shared = shared_bytes(problem, tiles, unit, by_unit, spec)
+    if known is not None:
+        registers, shared = known[:2].astype(np.int64)
+    blocks = -(-problem.m // tiles.block_m) * -(-problem.n // tiles.block_n) * tiles.split_k * problem.batch
+    # results of tcgen05 pass the registers on their way out, packed to half their size
+    least = exact * np.where(unit == Unit.TCGEN05, 0.5, np.where(_is_twice(tiles, unit), 2.0, 1.0)) + LEAST_REGISTERS
+    columns = np.where(unit == Unit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0)
+    sizes = np.stack([tiles.block_m, tiles.block_n, tiles.block_k])
+    limits = [
+        ((sizes & (sizes - 1) != 0).any(axis=0), np.where(sizes & (sizes - 1) != 0, sizes, GRID).min(axis=0)),
+        (tiles.block_k < found[0].least_depth, tiles.block_k),
+        (threads > spec.compute.max_threads_per_block, threads),
+        (shared > spec.shared_memory.per_block_bytes, shared),
+        (least > cap, least),
+        (blocks > GRID, blocks),
+        (columns > TENSOR_COLUMNS, columns),
+    ]
+    rule, needed = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles))
+    for code, (broken, need) in reversed(list(enumerate(limits, 1))):
+        rule[broken] = code
+        needed[broken] = need[broken]
+    resident, limiter = residency(spec, threads, registers, shared)
+    resident = np.maximum(1, resident)
+    spilled = np.maximum(0.0, np.where(unit == Unit.TCGEN05, 0.0, wanted - cap)) if known is None else known[2]
+    return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, rule, needed)
+
+
+def least_depth(spec: GpuSpec, dtype: str) -> int:
+    """Return the smallest block_k of a product on a device's matrix units, 1 where it has none for such operands."""
+    found = instructions_of(spec.arch, dtype)
+    return 1 if found is None else found[0].least_depth
+
+
+def residency(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints) -> tuple[Ints, Ints]:
+    """Return the blocks that an SM holds at once, 0 where a block cannot run, and of `Limiter` why it holds no more.
+
+    As `gpu.times.occupancy`, on arrays.
+    """
+    compute, file, shared = spec.compute, spec.registers, spec.shared_memory
+    warps = -(-threads // compute.warp_size)
+    of_warp = -(-registers * compute.warp_size // file.allocation_unit) * file.allocation_unit
+    partitions = max(file.num_sub_partitions, 4)
+    rounded = -(-warps // partitions) * partitions
+    by_registers = file.per_sm // file.num_sub_partitions // np.maximum(of_warp, 1) * file.num_sub_partitions // warps
+    need = -(-(shared_bytes + shared.reserved_per_block_bytes) // shared.granularity_bytes) * shared.granularity_bytes
+    by_shared = shared.per_sm_bytes // np.maximum(need, 1)
+    kinds = (Limiter.THREADS, Limiter.REGISTERS, Limiter.SHARED, Limiter.BLOCKS)
+    most = np.full_like(warps, compute.max_blocks_per_sm)
+    limits = np.stack([compute.max_warps_per_sm // warps, by_registers, by_shared, most])
+    runs = (
+        (threads <= compute.max_threads_per_block)
+        & (registers <= most_registers(spec))
+        & (of_warp * rounded <= file.per_block)
+        & (shared_bytes <= shared.per_block_bytes)
+    )
+    limiter = np.array(kinds, dtype=np.int64)[limits.argmin(axis=0)]
+    return np.where(runs, limits.min(axis=0), 0).astype(np.int64), limiter
+
+
+_LANES = Instruction(Unit.FMA, "float32", 1, 1, emulated=False)
+
+
+def _instructions(problem: MatmulProblem, spec: GpuSpec) -> tuple[Instruction, Instruction]:
+    """Return what wide tiles and small ones are multiplied by: CUDA cores where Triton uses no matrix units at all."""
+    if not known_operands(spec.arch):
+        return _LANES, _LANES
+    instruction_of(spec, problem.dtype)
+    found = instructions_of(spec.arch, problem.dtype)
+    assert found is not None
+    return found
+
+
+def _units(tiles: Tiles, spec: GpuSpec, wide: Instruction, small: Instruction) -> Ints:
+    if wide.unit == Unit.MFMA:
+        square = np.minimum(tiles.block_m, tiles.block_n)
+        fits = (square >= 16) & (tiles.block_k >= wide.least_depth * np.where(square < 32, 2, 1))
+        return np.where(fits, Unit.MFMA, Unit.FMA).astype(np.int64)
+    if wide.unit not in (Unit.WGMMA, Unit.TCGEN05):
+        return np.full(len(tiles), wide.unit, dtype=np.int64)
+    fits = (tiles.block_m >= _WIDE_ROWS) & (tiles.num_warps % _WIDE_WARPS == 0)
+    if wide.unit == Unit.TCGEN05:
+        fits &= tiles.num_warps <= _MOST_TCGEN05_WARPS
+    return np.where(fits, wide.unit, small.unit).astype(np.int64)
+
+
+def is_wide(unit: Ints) -> NDArray[np.bool_]:
+    """Return which units take operands from shared memory, so that a warp only starts them: (num_tiles,) each."""
+    found: NDArray[np.bool_] = (unit == Unit.WGMMA) | (unit == Unit.TCGEN05)
+    return found
+
+
+def most_registers(spec: GpuSpec) -> int:
+    """Return the most registers of a thread: on AMD's matrix devices all of a SIMD's, those of accumulation as well.
+
+    Source: AMD CDNA 3 ISA (512 registers a lane, of which instructions name 256 of each kind).
+    """
+    file = spec.registers
+    if spec.arch in cdna.ARCHS:
+        return file.per_sm // file.num_sub_partitions // spec.compute.warp_size
+    return file.per_thread
+
+
+def _register_cap(num_warps: Ints, spec: GpuSpec) -> Floats:
+    """Return the most registers that a thread can have in a block of so many warps."""
+    partitions = max(spec.registers.num_sub_partitions, 4)
+    rounded = -(-num_warps // partitions) * partitions
+    unit, warp = spec.registers.allocation_unit, spec.compute.warp_size
+    by_file = spec.registers.per_block // rounded // unit * unit / warp
+    most = most_registers(spec)
+    # Triton tells AMD's compiler how large its groups are, which then takes all that they can have
+    most = most if most > spec.registers.per_thread else min(most, spec.compiler.registers_per_thread)
+    return np.minimum(by_file, float(most))
+
+
+def _wanted_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Floats) -> Floats:
+    """Return the registers that the compiler would take: fitted to 82 kernels of Triton 3.9, 12 off on average.
+
+    Beside accumulators there are operands of the next steps; operands that have to be transposed or converted in
+    registers (fp8 of mma.sync, tf32) need more.
+    """
+    tf32, fp8 = problem.dtype == "tf32", problem.element_bytes == 1
+    mma = (90.0, 1.35) if tf32 else (70.0, 2.75) if fp8 else (60.0, 1.5)
+    wgmma = (84.0, 1.25) if tf32 else (44.0, 1.25)
+    table = np.array([(60.0, 1.5), mma, wgmma, (20.0, 1.0), (0.0, 0.0)])
+    wanted = table[unit, 0] + table[unit, 1] * exact
+    # by tensor descriptors there are no addresses
+    wanted = np.where((unit == Unit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, wanted)
+    found: Floats = np.ceil(wanted + np.where(_is_twice(tiles, unit), exact, 0.0))
+    return found
+
+
+def _is_twice(tiles: Tiles, unit: Ints) -> NDArray[np.bool_]:
+    """Return which tiles have their sums twice: those of the matrix units, and what these were moved to."""
+    found: NDArray[np.bool_] = (unit == Unit.WGMMA) & (tiles.promote > 0)
+    return found

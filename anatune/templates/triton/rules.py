@@ -1,0 +1,159 @@
+"""What is a schedule of the template "triton", and which workloads and devices it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.access import FLOAT8_DTYPES
+from anatune.core.workload.implicit_gemm import ImplicitGemm, implicit_gemm
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.values import check_count, check_cover, check_names
+from anatune.templates.gpu.rules import gpu_of
+from anatune.templates.triton.instructions import has_descriptors, instruction_of, known_operands, operand_type
+
+__all__ = [
+    "DTYPES",
+    "LEVELS",
+    "OPTIONS",
+    "check_options",
+    "check_supported",
+    "check_triton",
+    "is_amd",
+    "levels_of",
+    "loses_sums",
+    "multiplied_dtype",
+    "options_of",
+]
+
+LEVELS: dict[str, tuple[str, ...]] = {"m": ("block", "tile"), "n": ("block", "tile"), "k": ("step", "tile")}
+"""Factors of each fused index in ``Schedule.tiles``: blocks of the grid (steps of the loop), and block_m, block_n,
+block_k."""
+DTYPES = ("float32", "float16", "bfloat16", "int8", *FLOAT8_DTYPES)
+"""Of operands; float32 is rounded to tf32, which needs the accuracy "relaxed"."""
+OPTIONS: dict[str, tuple[int, int]] = {
+    "group_m": (1, 2**20),
+    "split_k": (1, 4096),
+    "num_warps": (1, 32),
+    "num_stages": (1, 8),
+    "descriptors": (0, 1),
+    "persistent": (0, 1),
+    "promote": (0, 2**20),
+    "waves_per_eu": (0, 10),
+    "matrix_instr_nonkdim": (0, 32),
+}
+"""Option of a schedule -> least and largest value. "descriptors": operands come by tensor descriptors (TMA);
+"persistent": one program a multiprocessor takes tiles in turn; "promote": steps of k after which sums
+of 8-bit floats leave the tensor core's own accumulators, 0 for never. The last two are AMD's: 0 leaves the choice to
+the compiler."""
+_LEAST_TILE = 16
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """Return fused index -> names of its factors, outer to inner."""
+    return dict(LEVELS)
+
+
+def is_amd(hardware: GpuSpec) -> bool:
+    """Whether a device is one of AMD's."""
+    return hardware.vendor == "amd"
+
+
+def options_of(workload: Workload, hardware: GpuSpec) -> tuple[str, ...]:
+    """Return the options that a schedule has: those with which its code, compiled for a device, differs."""
+    own = ("waves_per_eu", "matrix_instr_nonkdim") if is_amd(hardware) else ()
+    tma = ("descriptors", "persistent") if has_descriptors(hardware) and _is_described(workload) else ()
+    promote = ("promote",) if loses_sums(workload, hardware) else ()
+    return ("group_m", "split_k", "num_warps", "num_stages", *tma, *promote, *own)
+
+
+@lru_cache(maxsize=64)  # a list of schedules is checked one by one
+def _is_described(workload: Workload) -> bool:
+    from anatune.templates.triton.program.descriptors import describes  # programs are written later, if at all
+
+    return describes(workload, implicit_gemm(workload))
+
+
+def loses_sums(workload: Workload, hardware: GpuSpec) -> bool:
+    """Whether matrix units keep few bits of sums: 8-bit floats and wgmma. Source: [DeepSeek-V3] Sec. 3.3.2."""
+    return multiplied_dtype(workload).startswith("float8") and hardware.arch == "sm_90"
+
+
+def check_options(workload: Workload, hardware: GpuSpec, options: Iterable[str]) -> None:
+    """Raise SpaceError for options that a schedule of a workload does not have on a device."""
+    known = options_of(workload, hardware)
+    for name in ("descriptors", "persistent"):
+        if name in options and name not in known:
+            raise SpaceError(
+                f"option {name}: {hardware.name} ({hardware.arch}) has no tensor descriptors for this "
+                f"{workload.operator}, expected sm_90 or later, and plain matrices whose rows are multiples of 16 "
+                "bytes; leave the option out"
+            )
+    check_names("options", options, known, "option")
+
+
+def multiplied_dtype(workload: Workload) -> str:
+    """Return the dtype that matrix units multiply: the wider one of the operands, to which the other one is cast."""
+    return max((read.dtype for read in workload.reads), key=lambda dtype: DTYPE_BYTES[dtype])
+
+
+def _check_operands(workload: Workload, hardware: GpuSpec) -> None:
+    """Raise SpaceError unless the device's matrix units multiply a workload's operands, as far as its spec says."""
+    dtypes = [read.dtype for read in workload.reads]
+    if not set(dtypes) <= {*DTYPES} or "requantize" in workload.epilogue or any(t.zero_point for t in workload.tensors):
+        raise SpaceError(
+            f"{workload.operator}: {workload.formats} with the steps ({', '.join(workload.epilogue)}) is none of the "
+            f"template triton, expected operands of {', '.join(DTYPES)}, without zero points and requantize; leave out "
+            "the template"
+        )
+    if hardware.tensor_cores is None and known_operands(hardware.arch):
+        raise SpaceError(
+            f"{hardware.name}: the spec does not say what its matrix units do; add a [tensor_cores] group, as "
+            "`anatune hw show a100` has one, or leave out the template triton"
+        )
+    dtype = multiplied_dtype(workload)
+    instruction_of(hardware, operand_type(dtype))
+    if hardware.tensor_flop_per_s(dtype) is None:
+        raise SpaceError(
+            f"{workload.operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {dtype} operands "
+            "of its own; take another dtype or device, or leave out the template triton"
+        )
+
+
+def check_supported(workload: Workload, hardware: GpuSpec) -> ImplicitGemm:
+    """Return the matrix product behind a workload; raise SpaceError unless the template applies.
+
+    Raises
+    ------
+    SpaceError
+        The device has no matrix units that Triton uses, no instruction for the dtypes, or the workload is no matrix
+        product.
+    """
+    _check_operands(workload, hardware)
+    return implicit_gemm(workload)
+
+
+def check_triton(schedule: Schedule) -> None:
+    """Raise SpaceError unless these are a schedule of the template "triton"."""
+    workload, hardware, options = schedule.workload, gpu_of(schedule), schedule.options
+    gemm = check_supported(workload, hardware)
+    known = options_of(workload, hardware)
+    check_options(workload, hardware, options)
+    for name in known:
+        check_count(f"option {name}", options.get(name), *OPTIONS[name])
+    check_count("unroll", schedule.unroll, 0, 0)
+    check_names("vector", schedule.vector, (), "tensor")
+    check_names("tiles", schedule.tiles, LEVELS, "index")
+    for axis, levels in LEVELS.items():
+        check_cover(axis, schedule.tiles.get(axis), levels, gemm.extents[axis])
+        tile = schedule.tiles[axis][-1]
+        if tile < _LEAST_TILE or tile & (tile - 1):
+            raise SpaceError(f"tiles[{axis!r}] has a tile of {tile}, expected a power of two >= {_LEAST_TILE}")
+    warps = options["num_warps"]
+    if isinstance(warps, int) and warps & (warps - 1):
+        raise SpaceError(f"option num_warps is {warps}, expected a power of two")
+    if options.get("persistent") and options["split_k"] != 1:
+        raise SpaceError("options persistent and split_k are both set, expected one: a persistent program walks tiles")

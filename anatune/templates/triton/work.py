@@ -1,0 +1,226 @@
+"""What one stage of a block of Triton's tiles does: products, instructions, bytes through shared memory, copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.triton import cdna
+from anatune.templates.triton.constants import Constants
+from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import (
+    LEAST_CAPABILITY,
+    WARP,
+    Resources,
+    most_registers,
+    multiply_adds_per_cycle,
+)
+from anatune.templates.triton.tiles import Tiles
+
+__all__ = ["Work", "stage_work"]
+
+Floats = NDArray[np.float64]
+
+_CAPABILITY_OF_FP8 = 8.9
+_COPY_BYTES = 16
+_LINES = 64.0
+"""Bytes of a copied row that take a cycle: two lines of 128 bytes a cycle are looked up. Assumed."""
+_FMA_WINDOW = 1400.0
+"""Values of a stage and results of a thread that the compiler keeps without spilling by the dozen. Fitted."""
+_SPILL_BYTES = 64.0
+"""Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one stage of a block does, (num_tiles,) each."""
+
+    compute: Floats
+    """Cycles of the multiplying unit, the whole SM at work."""
+    issue: Floats
+    """Cycles in which its warps issue instructions."""
+    shared: Floats
+    """Cycles of the shared memory, copies included."""
+    convert: Floats
+    """Cycles of converting an operand."""
+    chain: Floats
+    """Cycles of dependent products."""
+    asynchronous: NDArray[np.bool_]
+    """Whether copies run beside the products."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The sizes of tiles as floats, and the bytes of their operands in shared memory."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    warps: Floats
+    left: Floats
+    right: Floats
+
+    @classmethod
+    def of(cls, problem: MatmulProblem, tiles: Tiles) -> _Tile:
+        m, n, k = (t.astype(np.float64) for t in (tiles.block_m, tiles.block_n, tiles.block_k))
+        left, right = m * k * problem.element_bytes, n * k * problem.right_element_bytes
+        return cls(m, n, k, tiles.num_warps.astype(np.float64), left, right)
+
+
+def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
+    """Return what one stage of every tile does."""
+    t = _Tile.of(problem, tiles)
+    unit = need.unit
+    is_mma, is_fma = unit == Unit.MMA, unit == Unit.FMA
+    # k of one tensor-core instruction
+    deep = {4: 8.0, 2: 16.0, 1: 32.0}[problem.element_bytes]
+    if problem.is_float8 and (spec.compute_capability or 0.0) < _CAPABILITY_OF_FP8:
+        deep = 16.0  # converted to float16
+    repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, deep)
+    if spec.arch in cdna.ARCHS:
+        is_mma = unit == Unit.MFMA
+        instruction = instruction_of(spec, problem.dtype)
+        deep = float(instruction.depth)
+        repeated, mma_slots, mma_reads, mma_converted = cdna.products(problem, tiles, instruction)
+    wide_reads, wide_converted = _wide(problem, t, unit)
+    fma_slots, fma_reads, fma_spilled = _fma(problem, t)
+    copy_slots, copied, asynchronous = _copies(problem, t, spec, constants)
+    if has_descriptors(spec):
+        copy_slots = np.where(tiles.descriptors > 0, constants.copy_instructions, copy_slots)
+
+    rate = np.array([_rate(spec, problem.dtype, code, unit, constants) for code in Unit])[unit]
+    compute = t.m * t.n * t.k * np.where(is_mma, repeated, 1.0) / rate
+    own = np.where(is_fma, fma_slots, np.where(is_mma, mma_slots, t.k / deep))
+    issue = (own + copy_slots + t.warps * constants.step_instructions) / spec.compute.issue_per_cycle_per_sm
+    moved = np.where(tiles.promote > 0, t.m * t.n / WARP * t.k / np.maximum(tiles.promote, 1), 0.0)
+    issue = issue + moved / spec.compute.issue_per_cycle_per_sm
+    reads = np.where(is_fma, fma_reads, np.where(is_mma, mma_reads, wide_reads))
+    wanted = need.registers + need.spilled + _pointer_registers(problem, t)
+    cap = np.minimum(most_registers(spec), spec.registers.per_block // need.threads)
+    spilled = np.maximum(need.spilled, wanted - cap) + np.where(is_fma, fma_spilled, 0.0)
+    spilled = spilled * need.threads * 8.0 / _SPILL_BYTES
+    shared = (reads + copied) / spec.shared_memory.bytes_per_cycle_per_sm + spilled
+    latency = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0
+    chain = np.where(is_fma, t.k * spec.compute.fma_latency_cycles, t.k / deep * latency)
+    converted = np.where(is_mma, mma_converted, np.where(is_fma, 0.0, wide_converted))
+    convert = converted / (constants.converted_per_warp * spec.compute.issue_per_cycle_per_sm)
+    return Work(compute, issue, shared, convert, chain, asynchronous)
+
+
+def _mma(problem: MatmulProblem, tiles: Tiles, t: _Tile, deep: float) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return how often products are repeated, instructions, bytes read and elements converted: ``mma.sync``.
+
+    Warps form a grid; where the tile is too small for it, they repeat each other's work.
+    """
+    warps_m, warps_n = _warp_grid(tiles)
+    repeated = np.maximum(1.0, 16.0 * warps_m / t.m) * np.maximum(1.0, 8.0 * warps_n / t.n)
+    reads = t.left * warps_n + t.right * warps_m
+    # operands of 32 bits that do not run along k have no transposing loads: a word of each lane at a time
+    words = [4.0 if problem.element_bytes == 4 and not k else 1.0 for k in (problem.a_along_k, not problem.b_along_n)]
+    slots = t.m * t.n * t.k * repeated / (128.0 * deep)
+    slots = slots + (words[0] * t.left * warps_n + words[1] * t.right * warps_m) / 512.0
+    if problem.is_float8:
+        slots = slots + reads / (4.0 * WARP) * (1.0 if problem.b_along_n else 0.25)  # shuffles, conversions
+    converted = t.n * t.k * warps_m if problem.converts else np.zeros(len(tiles))
+    return repeated, slots, reads, converted
+
+
+def _wide(problem: MatmulProblem, t: _Tile, unit: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return bytes read and elements converted: ``wgmma``, ``tcgen05``, which take both operands from shared memory.
+
+    Each 64 (128) rows of the left operand go with the whole right one.
+    """
+    groups = np.maximum(1.0, t.warps / 4.0)
+    groups_n = np.maximum(1.0, groups / np.maximum(1.0, t.m / 64.0))
+    rows = np.where(unit == Unit.TCGEN05, 128.0, 64.0)
+    right = t.n * t.k * problem.element_bytes
+    reads = t.left * groups_n + right * np.maximum(1.0, t.m / rows)
+    if not problem.converts:
+        return reads, np.zeros(len(t.m))
+    return reads + t.right + right, t.n * t.k  # read, converted, written again
+
+
+def _fma(problem: MatmulProblem, t: _Tile) -> tuple[Floats, Floats, Floats]:
+    """Return instructions, bytes read and registers spilled of a thread: CUDA cores.
+
+    A thread has up to four rows of results; it loads its operands of each k from shared memory, in words where the
+    right one does not run along n. The compiler loads a whole stage's before it multiplies, and spills what is more
+    than `_FMA_WINDOW` values. Source: machine code of Triton 3.9 for sm_80, which spills from about 1250 on; the
+    window is fitted to Triton 3.0's times.
+    """
+    results = np.maximum(1.0, t.m * t.n / (t.warps * WARP))
+    columns = np.maximum(np.minimum(4.0, results), results / 4.0)
+    values = (results / columns + columns) * t.k
+    words = results / columns / 4.0 + columns / (4.0 if problem.b_along_n else 1.0)
+    slots = t.m * t.n * t.k / WARP * np.maximum(1.0, t.warps * WARP / (t.m * t.n)) + t.warps * t.k * words
+    reads = t.warps * t.k * (results / columns + columns * (1.0 if problem.b_along_n else 1.5)) * 4.0 * WARP
+    return slots, reads, np.maximum(0.0, values + results - _FMA_WINDOW)
+
+
+def _copies(
+    problem: MatmulProblem, t: _Tile, spec: GpuSpec, constants: Constants
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return instructions of the copies of a stage, bytes that they write, and whether they are asynchronous."""
+    run_m = (t.k if problem.a_along_k else t.m) * problem.element_bytes
+    run_n = (t.n if problem.b_along_n else t.k) * problem.right_element_bytes
+    copied = t.left * np.maximum(1.0, _LINES / run_m) + t.right * np.maximum(1.0, _LINES / run_n)
+    width_m = _aligned_bytes(problem.k if problem.a_along_k else problem.m, problem.element_bytes)
+    width_n = _aligned_bytes(problem.n if problem.b_along_n else problem.k, problem.right_element_bytes)
+    lanes = spec.compute.warp_size
+    copies = np.maximum(t.warps, t.left / width_m / lanes) + np.maximum(t.warps, t.right / width_n / lanes)
+    capability = spec.compute_capability or 0.0
+    by_engine = capability >= LEAST_CAPABILITY or spec.arch == cdna.DIRECT_ARCH
+    direct = np.full(len(t.m), by_engine and min(width_m, width_n) >= 4)
+    # before gfx950 what CDNA loads ahead waits in registers (`cdna.registers`), and its waves store it
+    asynchronous = direct | (spec.arch in cdna.ARCHS)
+    return copies * (constants.copy_instructions + np.where(direct, 0.0, 2.0)), copied, asynchronous
+
+
+def _pointer_registers(problem: MatmulProblem, t: _Tile) -> Floats:
+    """Return the registers of addresses and values that rows off 16 bytes cost a thread beyond those of wide copies.
+
+    Copies narrower than 4 bytes are not asynchronous: what they load waits in registers, too.
+    """
+    total = np.zeros(len(t.m))
+    for loaded, pitch, element in (
+        (t.left, problem.k if problem.a_along_k else problem.m, problem.element_bytes),
+        (t.right, problem.n if problem.b_along_n else problem.k, problem.right_element_bytes),
+    ):
+        width = _aligned_bytes(pitch, element)
+        each = 2.0 + (1.0 if width < 4 else 0.0)
+        total += loaded / (t.warps * WARP) * (each / width - 2.0 / _COPY_BYTES)
+    return total
+
+
+def _rate(spec: GpuSpec, dtype: str, unit: Unit, used: NDArray[np.int64], constants: Constants) -> float:
+    """Return the rate of a unit; of one that no tile uses, anything."""
+    if not (used == unit).any():
+        return 1.0
+    alone = 1.0 / spec.compute.reachable_fraction  # what keeps FMA from its peak is counted on its own
+    by_registers = unit in (Unit.MMA, Unit.MFMA)
+    reach = alone if unit == Unit.FMA else constants.reach_mma if by_registers else constants.reach_wide
+    return multiply_adds_per_cycle(spec, dtype, unit) * reach
+
+
+def _warp_grid(tiles: Tiles) -> tuple[Floats, Floats]:
+    """Return the warps along m and n. Source: warpsPerTile of Triton's AcceleratedMatmul for mma.sync."""
+    rows, columns = np.ones(len(tiles)), np.ones(len(tiles))
+    while True:
+        more = rows * columns < tiles.num_warps
+        if not more.any():
+            return rows, columns
+        along_m = (tiles.block_m / 32.0 / rows >= tiles.block_n / 8.0 / columns) & (rows < tiles.block_m / 16.0)
+        rows = np.where(more & along_m, 2.0 * rows, rows)
+        columns = np.where(more & ~along_m, 2.0 * columns, columns)
+
+
+def _aligned_bytes(extent: int, element: int) -> float:
+    """Return the bytes that one copy of a thread moves: rows of the operand must start at multiples of it."""
+    width = _COPY_BYTES
+    while width > element and extent * element % width:
+        width //= 2
+    return float(width)

@@ -1,0 +1,152 @@
+"""What the model of Triton's tiles is worth on recorded times: order, first choices, error, ratio to libraries."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.errors import AnatuneError
+from anatune.templates.triton.constants import CONSTANTS, Constants
+from anatune.templates.triton.resources import resources
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import score_tiles
+from bench.replay.metrics import spearman
+from bench.replay.tensorcores_tables import Choices, LibraryTime
+
+__all__ = ["FIRST", "ChoiceScore", "Legality", "LibraryScore", "score_choices", "score_libraries"]
+
+Floats = NDArray[np.float64]
+FIRST = (1, 4, 8)
+"""Choices that would be measured."""
+SMALL_FLOP = 1e7
+"""Products of fewer take what a call costs."""
+_FEWEST = 8
+"""Fewest configurations of a problem that are judged."""
+
+
+@dataclass(frozen=True)
+class ChoiceScore:
+    """One problem of a table of configurations."""
+
+    device: str
+    label: str
+    correlation: float
+    regrets: tuple[float, ...]
+    """Best of the first choices of `FIRST` over the recorded best."""
+    winner: float
+    """Predicted over measured time of the recorded best."""
+
+
+@dataclass
+class Legality:
+    """How rows that did not run (inf) and rows that did are judged, of one device and dtype."""
+
+    failed: int = 0
+    failed_refused: int = 0
+    ran: int = 0
+    ran_refused: int = 0
+
+
+@dataclass(frozen=True)
+class LibraryScore:
+    """One problem of a library's table."""
+
+    device: str
+    label: str
+    library: str
+    flop: float
+    measured_s: float
+    predicted_s: float
+    """Of the best legal tile."""
+    unsplit_s: float
+    """Of the best with split_k 1."""
+
+    @property
+    def small(self) -> bool:
+        """Whether there is next to nothing to compute and to move."""
+        return self.flop < SMALL_FLOP
+
+
+def score_choices(
+    rows: Iterable[Choices], specs: dict[str, GpuSpec], constants: Constants = CONSTANTS
+) -> tuple[list[ChoiceScore], dict[tuple[str, str], Legality]]:
+    """Score every problem whose device has a spec; with fewer than 8 configurations that ran, for legality alone."""
+    scores: list[ChoiceScore] = []
+    legality: dict[tuple[str, str], Legality] = {}
+    errors: set[str] = set()
+    for row in rows:
+        spec = specs.get(row.device)
+        if spec is None or not len(row.tiles):
+            continue
+        ran = np.isfinite(row.seconds)
+        try:
+            refused = resources(row.problem, row.tiles, spec).rule > 0
+            found = score_tiles(row.problem, row.tiles.take(np.flatnonzero(ran)), spec, constants=constants).time_s
+        except AnatuneError as error:
+            errors.add(f"{row.device} {row.label}: left out: {error}")
+            continue
+        known = legality.setdefault((row.device, row.label), Legality())
+        known.failed += int((~ran).sum())
+        known.failed_refused += int((refused & ~ran).sum())
+        known.ran += int(ran.sum())
+        known.ran_refused += int((refused & ran).sum())
+        measured = row.seconds[ran]
+        if len(measured) < _FEWEST:
+            continue
+        order = np.argsort(found, kind="stable")
+        best = measured.min()
+        regrets = tuple(float(measured[order[:count]].min() / best) for count in FIRST)
+        winner = float(found[measured.argmin()] / best)
+        scores.append(ChoiceScore(row.device, row.label, spearman(found, measured), regrets, winner))
+    for line in sorted(errors):
+        print(line)
+    return scores, legality
+
+
+def score_libraries(
+    rows: Iterable[LibraryTime], specs: dict[str, GpuSpec], *, warm: int, constants: Constants = CONSTANTS
+) -> list[LibraryScore]:
+    """Score every problem whose device has a spec: the best tile of those that good kernels have."""
+    scores: list[LibraryScore] = []
+    errors: set[str] = set()
+    for row in rows:
+        spec = specs.get(row.device)
+        if spec is None:
+            continue
+        tiles = _tiles(spec)
+        p = row.problem
+        try:
+            found = score_tiles(p, tiles, spec, warm=warm, constants=constants)
+        except AnatuneError as error:
+            errors.add(f"{row.device} {row.label}: left out: {error}")
+            continue
+        times = np.where(found.resources.rule == 0, found.time_s, np.inf)
+        if not np.isfinite(times).any():
+            errors.add(f"{row.device} {row.label}: left out: no tile is legal, as of {p.describe()}")
+            continue
+        unsplit = float(times[tiles.split_k == 1].min())
+        flop = 2.0 * p.m * p.n * p.k
+        scores.append(LibraryScore(row.device, row.label, row.library, flop, row.seconds, float(times.min()), unsplit))
+    for line in sorted(errors):
+        print(line)
+    return scores
+
+
+_SPACES: dict[bool, Tiles] = {}
+
+
+def _tiles(spec: GpuSpec) -> Tiles:
+    """Return tiles that good kernels have: descriptors and persistent blocks where the device copies by descriptors."""
+    descriptors = (spec.compute_capability or 0.0) >= 9.0
+    if descriptors not in _SPACES:
+        sizes = itertools.product(
+            (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (32, 64, 128), (4, 8), (2, 3, 4, 5), (1, 2, 4, 8, 16)
+        )
+        rows = [(*size, 8, int(descriptors), int(descriptors)) for size in sizes if size[0] * size[1] <= 128 * 256]
+        _SPACES[descriptors] = Tiles.of(rows)
+    return _SPACES[descriptors]

@@ -1,0 +1,132 @@
+"""Triton's compiler: what it makes for GPUs that are not there, what it refuses, in one line."""
+
+import sys
+from unittest import mock
+
+import pytest
+
+pytest.importorskip("triton", reason="compiling needs triton")
+
+import msgspec
+
+import anatune
+from anatune.codegen.cuda.build_cache import BuildCache
+from anatune.codegen.triton import compiler
+from anatune.codegen.triton.compiler import compile_kernel, compiler_version, pointer_type
+from anatune.emit.buffer import Buffer
+from anatune.errors import BuildError, MissingDependencyError
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+
+SOURCE = """
+import triton
+import triton.language as tl
+
+N = tl.constexpr(64)
+
+
+@triton.jit
+def product(a, b, c):
+    i = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(c + i, tl.dot(tl.load(a + i), tl.load(b + i)))
+"""
+SHAPE = (64, 64)
+PARAMETERS = (Buffer("A", "float16", SHAPE), Buffer("B", "float16", SHAPE), Buffer("C", "float32", SHAPE))
+KERNEL = TritonKernel("product", PARAMETERS, 1, 4, 1, {"enable_fp_fusion": True})
+PROGRAM = TritonProgram("", SOURCE, (KERNEL,), "C")
+NOTHING = BuildCache(None)
+
+
+@pytest.mark.parametrize(
+    ("device", "instruction", "threads"),
+    [("a100", "mma.sync", 128), ("h100", "wgmma.mma_async", 128), ("mi300x", "v_mfma_f32", 256)],
+)
+def test_a_kernel_for_a_device_that_is_not_there(device, instruction, threads):
+    hardware = anatune.hardware(device)
+    image = compile_kernel(PROGRAM, KERNEL, hardware, NOTHING)
+    assert image.image[:4] == b"\x7fELF"
+    assert (image.name, image.arch, image.threads) == ("product", hardware.arch, threads)
+    assert image.scratch_bytes == 0
+    assert image.facts.registers > 16
+    assert image.facts.code_bytes > 500
+    assert any(name.startswith(instruction) for name in image.facts.instructions)
+    assert compile_kernel(PROGRAM, KERNEL, hardware, NOTHING).image == image.image
+    assert not [name for name in sys.modules if name.startswith("anatune_triton")]
+
+
+def test_an_image_is_compiled_once(tmp_path):
+    cache, hardware = BuildCache(tmp_path), anatune.hardware("a100")
+    first = compile_kernel(PROGRAM, KERNEL, hardware, cache)
+    with mock.patch.object(compiler, "_compile", side_effect=AssertionError("it is kept")):
+        assert compile_kernel(PROGRAM, KERNEL, hardware, cache) == first
+        for other in (
+            (PROGRAM, msgspec.structs.replace(KERNEL, num_warps=8), hardware),
+            (PROGRAM, msgspec.structs.replace(KERNEL, options={}), hardware),
+            (PROGRAM, KERNEL, anatune.hardware("rtx3090")),
+            (msgspec.structs.replace(PROGRAM, source=SOURCE + "\n"), KERNEL, hardware),
+        ):
+            with pytest.raises(AssertionError, match="it is kept"):
+                compile_kernel(*other, cache)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("tl.dot(", "tl.dott("), "Triton refuses product for sm_80: .*has no attribute 'dott'"),
+        (("N = tl.constexpr(64)", "N = tl.constexpr(60)"), "Triton refuses product for sm_80: .*power of 2"),
+        (("import triton\n", "import nothing_of_the_sort\n"), "Triton refuses product for sm_80: No module named"),
+        (("def product", "def other"), "Triton refuses product for sm_80: .*no attribute 'product'"),
+    ],
+)
+def test_what_is_refused_is_one_line(changed, message):
+    broken = msgspec.structs.replace(PROGRAM, source=SOURCE.replace(*changed))
+    with pytest.raises(BuildError, match=message) as error:
+        compile_kernel(broken, KERNEL, anatune.hardware("a100"), NOTHING)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 260
+
+
+def test_the_first_error_that_somebody_wrote():
+    said = "some.mlir dump\n/tmp/x/kernel.py:12:4: error: 'tt.dot' op is no good\nnote: see\nmodule {\n"
+    assert compiler._first_error("PassManager::run failed", said) == "'tt.dot' op is no good (line 12)"
+    assert compiler._first_error("at 1:2:\n  x = y\n  ^\nname y is unknown", "") == "name y is unknown"
+    ptxas = "`ptxas` stderr:\nptxas info : 0 bytes\nptxas fatal   : Unknown target sm_99"
+    assert compiler._first_error(ptxas, "") == "ptxas fatal : Unknown target sm_99"
+    assert compiler._first_error("", "") == "no message"
+
+
+def test_versions_that_were_not_tried():
+    compiler_version.cache_clear()
+    try:
+        with (
+            mock.patch.object(compiler.metadata, "version", return_value="3.6.1"),
+            pytest.raises(MissingDependencyError, match=r"Triton is 3\.6\.1, expected >=3\.7,<3\.10"),
+        ):
+            compile_kernel(PROGRAM, KERNEL, anatune.hardware("a100"), NOTHING)
+        missing = compiler.metadata.PackageNotFoundError("triton")
+        with (
+            mock.patch.object(compiler.metadata, "version", side_effect=missing),
+            pytest.raises(MissingDependencyError, match=r"not installed; pip install .*triton"),
+        ):
+            compiler_version()
+    finally:
+        compiler_version.cache_clear()
+    assert compiler_version().startswith("Triton 3.")
+
+
+def test_what_is_known_of_pointers():
+    small, large = PARAMETERS[0], Buffer("L", "float16", (1 << 16, 1 << 14))
+    assert compiler._attributes(small, "cuda") == compiler._attributes(large, "hip") == [["tt.divisibility", 16]]
+    assert compiler._attributes(small, "hip") == [["tt.divisibility", 16], ["tt.pointer_range", 32]]
+
+
+def test_types_of_pointers():
+    import triton.language as tl
+
+    from anatune.core.workload.nest import DTYPE_BYTES
+
+    words = {word for word in compiler._TYPES.values()}
+    assert set(DTYPE_BYTES) <= set(compiler._TYPES)
+    assert pointer_type("bfloat16") == "*bf16"
+    assert words <= {*tl.dtype.SINT_TYPES, *tl.dtype.UINT_TYPES, *tl.dtype.FP_TYPES, "i1"} | {
+        "i8", "u8", "i16", "i32", "i64", "fp16", "bf16", "fp32", "fp64",
+    }  # fmt: skip
