@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.workload.operators import max_pool3d as max_pool3d
     from anatune.core.workload.operators import pool2d as pool2d
     from anatune.core.workload.operators import reduction as reduction
+    from anatune.core.workload.operators import softmax as softmax
     from anatune.core.workload.text import parse_workload as parse_workload
     from anatune.errors import AnatuneError as AnatuneError
     from anatune.measure.cpu.kernel import Kernel as Kernel
@@ -79,7 +80,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.core.workload.operators": (
             *("avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_matmul", "conv1d", "conv2d", "conv3d"),
             *("depthwise_conv2d", "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d"),
-            *("pool2d", "reduction"),
+            *("pool2d", "reduction", "softmax"),
         ),
         "anatune.core.prediction": ("Prediction",),
         "anatune.core.schedule": ("Schedule",),

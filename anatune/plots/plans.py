@@ -259,7 +259,7 @@ def _thick_and_thin(schedule: Schedule, prediction: Prediction, models: Mapping[
 
     `models` are those of corrected plans: their times without the correction are what the parts explain.
     """
-    composition = template_named(schedule.template).model_class().composition
+    composition = template_named(schedule.template).model_class(schedule.workload).composition
     time_s, parts = prediction.time_s, prediction.parts
     if schedule.template in models:
         plain = models[schedule.template].plain

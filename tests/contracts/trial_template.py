@@ -77,7 +77,7 @@ class TrialTemplate(CpuTemplate):
     check = staticmethod(check)
     levels = staticmethod(levels_of)
 
-    def model_class(self):
+    def model_class(self, workload):
         return TrialModel
 
     def program(self, schedule, **how):
@@ -137,7 +137,7 @@ class JoinedTemplate(TrialTemplate):
     accuracy_of = staticmethod(accuracy_of)
     error_of = staticmethod(error_of)
 
-    def model_class(self):
+    def model_class(self, workload):
         return JoinedModel
 
 

@@ -11,7 +11,7 @@ from anatune.core.workload.operators._windows import INPUT_NAMES, KERNEL_NAMES
 from anatune.core.workload.operators.pointwise import ELEMENTWISE_OPERATORS, REDUCTION_KINDS
 from anatune.errors import WorkloadError
 
-__all__ = ["FUSED", "GRAMMARS", "Extents", "Grammar"]
+__all__ = ["FUSED", "GRAMMARS", "PLAIN", "Extents", "Grammar"]
 
 Extents = tuple[int, ...]
 Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
@@ -19,6 +19,14 @@ Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 FUSED = ("epilogue", "input_zero_point", "output_zero_point")
 _PRODUCT = ("dtype", "transpose_a", "transpose_b", *FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
+
+
+PLAIN: dict[str, tuple[str, ...]] = {
+    "matmul": ("m", "n", "k"),
+    "batch_matmul": ("b", "m", "n", "k"),
+    "softmax": ("rows", "cols"),
+}
+"""Operators of one word -> the constructor's names of its extents."""
 
 
 class Grammar(NamedTuple):
@@ -83,8 +91,9 @@ def _depthwise(extents: Sequence[Extents], options: Mapping[str, object]) -> Wor
 def _grammars() -> dict[str, Grammar]:
     """Return the grammar of every operator but einsum."""
     table = {
-        "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _named("matmul", ("m", "n", "k"))),
-        "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _named("batch_matmul", ("b", "m", "n", "k"))),
+        "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _named("matmul", PLAIN["matmul"])),
+        "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _named("batch_matmul", PLAIN["batch_matmul"])),
+        "softmax": Grammar(("RowsxCols",), ("dtype",), "4096x8192", _named("softmax", PLAIN["softmax"])),
     }
     data = {1: "NxCxW", 2: "NxCxHxW", 3: "NxCxDxHxW"}
     taps = {1: "S", 2: "RxS", 3: "TxRxS"}

@@ -20,6 +20,7 @@ import msgspec
 
 from anatune.core.frozen import FrozenDict
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Axis, Term
+from anatune.core.workload.kernels import KERNELS
 from anatune.core.workload.nest_rules import BODIES, check_nest
 from anatune.core.workload.number_formats import FACTOR_STEPS, format_word, needs_matrix_units
 from anatune.decoding import from_json
@@ -47,7 +48,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     body : str
         Statement inside the nest: "multiply_add" (product of all reads, summed), "add" (one read: summed;
         two: their sum), "max" (largest, likewise), "average" (sum over the reduction axes, divided by their
-        iterations; padding counts as zeros), "multiply", "copy", "relu".
+        iterations; padding counts as zeros), "multiply", "copy", "relu"; or one of `kernels.KERNELS`.
     flop_per_point : int
         Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for
         n), 1 for the others, 0 for a copy.
@@ -134,6 +135,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         )
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether its body is one of `kernels.KERNELS`, which only templates that know it have code for."""
+        return self.body in KERNELS
+
+    @property
     def needs_matrix_units(self) -> bool:
         """Whether its number formats are for matrix units alone: see `number_formats.needs_matrix_units`."""
         return needs_matrix_units([read.dtype for read in self.reads], self.write.dtype)
@@ -161,11 +167,17 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     @property
     def flop(self) -> int:
         """Operations of the whole nest (a multiply-add is two), epilogue left out."""
+        kernel = KERNELS.get(self.body)
+        if kernel is not None and kernel.iterations is not None:
+            return kernel.iterations(self.extents, self.attribute) * self.flop_per_point
         return self.num_points * self.flop_per_point
 
     @property
     def compulsory_bytes(self) -> int:
         """Bytes that must cross the DRAM boundary once: every touched element read, the result written."""
+        kernel = KERNELS.get(self.body)
+        if kernel is not None and kernel.read_bytes is not None:
+            return kernel.read_bytes(self.reads, self.extents, self.attribute) + self.write.num_bytes
         reads = {
             access.tensor: access.touched_elements(self.extents) * DTYPE_BYTES[access.dtype] for access in self.operands
         }

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from anatune.arguments import shown
 from anatune.core.workload.access import Access, Axis, is_integer
+from anatune.core.workload.kernels import KERNELS, check_kernel_dtypes
 from anatune.core.workload.number_formats import (
     BYTE_DTYPES,
     OPERAND_PAIRS,
@@ -23,7 +24,7 @@ from anatune.errors import WorkloadError
 
 __all__ = ["BODIES", "EPILOGUE_STEPS", "check_nest"]
 
-BODIES: tuple[str, ...] = ("multiply_add", "add", "max", "average", "multiply", "copy", "relu")
+BODIES: tuple[str, ...] = ("multiply_add", "add", "max", "average", "multiply", "copy", "relu", *KERNELS)
 """Statements that a nest may hold, see `Workload.body`."""
 
 EPILOGUE_STEPS: tuple[str, ...] = tuple(STEP_OPERANDS)
@@ -40,6 +41,7 @@ _OPERANDS = {  # body: (operands under a reduction, operands without one); None:
     "multiply": (None, (2, _MOST)),
     "copy": (None, (1, 1)),
     "relu": (None, (1, 1)),
+    **{body: kernel.forms for body, kernel in KERNELS.items()},
 }
 
 
@@ -89,7 +91,10 @@ def check_nest(
     spatial = {axis.name for axis in axes if axis.kind == "spatial"}
     _check_result(operator, {axis.name: axis.extent for axis in axes}, spatial, write)
     _check_operands(operator, names, spatial, reads, body)
-    _check_dtypes(operator, reads, write, body, epilogue)
+    if body in KERNELS:
+        check_kernel_dtypes(operator, body, reads, write)
+    else:
+        _check_dtypes(operator, reads, write, body, epilogue)
     _check_epilogue(operator, body, reads, write, epilogue, epilogue_reads)
 
 

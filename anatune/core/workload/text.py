@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from anatune.arguments import shown
-from anatune.core.workload._grammar import FUSED, GRAMMARS, Extents
+from anatune.core.workload._grammar import FUSED, GRAMMARS, PLAIN, Extents
 from anatune.core.workload.layers import layer
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
@@ -242,8 +242,8 @@ def _words(workload: Workload) -> list[str]:
         return [str(own["op"]), _joined(workload.reads[0].shape)]
     if operator == "einsum":
         return [operator, str(own["subscripts"]), *(_joined(access.shape) for access in workload.reads)]
-    if operator in ("matmul", "batch_matmul"):
-        return [operator, _joined([own[name] for name in "bmnk" if name in own])]
+    if operator in PLAIN:
+        return [operator, _joined([own[name] for name in PLAIN[operator]])]
     rank = int(operator[-2])
     kernel = [own[name] for name in KERNEL_NAMES[rank]]
     data = [own["n"], own["c"], *(own[name] for name in INPUT_NAMES[rank])]

@@ -22,6 +22,7 @@ from anatune.core.workload.access import FLOAT8_DTYPES, INTEGER_RANGE
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import MissingDependencyError, RunError
+from anatune.measure.run.kernel_references import KERNEL_OPERANDS
 from anatune.measure.run.memory import check_memory
 from anatune.measure.run.reference import reference
 
@@ -145,9 +146,12 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
         if access.tensor in arrays:
             continue
         rng = np.random.default_rng([seed, place])
-        if access.dtype in INTEGER_RANGE:
+        drawn = KERNEL_OPERANDS.get((workload.body, access.tensor))
+        if drawn is not None:
+            values: Array = drawn(workload, rng).astype(array_dtype(access.dtype))
+        elif access.dtype in INTEGER_RANGE:
             low, high = _drawn_range(workload, access.dtype)
-            values: Array = rng.integers(low, high, access.shape, dtype=access.dtype, endpoint=True)
+            values = rng.integers(low, high, access.shape, dtype=access.dtype, endpoint=True)
         elif access.tensor in factors:
             spread = np.float32(factors[access.tensor])
             values = (rng.random(access.shape, dtype=np.float32) + np.float32(0.5)) * spread
@@ -232,8 +236,12 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
     - Nothing is rounded ("max", "copy", "relu" without a sum behind them), or operands are integers: 0, since the
       steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit. A
       result of 16 bits is rounded once, and may be once more: an eps of it.
+    - One of `core.workload.kernels` keeps float32 between its operands and its result: an eps of each of these, and 32
+      of float32.
     - Otherwise `core.accuracy.rounding_error`.
     """
+    if workload.is_kernel:
+        return EPS[workload.write.dtype] + EPS[workload.dtype] + 32 * EPS["float32"]
     if workload.dtype in INTEGER_RANGE:
         if workload.write.dtype in ("float16", "bfloat16"):
             return EPS[workload.write.dtype]
@@ -342,7 +350,7 @@ def _spread(workload: Workload, inputs: Mapping[str, Array]) -> float:
     Also 0 where the result is no sum of integers any more, but scaled.
     """
     factors = [STEP_OPERANDS[step] for step in workload.epilogue if step in FACTOR_STEPS]
-    if workload.body in ("max", "copy", "relu") or (factors and workload.dtype in INTEGER_RANGE):
+    if workload.body in ("max", "copy", "relu") or workload.is_kernel or (factors and workload.dtype in INTEGER_RANGE):
         return 0.0
     squares = [_mean_square(np.asarray(inputs[access.tensor]).astype(np.float64)) for access in workload.reads]
     product = math.prod(squares) if workload.body in ("multiply_add", "multiply") else sum(squares)

@@ -20,6 +20,7 @@ from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import RunError
+from anatune.measure.run.kernel_references import KERNEL_REFERENCES
 
 __all__ = ["reference"]
 
@@ -49,6 +50,8 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
         An operand is missing or has another shape.
     """
     checked = {access.tensor: _checked(workload, access, inputs) for access in workload.operands}
+    if workload.is_kernel:
+        return KERNEL_REFERENCES[workload.body](workload, checked)
     outside = -math.inf if workload.body == "max" else 0.0
     views = []
     for access in workload.reads:

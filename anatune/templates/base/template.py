@@ -94,8 +94,8 @@ class TemplateOf(ABC, Generic[Device]):
         """Return axis -> names of its factors, outer to inner."""
 
     @abstractmethod
-    def model_class(self) -> type[AnalyticalModel]:
-        """Return the class of its analytical model: ``(workload, hardware)``, and ``accuracy`` if it has several."""
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
+        """Return the class of a workload's model: ``(workload, hardware)``, and ``accuracy`` if it has several."""
 
     @abstractmethod
     def program(self, *schedule: Any, **how: Any) -> Any:
@@ -130,7 +130,7 @@ class TemplateOf(ABC, Generic[Device]):
             The template does not apply to the workload or the device.
         """
         limits = {} if self.all_accuracy is None else {"accuracy": accuracy or self.all_accuracy}
-        return self.model_class()(workload, hardware, **limits)
+        return self.model_class(workload)(workload, hardware, **limits)
 
     def family(self, workload: RangedWorkload, hardware: Device) -> ProgramFamily:
         """Return the programs for a ranged workload that take an extent when they are called, see `has_ranges`."""

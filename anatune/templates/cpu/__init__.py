@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
 from anatune.templates.cpu.dot import dot_note, half_sums_apply
 from anatune.templates.cpu.rules import (
     check_cpu,
@@ -38,7 +39,7 @@ class NestTemplate(CpuTemplate):
     takes = staticmethod(computes)
     levels = staticmethod(levels_of)
 
-    def model_class(self) -> type[AnalyticalModel]:
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
         from anatune.templates.cpu.model.model import CpuModel
 
@@ -83,7 +84,7 @@ class Fp16AccumulationTemplate(NestTemplate):
     accuracy_of = staticmethod(half_sums_accuracy)
     error_of = staticmethod(half_sums_error)
 
-    def model_class(self) -> type[AnalyticalModel]:
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
         from anatune.templates.cpu.model.model import HalfSumsModel
 

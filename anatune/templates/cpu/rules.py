@@ -50,7 +50,7 @@ WINDOW_LEVELS = ("l2", "l1", "unroll")
 
 def computes(workload: Workload, hardware: CpuSpec) -> bool:
     """Whether the template "cpu" has code for the number formats of a workload."""
-    return not workload.needs_matrix_units
+    return not workload.needs_matrix_units and not workload.is_kernel
 
 
 def check_formats(workload: Workload, hardware: CpuSpec) -> None:
@@ -61,6 +61,11 @@ def check_formats(workload: Workload, hardware: CpuSpec) -> None:
     SpaceError
         Operands are 8-bit floats, or of 16 times 8 bits, or sums of int8 become float16 or bfloat16.
     """
+    if workload.is_kernel:
+        raise SpaceError(
+            f"{workload.operator} has kernels for GPUs only (template triton), but {hardware.name} is a CPU; take a "
+            "GPU's --hw"
+        )
     if not computes(workload, hardware):
         raise SpaceError(
             f"{workload.operator}: {workload.formats} is for matrix units of GPUs, expected on {hardware.name} "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
 from anatune.templates.cuda.rules import check_cuda, check_pipelined, cuda_applies, levels_of, pipeline_applies
 from anatune.templates.gpu.split import needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
@@ -34,7 +35,7 @@ class CudaTemplate(GpuTemplate):
     levels = staticmethod(levels_of)
     accuracy_of = staticmethod(needed_accuracy)
 
-    def model_class(self) -> type[AnalyticalModel]:
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
         from anatune.templates.cuda.model.model import GpuModel
 
@@ -70,7 +71,7 @@ class PipelinedTemplate(CudaTemplate):
     check = staticmethod(check_pipelined)
     takes = staticmethod(pipeline_applies)
 
-    def model_class(self) -> type[AnalyticalModel]:
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
         from anatune.templates.cuda.model.pipelined import PipelinedModel
 

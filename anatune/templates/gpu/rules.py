@@ -20,7 +20,7 @@ def gpu_of(schedule: Schedule) -> GpuSpec:
 
 def computes(workload: Workload) -> bool:
     """Whether the templates that TVM prints CUDA C for have code for the number formats of a workload."""
-    return not workload.is_quantised and workload.formats in PLAIN_DTYPES
+    return not workload.is_quantised and not workload.is_kernel and workload.formats in PLAIN_DTYPES
 
 
 def check_formats(workload: Workload) -> None:
@@ -33,6 +33,11 @@ def check_formats(workload: Workload) -> None:
     """
     if computes(workload):
         return
+    if workload.is_kernel:
+        raise SpaceError(
+            f"{workload.operator} has no kernel in CUDA C, expected --template triton and a device that Triton "
+            "compiles for (sm_80 and later, gfx90a, gfx942, gfx950)"
+        )
     steps = f" with the steps ({', '.join(workload.epilogue)})" if workload.epilogue else ""
     zeros = " and a zero point" if any(access.zero_point for access in workload.tensors) else ""
     elsewhere = "a CPU's --hw"

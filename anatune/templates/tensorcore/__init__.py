@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
 from anatune.templates.gpu.split import needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.tensorcore.rules import check_supported, check_tensorcore, levels_of
@@ -28,7 +29,7 @@ class TensorCoreTemplate(GpuTemplate):
     supports = staticmethod(check_supported)
     accuracy_of = staticmethod(needed_accuracy)
 
-    def model_class(self) -> type[AnalyticalModel]:
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
         from anatune.templates.tensorcore.model import TensorCoreModel
 

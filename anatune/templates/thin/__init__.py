@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.thin.rules import check_supported, check_thin, levels_of
 
@@ -25,7 +26,7 @@ class ThinTemplate(GpuTemplate):
     levels = staticmethod(levels_of)
     supports = staticmethod(check_supported)
 
-    def model_class(self) -> type[AnalyticalModel]:
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
         from anatune.templates.thin.model import ThinModel
 

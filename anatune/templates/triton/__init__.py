@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from anatune.core.accuracy import RELAXED, STANDARD, TRUNCATION, rounding_error
+from anatune.core.accuracy import RELAXED, admits
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.gpu.template import GpuTemplate
+from anatune.templates.triton.family import Family, ProductFamily
 from anatune.templates.triton.instructions import instructions_of, operand_type
-from anatune.templates.triton.rules import check_supported, check_triton, levels_of, loses_sums
 
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
@@ -21,22 +19,36 @@ if TYPE_CHECKING:
 
 __all__ = ["TRITON"]
 
-_SUM_BITS, _DEEP = 13, 32
-"""Bits behind the point that Hopper's tensor cores keep of sums of 8-bit floats; products of an addition. Source:
-[DeepSeek-V3] Sec. 3.3.2."""
+_PRODUCTS = ProductFamily()
+_OTHERS: tuple[Family, ...] = ()
+_FAMILIES: dict[str, Family] = {body: family for family in _OTHERS for body in family.bodies}
+"""Body of a workload -> its family; that of products takes every other one, or says why it does not."""
+
+
+def _family_of(workload: Workload) -> Family:
+    return _FAMILIES.get(workload.body, _PRODUCTS)
 
 
 class TritonTemplate(GpuTemplate):
-    """Products on matrix units, written for Triton's compiler."""
+    """Kernels written for Triton's compiler: products on matrix units, and families around them."""
 
     name = room = toolchain = "triton"
     tensor_cores = True
     joins = is_whole = True
     is_limited = False
     all_accuracy = RELAXED
-    check = staticmethod(check_triton)
-    levels = staticmethod(levels_of)
-    supports = staticmethod(check_supported)
+
+    def check(self, schedule: Schedule) -> None:
+        """Raise SpaceError for what is no schedule of the template."""
+        _family_of(schedule.workload).check(schedule)
+
+    def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
+        """Return axis -> names of its factors, outer to inner."""
+        return _family_of(workload).levels(workload)
+
+    def supports(self, workload: Workload, hardware: GpuSpec) -> object:
+        """Raise SpaceError for a workload or a device that it does not take."""
+        return _family_of(workload).supports(workload, hardware)
 
     def multiplied(self, dtype: str, hardware: GpuSpec) -> str:
         """Return what operands of a dtype are when matrix units multiply them: emulated types are another one."""
@@ -49,38 +61,25 @@ class TritonTemplate(GpuTemplate):
 
     def joins_default(self, workload: Workload, hardware: GpuSpec, accuracy: str) -> bool:
         """Return whether it is ranked with the default: what loses bits has to be asked for."""
-        return super().joins_default(workload, hardware, accuracy) and (
-            workload.dtype != "float32" or accuracy == RELAXED
+        return super().joins_default(workload, hardware, accuracy) and admits(
+            accuracy, _family_of(workload).least_accuracy(workload)
         )
 
-    def model_class(self) -> type[AnalyticalModel]:
-        """Return the class of its analytical model."""
-        from anatune.templates.triton.model import TritonModel
-
-        return TritonModel
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
+        """Return the class of a workload's analytical model."""
+        return _family_of(workload).model_class()
 
     def accuracy_of(self, schedule: Schedule) -> str:
         """Return the accuracy that a schedule needs: what loses bits of operands or sums has to be asked for."""
-        loses = loses_sums(schedule.workload, gpu_of(schedule)) and not schedule.options.get("promote")
-        return RELAXED if loses or schedule.workload.dtype == "float32" else STANDARD
+        return _family_of(schedule.workload).accuracy_of(schedule)
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error of sums that lose bits, over the result's scale; 0: they are plain ones.
-
-        Each of the additions of a part, one for `_DEEP` steps of k, cuts off what is behind `_SUM_BITS` bits.
-        """
-        workload = schedule.workload
-        if not loses_sums(workload, gpu_of(schedule)):
-            return 0.0
-        promote = schedule.options.get("promote", 0)
-        depth = promote if isinstance(promote, int) and promote else workload.num_reduced
-        return 4.0 * TRUNCATION * 2.0**-_SUM_BITS * math.sqrt(depth / _DEEP) + rounding_error(workload, TRUNCATION)
+        """Return the largest error of sums that lose bits, over the result's scale; 0: they are plain ones."""
+        return _family_of(schedule.workload).error_of(schedule)
 
     def program(self, schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
         """Return the Triton module of a schedule."""
-        from anatune.templates.triton.program import triton_program
-
-        return triton_program(schedule)
+        return _family_of(schedule.workload).program(schedule)
 
 
 TRITON = TritonTemplate()

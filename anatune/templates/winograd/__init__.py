@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
 from anatune.templates.cpu.template import CpuTemplate
 from anatune.templates.winograd.rules import applies, check_winograd, levels_of, needed_accuracy
 
@@ -33,7 +34,7 @@ class WinogradTemplate(CpuTemplate):
 
         return largest_error(schedule)
 
-    def model_class(self) -> type[AnalyticalModel]:
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of its analytical model."""
         from anatune.templates.winograd.model import WinogradModel
 

@@ -18,6 +18,7 @@ from anatune.core.workload.operators.pooling import (
     max_pool3d,
     pool2d,
 )
+from anatune.core.workload.operators.rows import softmax
 
 __all__ = [
     "CONSTRUCTORS",
@@ -37,6 +38,7 @@ __all__ = [
     "max_pool3d",
     "pool2d",
     "reduction",
+    "softmax",
 ]
 
 CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
@@ -55,5 +57,6 @@ CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
     "reduction": reduction,
     "elementwise": elementwise,
     "einsum": einsum,
+    "softmax": softmax,
 }
 """Operator -> constructor; ``CONSTRUCTORS[w.operator](**w.attribute)`` builds a workload equal to ``w``."""
