@@ -7,7 +7,7 @@ templates that know that name have code for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anatune.core.workload.access import Access
 from anatune.errors import WorkloadError
@@ -40,8 +40,8 @@ class Kernel(NamedTuple):
     operands: tuple[tuple[str, ...], ...]
     least: int
     results: tuple[str, ...]
-    iterations: Callable[[Mapping[str, int], Mapping[str, Any]], int] | None = None
-    read_bytes: Callable[[Sequence[Access], Mapping[str, int], Mapping[str, Any]], int] | None = None
+    iterations: Callable[[Mapping[str, int], Mapping[str, object]], int] | None = None
+    read_bytes: Callable[[Sequence[Access], Mapping[str, int], Mapping[str, object]], int] | None = None
 
     @property
     def forms(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:

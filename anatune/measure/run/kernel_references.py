@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from anatune.core.workload.nest import Workload
 __all__ = ["KERNEL_OPERANDS", "KERNEL_REFERENCES"]
 
 Values = NDArray[np.float64]
-Drawn = NDArray[Any]
+Drawn = NDArray[np.generic]
 
 
 def _softmax(workload: Workload, operands: Mapping[str, Values]) -> Values:
