@@ -1,11 +1,12 @@
-"""The choice pruner inside the real TorchInductor: its own choices and buffers, its own list of preprocessors."""
+"""Pruners and lookup tables inside the real TorchInductor: its own choices, buffers, heuristics and classes."""
 
 import contextlib
 from types import SimpleNamespace
 
 import pytest
 
-from anatune.adapters.triton import choice_pruner
+import anatune
+from anatune.adapters.inductor import choice_pruner, inductor_choices, lookup_table
 
 torch = pytest.importorskip("torch", reason="contract tests of the choice pruner need torch")
 select = pytest.importorskip("torch._inductor.select_algorithm", reason="needs TorchInductor")
@@ -80,3 +81,87 @@ def test_unknown_extents_are_left_alone():
 
     given = choices(sympy.Symbol("s0", integer=True), 64, 64)
     assert choice_pruner("a100")(given) == given
+
+
+kernel_inputs = pytest.importorskip("torch._inductor.kernel_inputs", reason="needs PyTorch 2.13")
+
+
+@pytest.fixture
+def graph(monkeypatch):
+    """Return Inductor's settings where its classes choose as on an H100, with max-autotune switched on."""
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    monkeypatch.setattr("torch._inductor.utils.get_max_num_sms", lambda: 132)
+    lowering = GraphLowering(torch.fx.symbolic_trace(torch.nn.Identity()))
+    with config.patch(max_autotune=True), V.set_graph_handler(lowering):
+        yield config
+
+
+def matrices(m, n, k, dtype=torch.float16, bias=False, linear=False):
+    def matrix(name, shape, stride):
+        return ir.InputBuffer(name=name, layout=ir.FixedLayout(torch.device("cuda", 0), dtype, shape, stride))
+
+    inputs = [matrix("a", [m, k], [k, 1]), matrix("b", [k, n], [1, k] if linear else [n, 1])]
+    if not bias:
+        return kernel_inputs.MMKernelInputs(inputs)
+    row = matrix("bias", [m, n], [0, 1])
+    return kernel_inputs.MMKernelInputs([row, *inputs], scalars={"alpha": 1, "beta": 1})
+
+
+def generated(handler, inputs, operator="mm"):
+    """Return the choices that a handler has code generated for."""
+    from torch._inductor.kernel import mm
+
+    templates = [mm.mm_template, mm.persistent_tma_mm_template, mm.aten_mm]
+    found = {template.uid: handler.get_ktc(inputs, template, operator) for template in templates}
+    return handler._finalize_template_configs(found, inputs, templates, operator)
+
+
+def names(found):
+    return [choice.template.uid for choice in found]
+
+
+def test_inductor_generates_only_what_is_kept(graph):
+    from torch._inductor.choices import InductorChoices
+
+    inputs = matrices(4096, 4096, 4096)
+    everything, few = generated(InductorChoices(), inputs), generated(inductor_choices("h100", keep=3)(), inputs)
+    assert len(everything) > 20
+    assert names(few)[-1] == "aten::mm"
+    assert len(few) == 4
+    one = generated(inductor_choices("h100", keep=1, library="predicted")(), inputs)
+    assert len(one) == 1
+
+
+def test_a_library_wins_where_tiles_fall_behind(graph):
+    from torch._inductor.choices import InductorChoices
+
+    inputs = matrices(16, 64, 65536)  # few tiles, long sums: Inductor's template does not split them
+    assert len(generated(InductorChoices(), inputs)) > 5
+    assert names(generated(inductor_choices("h100", keep=1, library="predicted")(), inputs)) == ["aten::mm"]
+
+
+def test_inductor_takes_the_factory(graph):
+    handler = inductor_choices("a100", keep=2)
+    with graph.patch(inductor_choices_class=handler):
+        from torch._inductor.virtualized import _choices_default
+
+        made = _choices_default()
+    assert "keep=2" in made.uuid()
+
+
+@pytest.mark.parametrize("step", [(), ("bias",)])
+def test_the_table_is_found(graph, monkeypatch, step):
+    from torch._inductor.lookup_table.choices import LookupTableChoices
+
+    product = anatune.matmul(4096, 512, 1024, dtype="float16", transpose_b=True, epilogue=step)
+    table = lookup_table([product], "h100")
+    monkeypatch.setattr(LookupTableChoices, "_get_lookup_table", lambda self: table)
+    monkeypatch.setattr(LookupTableChoices, "_get_device_key", staticmethod(lambda device: "sm_90"))
+    inputs = matrices(4096, 512, 1024, bias=bool(step), linear=True)
+    (only,) = generated(LookupTableChoices(), inputs, "addmm" if step else "mm")
+    (entry,) = table.values()
+    assert only.template.uid == "triton::mm"
+    assert only.params.to_kwargs().items() >= {k: v for k, v in entry[0].items() if k != "template_id"}.items()

@@ -148,6 +148,11 @@ class MatmulPruner(Mapping[str, object]):
             self._spec = find_gpu(self._hw)
         return self._spec
 
+    @property
+    def product(self) -> MatmulProblem | None:
+        """The product that the last call was about; None before the first one, and where it could not be judged."""
+        return None if self._call is None else self._call.problem
+
     def early_config_prune(
         self, configs: Sequence[Config], named_args: Arguments | None = None, **kwargs: Argument
     ) -> list[Config]:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anatune.adapters.triton import choice_pruner
+from anatune.adapters.inductor import choice_pruner
 from anatune.errors import NotJudgedWarning, SpaceError, UnknownNameError
 
 HALF = type("dtype", (), {"itemsize": 2, "__str__": lambda _: "torch.float16"})()
