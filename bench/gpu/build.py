@@ -1,4 +1,4 @@
-"""Builds the GPU benchmark's kernels where there is TVM but no GPU: a folder with a manifest for each layer."""
+"""Builds the GPU benchmark's kernels where there are compilers but no GPU: a folder with a manifest for each layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from anatune.codegen.cuda.artifact import GpuArtifact
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError
 from anatune.tuning.manifest import build_manifest
-from bench.gpu.system import entry_folder, operands_dtype, template_of
+from bench.gpu.layers import template_of, workload_of
+from bench.gpu.system import entry_folder
 from bench.layers import Layer
 
 __all__ = ["build_layers", "folder_bytes"]
@@ -39,7 +40,7 @@ def build_layers(
     hw : str
         Name of a GPU's spec.
     folder
-        Where to.
+        Where to; made.
     megabytes : float
         Most that may be written altogether; the layer that goes beyond is removed again.
     say
@@ -60,6 +61,7 @@ def build_layers(
     spec = anatune.hardware(hw)
     if not isinstance(spec, GpuSpec):
         raise SystemExit(f"--hw: {hw} is a CPU, expected a GPU")
+    folder.mkdir(parents=True, exist_ok=True)
     missing: list[str] = []
     is_full = False
     for layer, dtype, trials in wanted:
@@ -71,9 +73,7 @@ def build_layers(
             missing.append(name)
             continue
         try:
-            manifest = build(
-                layer.workload("NCHW", operands_dtype(dtype)), spec, target, trials=trials, template=template_of(dtype)
-            )
+            manifest = build(workload_of(layer, dtype), spec, target, trials=trials, template=template_of(dtype))
         except AnatuneError as error:
             say(f"build {name}: {error}")
             missing.append(name)
