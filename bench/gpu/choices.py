@@ -26,6 +26,8 @@ class Choice(msgspec.Struct):
 
     Attributes
     ----------
+    spec : str
+        Name of the device that it was planned for.
     predicted_s, flush_s, warm_s, library_s : float or None
         Seconds; measured ones with the L2 flushed and warm; of the faster library's, flushed. None: not measured.
     error : float or None
@@ -38,6 +40,7 @@ class Choice(msgspec.Struct):
     dtype: str
     workload: str
     flop: int
+    spec: str
     place: int
     schedule: str
     predicted_s: float
@@ -94,7 +97,8 @@ def choices_of(state: State) -> list[Choice]:
             method = f"anatune:{name}"
             found.append(
                 Choice(
-                    entry.layer, entry.dtype, entry.workload, entry.flop, place, entry.schedules[name].describe(),
+                    entry.layer, entry.dtype, entry.workload, entry.flop,
+                    entry.schedules[name].hardware.name, place, entry.schedules[name].describe(),
                     entry.predicted_s[name], _median(entry, "flush", method), _median(entry, "warm", method),
                     library_s, entry.errors.get(method), method in entry.errors and is_right(entry, method),
                 )
