@@ -36,8 +36,9 @@ __all__ = ["STAGES", "Run", "main"]
 STAGES = ("calibrate", "plan", "tune16", "tune64", "anchors", "triton")
 _LEAST_S = 5.0
 """A layer is not begun with less time left."""
-_HANGS_S = 200.0
-"""A layer whose timing takes longer ends the process: a kernel hangs. Assumed; the wide product may take a minute."""
+_HANGS_S, _SLOW_HANGS_S = 150.0, 400.0
+"""A layer whose timing takes longer ends the process: a kernel hangs; float32 ones wait for Triton, which unrolls its
+products into scalar ones. Assumed; the wide product may take a minute."""
 _MOST_ATTEMPTS = 2
 """A layer that ended the process so often is left out."""
 
@@ -136,7 +137,8 @@ class Run:
         def one(entry: LayerState, layer: Layer) -> None:
             entry.attempts += 1
             self._save()  # should it end the process
-            faulthandler.dump_traceback_later(_HANGS_S, exit=True, file=sys.__stderr__ or sys.stderr)
+            limit_s = _SLOW_HANGS_S if entry.dtype == "float32" else _HANGS_S
+            faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.__stderr__ or sys.stderr)
             try:
                 self._time(entry, layer)
             except FaultedError as error:

@@ -283,6 +283,25 @@ def test_triton_kernels_are_built_without_a_gpu(tmp_path):
     assert entry.artifact.scratch_bytes is not None
 
 
+def test_a_layer_of_which_nothing_was_built_is_built_again(tmp_path):
+    """A folder without kernels would be taken for done."""
+    from anatune.core.trial import Measurement, Outcome
+    from bench.gpu.build import build_layers
+
+    def failing(workload, spec, target, **options):
+        target.mkdir()
+        (target / "manifest.json").touch()
+        late = argparse.Namespace(artifact=None, failure=Measurement(Outcome.BUILD_TIMEOUT, message="too late"))
+        return argparse.Namespace(entries=[late])
+
+    told = []
+    for _ in range(2):
+        assert build_layers([(SMALL, "float16", 1)], "h100_sxm", tmp_path, 48.0, told.append, failing) == ["S0-float16"]
+    assert [line for line in told if "too late" in line] == [
+        "build S0-float16: 0 of 1 kernels, 0.0 MB altogether; too late"
+    ] * 2
+
+
 def test_kernels_for_another_architecture_are_one_line(pretended, monkeypatch):
     monkeypatch.setattr(pretended, "_kernels", "kernels")
     monkeypatch.setattr(pretended, "_any_manifest", lambda: argparse.Namespace(hardware=anatune.hardware("a100")))
