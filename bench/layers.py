@@ -51,13 +51,13 @@ class Matmul:
         return True
 
     def workload(self, layout: str = "NHWC", dtype: str = "float32") -> Workload:
-        """Return anatune's workload; `layout` means nothing here."""
-        return anatune.matmul(self.m, self.n, self.k, dtype=dtype)
+        """Return anatune's workload; the layout "NT" stores B as [n, k], others mean nothing here."""
+        return anatune.matmul(self.m, self.n, self.k, dtype=dtype, transpose_b=layout == "NT")
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """One image, square input and kernel, no bias; on CPUs the weights are constant (packed ahead of time)."""
+    """Square images and kernel, no bias; on CPUs the weights are constant (packed ahead of time)."""
 
     name: str
     group: str
@@ -67,6 +67,7 @@ class Convolution:
     kernel: int
     stride: int
     padding: int
+    images: int = 1
 
     @property
     def output_size(self) -> int:
@@ -76,14 +77,14 @@ class Convolution:
     @property
     def flop(self) -> int:
         """Floating-point operations of one run; products with the padding's zeros count, as is usual."""
-        return 2 * self.channels * self.filters * self.kernel**2 * self.output_size**2
+        return 2 * self.images * self.channels * self.filters * self.kernel**2 * self.output_size**2
 
     @property
     def compulsory_bytes(self) -> int:
         """Bytes of all operands in float32, each once; of the input only the rows and columns that are read."""
         read = min(self.size, self.output_size * self.kernel)
         weights = self.channels * self.filters * self.kernel**2
-        return 4 * (self.channels * read**2 + weights + self.filters * self.output_size**2)
+        return 4 * (weights + self.images * (self.channels * read**2 + self.filters * self.output_size**2))
 
     @property
     def text(self) -> str:
@@ -110,7 +111,7 @@ class Convolution:
         """Return anatune's workload in `layout`."""
         size, kernel = (self.size, self.size), (self.kernel, self.kernel)
         return anatune.conv2d(
-            1, self.channels, *size, self.filters, *kernel,
+            self.images, self.channels, *size, self.filters, *kernel,
             stride=self.stride, padding=self.padding, layout=layout, dtype=dtype,
         )  # fmt: skip
 

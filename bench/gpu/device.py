@@ -1,26 +1,29 @@
-"""anatune on a GPU against cuBLAS, cuDNN and Triton: BERT, ResNet-50 and Yolo-9000 layers, calls of some minutes each.
+"""anatune on a GPU against cuBLAS, cuDNN and Triton: layers of networks, products of many sizes, calls of some minutes.
 
-    python -m bench.gpu.device --state FOLDER [--stage calibrate,plan,tune16,tune64,anchors,tensorcore]
+    python -m bench.gpu.device --state FOLDER [--stage calibrate,plan,tune16,tune64,anchors,triton]
                                [--layers M*,R5,yolo9000] [--seconds 440] [--hw h200] [--kernels FOLDER]
-    python -m bench.gpu.device --build FOLDER --hw h200 [--layers ...]      (no GPU needed)
+    python -m bench.gpu.device --stage triton --build FOLDER --hw h100_sxm  (no GPU needed)
     python -m bench.gpu.device --dry-run --state FOLDER                     (no GPU needed; numbers mean nothing)
 
 Each stage goes on where the last call stopped; FOLDER holds state.json, spec.toml, records.sqlite, table.txt,
-results.json and ratios.png, all of which are to be carried to the next call. How the machine, its packages and the
-order of calls are handled: bench/README.md.
+results.json, triton.json and ratios.png, all of which are to be carried to the next call. How the machine, its
+packages and the order of calls are handled: bench/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.gpu.layers import LAYERS
-from bench.gpu.state import OURS, LayerState, State, entry_name
+from bench.gpu.layers import DTYPES, LAYERS, TENSOR_LAYERS, is_asked, workload_of
+from bench.gpu.state import BEST, CHOICES, LayerState, State, entry_name, is_right
 from bench.gpu.timing import interleave
 from bench.layers import Layer, choose
 
@@ -30,12 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGES", "Run", "main"]
 
-STAGES = ("calibrate", "plan", "tune16", "tune64", "anchors", "tensorcore")
-_TENSOR_LAYERS = "bert,L0"
-_TENSOR_DTYPES = ("bfloat16", "float16", "tfloat32")
-_TENSOR_TRIALS = 16
+STAGES = ("calibrate", "plan", "tune16", "tune64", "anchors", "triton")
 _LEAST_S = 5.0
 """A layer is not begun with less time left."""
+_HANGS_S, _SLOW_HANGS_S = 150.0, 400.0
+"""A layer whose timing takes longer ends the process: a kernel hangs; float32 ones wait for Triton, which unrolls its
+products into scalar ones. Assumed; the wide product may take a minute."""
+_MOST_ATTEMPTS = 2
+"""A layer that ended the process so often is left out."""
 
 
 def say(text: str) -> None:
@@ -87,12 +92,14 @@ class Run:
 
         print(*gpu_calibration_lines(result.spec, result.numbers), *result.notes, sep="\n")
 
-    def plan(self, layers: Sequence[Layer] | None = None, dtypes: Sequence[str] = ("float32",)) -> None:
-        """Plan the layers that have no plan yet: nothing is measured."""
+    def plan(self, layers: Sequence[Layer] | None = None, dtypes: Sequence[str] = ("float32",), count: int = 1) -> None:
+        """Plan the layers that have no plan yet, their `count` first choices: nothing is measured."""
 
         def one(entry: LayerState, layer: Layer) -> None:
             started = self._clock()
-            entry.schedules["plan"] = self._system.plan(layer, entry.dtype, self._spec())
+            chosen = self._system.choices(layer, entry.dtype, self._spec(), count)
+            for name, (schedule, predicted_s) in zip(CHOICES, chosen, strict=False):
+                entry.schedules[name], entry.predicted_s[name] = schedule, predicted_s
             entry.plan_s = self._clock() - started
             say(f"plan {layer.name} {entry.dtype}: {entry.plan_s:.2f} s")
 
@@ -128,48 +135,65 @@ class Run:
         from bench.gpu.system import FaultedError
 
         def one(entry: LayerState, layer: Layer) -> None:
-            notes: list[str] = []
-            chosen = {name: entry.schedules[name] for name in OURS if name in entry.schedules}
-            names: dict[str, str] = {}
-            for name, schedule in chosen.items():
-                names.setdefault(schedule.key, name)
-            distinct = {name: chosen[name] for name in names.values()}
+            entry.attempts += 1
+            self._save()  # should it end the process
+            limit_s = _SLOW_HANGS_S if entry.dtype == "float32" else _HANGS_S
+            faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.__stderr__ or sys.stderr)
             try:
-                bench = self._system.bench(layer, entry.dtype, distinct, notes)
+                self._time(entry, layer)
             except FaultedError as error:
                 failed = entry.schedules.pop(error.method.partition(":")[2], None)
                 entry.schedules = {n: s for n, s in entry.schedules.items() if failed is None or s.key != failed.key}
                 entry.notes.append(f"{layer.name} {entry.dtype} {error}")
+                entry.attempts = 0  # what did it is left out
                 self._save()
                 raise SystemExit(
                     f"bench.gpu.device: {entry.notes[-1]}; it is left out from now on, call again to go on"
                 ) from None
-            try:
-                found = interleave(bench.methods, self._system.clock, self._options.rounds) if bench.methods else {}
             finally:
-                bench.close()
-            for samples in found.values():  # the same schedule has the same samples
-                for name, schedule in chosen.items():
-                    first = f"anatune:{names[schedule.key]}"
-                    if first in samples:
-                        samples[f"anatune:{name}"] = samples[first]
-            entry.samples, entry.kernels, entry.errors = found, bench.kernels, bench.errors
-            entry.notes = list(dict.fromkeys([*entry.notes, *notes]))
-            say(f"anchors {layer.name} {entry.dtype}: {', '.join(bench.methods)}")
+                faulthandler.cancel_dump_traceback_later()
+            entry.attempts = 0
 
         def is_missing(entry: LayerState) -> bool:
-            timed = entry.samples.get("flush", {})
-            return any(f"anatune:{name}" not in timed for name in entry.schedules) or not timed
+            if entry.attempts >= _MOST_ATTEMPTS:
+                say(f"anchors {entry.layer} {entry.dtype}: ended the process {entry.attempts} times, left out")
+                return False
+            known = {*entry.samples.get("flush", {}), *entry.errors}
+            return not known or any(f"anatune:{name}" not in known for name in entry.schedules)
 
         self._each("anchors", one, is_missing, layers, dtypes)
 
-    def tensorcore(self) -> None:
-        """Plan, tune and time matmuls for matrix units."""
-        layers = self.layers if self._options.layers else choose(_TENSOR_LAYERS, LAYERS)
+    def _time(self, entry: LayerState, layer: Layer) -> None:
+        """Check and time a layer's kernels and its rivals in turns."""
+        notes: list[str] = []
+        chosen = {name: schedule for name, schedule in entry.schedules.items() if name != BEST}
+        names: dict[str, str] = {}
+        for name, schedule in chosen.items():
+            names.setdefault(schedule.key, name)
+        bench = self._system.bench(layer, entry.dtype, {name: chosen[name] for name in names.values()}, notes)
+        try:
+            found = interleave(bench.methods, self._system.clock, self._options.rounds) if bench.methods else {}
+        finally:
+            bench.close()
+        entry.samples, entry.kernels = found, bench.kernels
+        entry.errors = {name: error if math.isfinite(error) else None for name, error in bench.errors.items()}
+        best = _fastest(entry)
+        if best is not None:
+            chosen[BEST] = entry.schedules[BEST] = entry.schedules[best]
+        for known in (*found.values(), entry.errors):  # the same schedule has the same samples
+            for name, schedule in chosen.items():
+                first = f"anatune:{names[schedule.key]}"
+                if first in known:
+                    known[f"anatune:{name}"] = known[first]
+        entry.notes = list(dict.fromkeys([*entry.notes, *notes]))
+        say(f"anchors {layer.name} {entry.dtype}: {', '.join(bench.methods)}")
+
+    def triton(self) -> None:
+        """Check and time the first choices of the template triton beside the libraries, predicted times beside real."""
+        layers = choose(self._options.layers or TENSOR_LAYERS, LAYERS)
         for dtype in self._options.dtypes.split(","):
-            for step in (self.plan, lambda *rest: self.tune(_TENSOR_TRIALS, *rest), self.anchors):
-                if not self.is_cut_off:
-                    step(layers, (dtype,))
+            self.plan(layers, (dtype,), len(CHOICES))
+            self.anchors(layers, (dtype,))
 
     # ---- what stages share ----------------------------------------------------------------------------------------
 
@@ -187,6 +211,8 @@ class Run:
 
         for layer in self.layers if layers is None else layers:
             for dtype in dtypes:
+                if not is_asked(layer, dtype):
+                    continue
                 entry = self._entry(layer, dtype)
                 if not (is_missing(entry) or self._options.again):
                     continue
@@ -207,9 +233,7 @@ class Run:
     def _entry(self, layer: Layer, dtype: str) -> LayerState:
         name = entry_name(layer.name, dtype)
         if name not in self.state.layers:
-            from bench.gpu.system import operands_dtype
-
-            workload = layer.workload("NCHW", operands_dtype(dtype))
+            workload = workload_of(layer, dtype)
             self.state.layers[name] = LayerState(layer.name, dtype, workload.describe(), workload.flop)
         return self.state.layers[name]
 
@@ -233,6 +257,7 @@ class Run:
 
     def stages(self, names: Sequence[str]) -> None:
         """Do stages in order until the time is up; then print and write what is known."""
+        from bench.gpu.choices import choices_of, summaries
         from bench.gpu.tables import as_json, draw, print_tables
 
         known = {
@@ -241,7 +266,7 @@ class Run:
             "tune16": lambda: self.tune(16),
             "tune64": lambda: self.tune(64),
             "anchors": self.anchors,
-            "tensorcore": self.tensorcore,
+            "triton": self.triton,
         }
         for name in names:
             if self.is_cut_off:
@@ -254,11 +279,23 @@ class Run:
         content = as_json(self.state)
         content["environment"] = environment(**self.state.environment)
         write_json(self._folder / "results.json", content)
+        if choices := choices_of(self.state):
+            told = {"device": self.state.device, "by_dtype": summaries(choices), "choices": choices}
+            write_json(self._folder / "triton.json", {**told, "environment": content["environment"]})
         problem = draw(self.state, self._folder / "ratios.png")
         if problem:
             say(problem)
         if self.is_cut_off:
             print("not all was done: call again with the same --state to go on")
+
+
+def _fastest(entry: LayerState) -> str | None:
+    """Return which of several first choices is fastest, with the L2 flushed, of those whose result is right."""
+    timed = entry.samples.get("flush", {})
+    names = [name for name in CHOICES if timed.get(f"anatune:{name}") and is_right(entry, f"anatune:{name}")]
+    if CHOICES[1] not in entry.schedules or not names:
+        return None
+    return min(names, key=lambda name: statistics.median(timed[f"anatune:{name}"]))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -269,15 +306,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=440.0, help="begin nothing after so long")
     parser.add_argument("--minutes", type=float, default=0.5, help="most time for sampling in the stage calibrate")
     parser.add_argument("--hw", help="plan with this spec; by default the calibrated one, else the detected one")
-    parser.add_argument("--dtypes", default=",".join(_TENSOR_DTYPES), help="of the stage tensorcore")
+    parser.add_argument("--dtypes", default=",".join(DTYPES[1:]), help="of the stage triton")
     parser.add_argument("--rounds", type=int, default=9, help="samples of each method")
     parser.add_argument("--seed", type=int, default=0, help="of operands and tuning")
     parser.add_argument("--index", type=int, default=0, help="which GPU")
     parser.add_argument("--no-rivals", action="store_true", help="without PyTorch and Triton")
     parser.add_argument("--again", action="store_true", help="do what is done already once more")
-    parser.add_argument("--kernels", type=Path, metavar="FOLDER", help="kernels built elsewhere: TVM is not needed")
+    parser.add_argument("--kernels", type=Path, metavar="FOLDER", help="kernels built elsewhere: no compiler is needed")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="build such kernels here (no GPU) and stop")
-    parser.add_argument("--trials", type=int, default=64, help="kernels of a layer with --build")
+    parser.add_argument("--trials", type=int, default=64, help="float32 kernels of a layer with --build")
     parser.add_argument("--megabytes", type=float, default=48.0, help="most that --build may write")
     parser.add_argument("--dry-run", action="store_true", help="pretend there is a GPU: that of --hw, else an H200")
     return parser
@@ -290,8 +327,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in names:
         if name not in STAGES:
             raise SystemExit(f"--stage: {name!r} is unknown, expected some of {', '.join(STAGES)}")
-    from bench.gpu.system import DTYPES
-
     for dtype in options.dtypes.split(","):
         if dtype not in DTYPES[1:]:
             raise SystemExit(f"--dtypes: {dtype!r} is unknown, expected some of {', '.join(DTYPES[1:])}")
@@ -302,10 +337,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.build is not None:
             from bench.gpu.build import build_layers
 
-            wanted = [(layer, "float32", options.trials) for layer in choose(options.layers, LAYERS)]
-            if "tensorcore" in names:
-                layers = choose(options.layers or _TENSOR_LAYERS, LAYERS)
-                wanted += [(layer, d, _TENSOR_TRIALS) for d in options.dtypes.split(",") for layer in layers]
+            wanted = []
+            if set(names) - {"triton"}:
+                wanted = [(layer, "float32", options.trials) for layer in choose(options.layers, LAYERS)]
+            if "triton" in names:
+                layers = choose(options.layers or TENSOR_LAYERS, LAYERS)
+                pairs = [(layer, d) for d in options.dtypes.split(",") for layer in layers if is_asked(layer, d)]
+                wanted += [(*pair, len(CHOICES)) for pair in pairs]
             build_layers(wanted, options.hw or "h200", options.build, options.megabytes, say)
             return
         system: System

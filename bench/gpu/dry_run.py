@@ -17,7 +17,8 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.measure.cuda.calibration.calibrate import GpuCalibration, calibrated_gpu_spec
 from anatune.measure.cuda.calibration.numbers import GpuNumbers, Median
-from bench.gpu.system import Bench, Found, first_choice, operands_dtype, template_of
+from bench.gpu.layers import template_of, workload_of
+from bench.gpu.system import Bench, Found, first_choices
 from bench.gpu.timing import Method
 from bench.layers import Convolution, Layer
 
@@ -77,14 +78,16 @@ class DrySystem:
     def spec(self) -> GpuSpec:  # noqa: D102
         return self._spec
 
-    def plan(self, layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:  # noqa: D102
-        return first_choice(layer, dtype, spec)
+    def choices(  # noqa: D102
+        self, layer: Layer, dtype: str, spec: GpuSpec, count: int
+    ) -> list[tuple[Schedule, float]]:
+        return first_choices(layer, dtype, spec, count)
 
     def tune(  # noqa: D102
         self, layer: Layer, dtype: str, spec: GpuSpec, trials: int, records: Path, budget_s: float
     ) -> Found:
-        space = api.space(layer.workload("NCHW", operands_dtype(dtype)), spec, template=template_of(dtype))
-        best = first_choice(layer, dtype, spec)
+        space = api.space(workload_of(layer, dtype), spec, template=template_of(dtype))
+        best = first_choices(layer, dtype, spec, 1)[0][0]
         others = sorted(space.sample(max(1, trials // 8), trials), key=_predicted_s)
         if _predicted_s(others[0]) < _predicted_s(best):
             best = others[0]
@@ -113,7 +116,7 @@ class DrySystem:
             add("torch:mm", best_s * _LIBRARY)
             add("triton:matmul", best_s * 1.1)
             kernels["torch:mm"] = ["sgemm_128x64"]
-        errors = dict.fromkeys(methods, 1e-6)
+        errors = dict.fromkeys(methods, 0.0)
         notes.append(f"{layer.name}: dry run, its numbers mean nothing")
         return Bench(methods, errors, kernels, lambda: None)
 

@@ -18,7 +18,10 @@ from bench.layers import Convolution, Layer, Matmul
 __all__ = ["Rivals", "is_same_arithmetic"]
 
 _OTHER_ARITHMETIC = ("winograd", "fft")
-_TORCH = {"float32": "float32", "tfloat32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+_RAW = {"bfloat16": "int16", "float8_e4m3fn": "uint8"}
+"""Types that PyTorch does not take from NumPy: what their bytes are taken as."""
+_TRITON = ("float32", "float16", "bfloat16", "tfloat32")
+"""What the plain Triton matmul takes."""
 
 
 def is_same_arithmetic(kernels: list[str]) -> bool:
@@ -65,41 +68,39 @@ class Rivals:
         return found
 
     def methods(
-        self, layer: Layer, dtype: str, inputs: Mapping[str, NDArray[Any]], notes: list[str]
+        self,
+        layer: Layer,
+        dtype: str,
+        inputs: Mapping[str, NDArray[Any]],
+        notes: list[str],
+        rows: NDArray[np.int64] | None = None,
     ) -> dict[str, tuple[Method, Callable[[], NDArray[np.float64]]]]:
         """Return the methods by name, each with what reads its result.
 
         Parameters
         ----------
         layer, dtype
-            What is computed; "tfloat32": PyTorch may use tf32.
+            What is computed, as `layers.workload_of` lays it out; "tfloat32": PyTorch may use tf32.
         inputs
             anatune's operands by tensor, in the workload's order.
         notes
             What could not be tried is added.
+        rows
+            Of the result that are read; all by default.
         """
         torch = self._torch
         tf32 = dtype == "tfloat32"
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
-        kind = getattr(torch, _TORCH[dtype])
-        first, second = (
-            torch.from_numpy(np.asarray(a, dtype=np.float32)).to(self._device, kind) for a in inputs.values()
-        )
-        calls: dict[str, Callable[[], Any]] = {}
+        try:
+            first, second = (self._tensor(array) for array in inputs.values())
+        except RuntimeError as error:
+            notes.append(f"{layer.name} {dtype}: PyTorch has no room for the operands: {_first_line(error)}")
+            return {}
         if isinstance(layer, Matmul):
-            out = torch.empty((layer.m, layer.n), dtype=kind, device=self._device)
-            calls["torch:mm"] = lambda: torch.mm(first, second, out=out)
-            if self._triton is not None:
-                product, run = torch.empty_like(out), self._triton
-
-                def triton_call() -> Any:
-                    run(first, second, product, "tf32" if tf32 else "ieee")
-                    return product
-
-                calls["triton:matmul"] = triton_call
+            calls = self._products(layer, dtype, first, second)
         else:
-            calls.update(self._convolutions(layer, first, second))
+            calls = self._convolutions(layer, dtype, first, second)
         found = {}
         with torch.inference_mode():
             for name, call in calls.items():
@@ -108,21 +109,58 @@ class Rivals:
                         call()
                     self._wait()
                 except (RuntimeError, ValueError, AttributeError, TypeError) as error:
-                    lines = str(error).splitlines() or [type(error).__name__]
-                    notes.append(f"{layer.name} {name}: {lines[0][:200]}")
+                    notes.append(f"{layer.name} {dtype} {name}: {_first_line(error)}")
                     continue
-                found[name] = (_queued(torch, call), _reader(torch, call))
+                found[name] = (_queued(torch, call), _reader(torch, call, rows))
         return found
 
-    def _convolutions(self, layer: Convolution, data: Any, weight: Any) -> dict[str, Callable[[], Any]]:
+    def _tensor(self, array: NDArray[Any]) -> Any:
+        """Return an array on the device, bit by bit."""
+        name = array.dtype.name
+        raw = self._torch.from_numpy(array.view(_RAW.get(name, name)))
+        return raw.to(self._device).view(getattr(self._torch, name))
+
+    def _products(self, layer: Matmul, dtype: str, first: Any, second: Any) -> dict[str, Callable[[], Any]]:
+        """Return the products; what lies as [n, k] is transposed by its strides alone."""
+        torch = self._torch
+        if tuple(second.shape) != (layer.k, layer.n) or dtype in ("int8", "float8_e4m3fn"):
+            second = second.t()
+        if dtype == "int8":
+            return {"torch:int_mm": lambda: torch._int_mm(first, second)}
+        if dtype == "float8_e4m3fn":
+            one = torch.ones((), dtype=torch.float32, device=self._device)
+
+            def scaled(fast: bool) -> Any:
+                return torch._scaled_mm(first, second, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+            return {"torch:scaled_mm": lambda: scaled(False), "torch:scaled_mm_fast": lambda: scaled(True)}
+        out = torch.empty((layer.m, layer.n), dtype=first.dtype, device=self._device)
+        calls: dict[str, Callable[[], Any]] = {"torch:mm": lambda: torch.mm(first, second, out=out)}
+        if self._triton is not None and dtype in _TRITON:
+            product, run, right = torch.empty_like(out), self._triton, second.contiguous()
+
+            def triton_call() -> Any:
+                run(first, right, product, "tf32" if dtype == "tfloat32" else "ieee")
+                return product
+
+            calls["triton:matmul"] = triton_call
+        return calls
+
+    def _convolutions(self, layer: Convolution, dtype: str, data: Any, weight: Any) -> dict[str, Callable[[], Any]]:
+        """Return cuDNN's in two layouts; results are brought into the layout of the workload when they are read."""
         functional = self._torch.nn.functional
+        if last := dtype != "float32":  # NHWC, weights HWIO
+            data, weight = data.permute(0, 3, 1, 2), weight.permute(3, 2, 0, 1)
         calls: dict[str, Callable[[], Any]] = {}
         for name, layout in (("nchw", "contiguous_format"), ("nhwc", "channels_last")):
             memory = getattr(self._torch, layout)
             x, w = data.contiguous(memory_format=memory), weight.contiguous(memory_format=memory)
-            calls[f"torch:{name}"] = lambda x=x, w=w: functional.conv2d(  # type: ignore[misc]
-                x, w, stride=layer.stride, padding=layer.padding
-            )
+
+            def call(x: Any = x, w: Any = w) -> Any:
+                found = functional.conv2d(x, w, stride=layer.stride, padding=layer.padding)
+                return found.permute(0, 2, 3, 1) if last else found  # by strides alone
+
+            calls[f"torch:{name}"] = call
         return calls
 
     def _wait(self) -> None:
@@ -149,10 +187,17 @@ def _queued(torch: Any, call: Callable[[], Any]) -> Method:
     return run
 
 
-def _reader(torch: Any, call: Callable[[], Any]) -> Callable[[], NDArray[np.float64]]:
+def _reader(torch: Any, call: Callable[[], Any], rows: NDArray[np.int64] | None) -> Callable[[], NDArray[np.float64]]:
     def read() -> NDArray[np.float64]:
         with torch.inference_mode():
-            found: NDArray[np.float64] = call().double().cpu().numpy()
+            result = call()
+            chosen = result if rows is None else result[torch.from_numpy(rows).to(result.device)]
+            found: NDArray[np.float64] = chosen.double().cpu().numpy()
         return found
 
     return read
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:200]

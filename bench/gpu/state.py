@@ -15,10 +15,20 @@ from anatune.core.schedule import Schedule
 from anatune.files import replace_file
 from anatune.measure.cuda.calibration.numbers import GpuNumbers
 
-__all__ = ["OURS", "LayerState", "State", "entry_name"]
+__all__ = ["BEST", "CHOICES", "OURS", "LayerState", "State", "entry_name", "is_right"]
 
-OURS = ("plan", "16", "64")
-"""anatune's kernels: the plan's first choice, the best after so many trials."""
+CHOICES = ("plan", *(f"choice{place}" for place in range(2, 9)))
+"""The plan's first choices; the stage `triton` times all of them."""
+BEST = "8"
+"""The fastest of them, once they were timed."""
+OURS = ("plan", BEST, "16", "64")
+"""anatune's kernels that tables show: the plan's first choice, the best of so many measured."""
+
+_LARGEST_ERROR = {
+    "float32": 1e-4, "tfloat32": 2e-3, "float16": 2e-3, "bfloat16": 1e-2, "float8_e4m3fn": 2e-2, "int8": 0.0,
+}  # fmt: skip
+"""Of a result, relative to its norm: what is worse is not compared. Assumed: some times what the type of the result
+rounds, libraries add parts of sums in it; products of 8-bit floats leave as bfloat16, Hopper adds them with 14 bits."""
 
 
 class LayerState(msgspec.Struct):
@@ -31,7 +41,9 @@ class LayerState(msgspec.Struct):
     flop : int
         Of one run, products with the padding's zeros counted.
     schedules : dict of str to Schedule
-        By the names of `OURS`.
+        By the names of `CHOICES` and `OURS`.
+    predicted_s : dict of str to float
+        Seconds that the model says, by the names of `CHOICES`.
     plan_s, tune_s : float
         Wall time.
     num_trials, num_failed : int
@@ -40,8 +52,10 @@ class LayerState(msgspec.Struct):
         Seconds of one run by "flush" or "warm", then by method ("anatune:16", "torch:nchw", "triton"), in rounds.
     kernels : dict of str to list of str
         Kernels that a rival's method launches.
-    errors : dict of str to float
-        By method: norm of the difference from float64 over the norm.
+    errors : dict of str to float or None
+        By method: norm of the difference from float64 over the norm; None: not finite, or nothing was computed.
+    attempts : int
+        How often timing it was begun and not ended.
     notes : list of str
         What went wrong.
     """
@@ -51,19 +65,27 @@ class LayerState(msgspec.Struct):
     workload: str
     flop: int
     schedules: dict[str, Schedule] = {}
+    predicted_s: dict[str, float] = {}
     plan_s: float = 0.0
     tune_s: float = 0.0
     num_trials: int = 0
     num_failed: int = 0
     samples: dict[str, dict[str, list[float]]] = {}
     kernels: dict[str, list[str]] = {}
-    errors: dict[str, float] = {}
+    errors: dict[str, float | None] = {}
+    attempts: int = 0
     notes: list[str] = []
 
 
 def entry_name(layer: str, dtype: str) -> str:
     """Return the key of a layer in a dtype."""
     return layer if dtype == "float32" else f"{layer}:{dtype}"
+
+
+def is_right(entry: LayerState, method: str) -> bool:
+    """Whether a method's result is as near to float64 as its type explains; what was never checked is."""
+    error = entry.errors.get(method, 0.0)
+    return error is not None and error <= _LARGEST_ERROR[entry.dtype]
 
 
 class State(msgspec.Struct):

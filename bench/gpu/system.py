@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -12,19 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 import anatune
-from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule, read_image
+from anatune.codegen.cuda.artifact import GpuArtifact
+from anatune.codegen.toolchains import build_schedule, toolchain_of
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, RecordError
+from anatune.errors import AnatuneError, BuildError, RecordError
+from anatune.measure.cuda.apart import LIMITS
 from anatune.measure.cuda.calibration.calibrate import GpuCalibration, calibrate_gpu
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError, open_device
+from anatune.measure.cuda.launching import LoadedKernel, load_kernel
+from anatune.measure.cuda.measurer import Built, build_schedules
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs
 from anatune.tuning.manifest import MANIFEST, Manifest, read_manifest
 from bench.cpu.tuned import best_after
+from bench.gpu.layers import template_of, workload_of
 from bench.gpu.timing import Clock, Method, relative_error, spinner
-from bench.layers import Layer
+from bench.layers import Layer, Matmul
 
 __all__ = [
     "Bench",
@@ -32,13 +39,13 @@ __all__ = [
     "Found",
     "RealSystem",
     "System",
-    "first_choice",
-    "operands_dtype",
-    "template_of",
+    "first_choices",
+    "spot_rows",
 ]
 
-DTYPES = ("float32", "tfloat32", "bfloat16", "float16")
-_TENSOR_CORES = "tensorcore"
+_WHOLE_FLOP = 1e10
+"""Results of more operations are compared with float64 in some rows only."""
+_SPOT_ROWS = 256
 
 
 class Found(NamedTuple):
@@ -93,8 +100,8 @@ class System(Protocol):
         """Return what is known about the GPU without measuring."""
         ...
 
-    def plan(self, layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:
-        """Return the first choice."""
+    def choices(self, layer: Layer, dtype: str, spec: GpuSpec, count: int) -> list[tuple[Schedule, float]]:
+        """Return the first choices, each with the seconds that the model says."""
         ...
 
     def tune(self, layer: Layer, dtype: str, spec: GpuSpec, trials: int, records: Path, budget_s: float) -> Found:
@@ -116,22 +123,20 @@ class System(Protocol):
         ...
 
 
-def operands_dtype(dtype: str) -> str:
-    """Return the workload's dtype: tf32 is a way to compute with float32."""
-    return "float32" if dtype == "tfloat32" else dtype
+def first_choices(layer: Layer, dtype: str, spec: GpuSpec, count: int) -> list[tuple[Schedule, float]]:
+    """Return the plan's first choices, one of each predicted time, from the model alone."""
+    accuracy = "standard" if dtype == "float32" else "relaxed"  # tf32 has to be asked for
+    workload, template = workload_of(layer, dtype), template_of(dtype)
+    plan = anatune.plan(workload, spec, count, template=template, accuracy=accuracy, distinct=True)
+    return [(s, found.time_s) for s, found in zip(plan.schedules, plan.predictions, strict=True)]
 
 
-def template_of(dtype: str) -> str:
-    """Return the template of schedules for a dtype."""
-    return "pipelined" if dtype == "float32" else _TENSOR_CORES
-
-
-def first_choice(layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:
-    """Return the plan's first choice, from the model alone."""
-    workload = layer.workload("NCHW", operands_dtype(dtype))
-    plan = anatune.plan(workload, spec, 1, template=template_of(dtype))
-    best: Schedule = plan.best
-    return best
+def spot_rows(layer: Layer, seed: int) -> NDArray[np.int64] | None:
+    """Return the rows of a large product's result that are compared, its first and last among them; else None: all."""
+    if not isinstance(layer, Matmul) or layer.flop <= _WHOLE_FLOP or layer.m <= _SPOT_ROWS:
+        return None
+    drawn = np.random.default_rng(seed).choice(layer.m - 2, _SPOT_ROWS - 2, replace=False) + 1
+    return np.sort(np.concatenate([[0, layer.m - 1], drawn])).astype(np.int64)
 
 
 class RealSystem:
@@ -140,7 +145,7 @@ class RealSystem:
     Parameters
     ----------
     kernels : Path, optional
-        Folder with kernels that were built elsewhere (`build`); without it TVM and NVRTC build them here.
+        Folder with kernels that were built elsewhere (`build`); without it they are built here.
     rivals : bool
         Whether PyTorch and Triton are there to be compared with.
     seed : int
@@ -159,7 +164,7 @@ class RealSystem:
         self._folder = Path(tempfile.mkdtemp(prefix="anatune-bench-"))
         self._rivals: Any = None
         self._wants_rivals = rivals
-        self._made: dict[str, GpuArtifact] = {}
+        self._made: dict[str, Built] = {}
         self._clock: Clock | None = None
 
     @property
@@ -194,7 +199,13 @@ class RealSystem:
 
     def spec(self) -> GpuSpec:  # noqa: D102
         if self._kernels is not None:  # kernels belong to the spec that they were planned with
-            return self._any_manifest().hardware
+            found = self._any_manifest().hardware
+            if found.arch != self.arch:
+                raise SystemExit(
+                    f"{self._kernels} has kernels for {found.name} ({found.arch}), here is {self.name} ({self.arch}): "
+                    "build them for it with --build --hw"
+                )
+            return found
         from anatune.measure.cuda.detect import gpu_detection
 
         specs, why = gpu_detection()
@@ -212,16 +223,21 @@ class RealSystem:
         """Return the layer's kernels that were built elsewhere, None where kernels are built here."""
         return None if self._kernels is None else read_manifest(self._kernels / entry_folder(layer, dtype))
 
-    def plan(self, layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:  # noqa: D102
+    def choices(  # noqa: D102
+        self, layer: Layer, dtype: str, spec: GpuSpec, count: int
+    ) -> list[tuple[Schedule, float]]:
         manifest = self._manifest(layer, dtype)
-        return first_choice(layer, dtype, spec) if manifest is None else manifest.schedules()[0]
+        if manifest is None:
+            return first_choices(layer, dtype, spec, count)
+        told = manifest.predictions()
+        return [(schedule, told[schedule.key] or 0.0) for schedule in manifest.schedules()[:count]]
 
     def tune(  # noqa: D102
         self, layer: Layer, dtype: str, spec: GpuSpec, trials: int, records: Path, budget_s: float
     ) -> Found:
         manifest = self._manifest(layer, dtype)
         result = anatune.tune(
-            layer.workload("NCHW", operands_dtype(dtype)),
+            workload_of(layer, dtype),
             spec if manifest is None else manifest.hardware,
             trials=trials,
             records=str(records),
@@ -241,42 +257,68 @@ class RealSystem:
     def bench(  # noqa: D102
         self, layer: Layer, dtype: str, schedules: Mapping[str, Schedule], notes: list[str]
     ) -> Bench:
-        workload = layer.workload("NCHW", operands_dtype(dtype))
+        workload = workload_of(layer, dtype)
         inputs = {name: np.ascontiguousarray(a) for name, a in random_inputs(workload, self._seed).items()}
-        want = expected(workload, inputs).result
-        found = Bench({}, {}, {}, lambda: None)
-        ours = _Ours(self._device, workload, inputs)
+        rows = spot_rows(layer, self._seed)
+        want = _reference(layer, dtype, inputs, rows)
+        ours = _Ours(self._device, workload, inputs, rows)
+        found = Bench({}, {}, {}, ours.free)
+        self._build(schedules, layer, dtype)
         for name, schedule in schedules.items():
             method = f"anatune:{name}"
             try:
-                found.methods[method] = ours.method(self._artifact(schedule, layer, dtype))
+                found.methods[method] = ours.method(self._artifact(schedule))
                 found.errors[method] = relative_error(ours.result(found.methods[method]), want)
             except KernelFaultError as error:
                 raise FaultedError(method, str(error)) from None
             except AnatuneError as error:
                 found.methods.pop(method, None)
+                found.errors[method] = float("inf")
                 notes.append(f"{layer.name} {dtype} {method}: {error}")
         rivals = self._others(notes)
         if rivals is not None:
-            for method, (call, read) in rivals.methods(layer, dtype, inputs, notes).items():
+            for method, (call, read) in rivals.methods(layer, dtype, inputs, notes, rows).items():
                 found.methods[method] = call
                 found.errors[method] = relative_error(read().reshape(want.shape), want)
                 found.kernels[method] = rivals.kernels(call)
-        return found._replace(close=ours.free)
+        return found
 
-    def _artifact(self, schedule: Schedule, layer: Layer, dtype: str) -> GpuArtifact:
-        """Return a schedule's kernel: built here, or found among those built elsewhere."""
+    def _build(self, schedules: Mapping[str, Schedule], layer: Layer, dtype: str) -> None:
+        """Take kernels from those built elsewhere; compile in builder processes what has to be compiled there."""
+        manifest = self._manifest(layer, dtype)
+        if manifest is not None:
+            self._made.update(manifest.built())
+        missing = [s for s in schedules.values() if s.key not in self._made and toolchain_of(s.template).APART]
+        if not missing:
+            return
+        hardware = missing[0].hardware
+        assert isinstance(hardware, GpuSpec)
+        for built in build_schedules(missing, hardware, self._folder, limits=LIMITS):
+            if not isinstance(built, GpuArtifact):  # the reference kernel, which is not timed here
+                self._made[built[0].key] = built[1]
+
+    def _artifact(self, schedule: Schedule) -> GpuArtifact:
+        """Return a schedule's kernel."""
         if schedule.key not in self._made:
-            manifest = self._manifest(layer, dtype)
-            if manifest is not None:
-                built = manifest.built().items()
-                self._made.update({key: one for key, one in built if isinstance(one, GpuArtifact)})
-            if schedule.key not in self._made:
-                self._made[schedule.key] = build_schedule(schedule, self._folder)
-        return self._made[schedule.key]
+            self._made[schedule.key] = build_schedule(schedule, self._folder)
+        made = self._made[schedule.key]
+        if not isinstance(made, GpuArtifact):
+            raise BuildError(made.message)
+        return made
 
     def close(self) -> None:  # noqa: D102
         self._device.close()
+
+
+def _reference(
+    layer: Layer, dtype: str, inputs: Mapping[str, NDArray[Any]], rows: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """Return the result in float64, or those rows of it."""
+    if rows is None:
+        return expected(workload_of(layer, dtype), inputs).result
+    assert isinstance(layer, Matmul)
+    (left, a), (right, b) = inputs.items()
+    return expected(workload_of(replace(layer, m=len(rows)), dtype), {left: a[rows], right: b}).result
 
 
 def entry_folder(layer: Layer, dtype: str) -> str:
@@ -287,30 +329,44 @@ def entry_folder(layer: Layer, dtype: str) -> str:
 class _Ours:
     """Operands of a workload on the device, for any of its kernels."""
 
-    def __init__(self, device: GpuDevice, workload: Workload, inputs: Mapping[str, NDArray[Any]]) -> None:
-        self._device = device
-        write = workload.write
-        self._result = np.empty(write.shape, array_dtype(write.dtype))
-        self._written = write.tensor
-        sizes = {name: array.nbytes for name, array in inputs.items()} | {write.tensor: self._result.nbytes}
+    def __init__(
+        self,
+        device: GpuDevice,
+        workload: Workload,
+        inputs: Mapping[str, NDArray[Any]],
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._device, self._write, self._rows = device, workload.write, rows
+        dtype = array_dtype(workload.write.dtype)
+        sizes = {name: array.nbytes for name, array in inputs.items()}
+        sizes[workload.write.tensor] = math.prod(workload.write.shape) * dtype.itemsize
         self._buffers: dict[str, GpuBuffer] = {name: device.allocate(size) for name, size in sizes.items()}
+        self._loaded: list[LoadedKernel] = []
         for name, array in inputs.items():
             device.upload(self._buffers[name], array)
 
     def method(self, artifact: GpuArtifact) -> Method:
-        """Return one launch of a kernel."""
-        function = self._device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
-        arguments = [self._buffers[buffer.tensor] for buffer in artifact.parameters]
-        return self._device.prepare(function, artifact.grid, artifact.block, arguments)
+        """Return one run of a kernel: all its launches, with the memory of its own that it needs."""
+        self._loaded.append(load_kernel(self._device, artifact, self._buffers))
+        return self._loaded[-1].call
 
     def result(self, method: Method) -> NDArray[np.float64]:
-        """Run a method on a result full of NaN and return it."""
-        self._device.fill(self._buffers[self._written], 0xFF)
+        """Run a method on a result full of 0xFF, which is NaN or -1, and return it, or the rows that are compared."""
+        write, buffer = self._write, self._buffers[self._write.tensor]
+        self._device.fill(buffer, 0xFF)
         method()
-        self._device.download(self._buffers[self._written], self._result)
-        return np.asarray(self._result, dtype=np.float64)
+        if self._rows is None:
+            result = np.empty(write.shape, array_dtype(write.dtype))
+            self._device.download(buffer, result)
+        else:
+            result = np.empty((len(self._rows), *write.shape[1:]), array_dtype(write.dtype))
+            for row, place in zip(result, self._rows.tolist(), strict=True):
+                self._device.download(buffer, row, place * row.nbytes)
+        return np.asarray(result, dtype=np.float64)
 
     def free(self) -> None:
         """Give the memory back."""
+        for loaded in self._loaded:
+            loaded.unload(self._device)
         for buffer in self._buffers.values():
             buffer.free()

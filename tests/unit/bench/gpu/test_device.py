@@ -1,6 +1,7 @@
 """The GPU benchmark without a GPU: the dry run through all stages, going on, one-line ends; a driver that pretends."""
 
 import argparse
+import math
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from bench.gpu import device as device_gpu
 from bench.gpu import timing
 from bench.gpu.dry_run import DrySystem
 from bench.gpu.layers import LAYERS
-from bench.gpu.state import State
+from bench.gpu.state import BEST, CHOICES, State
 from bench.gpu.system import FaultedError, Found
 from bench.layers import EXTRA, Matmul
 
@@ -31,13 +32,36 @@ def test_dry_run_through_all_stages(tmp_path, capsys):
     entry = state.layers["M0"]
     assert set(entry.schedules) == {"plan", "16", "64"}
     assert set(entry.samples["warm"]) >= {"anatune:plan", "anatune:16", "anatune:64", "torch:mm", "triton:matmul"}
-    assert state.layers["M0:bfloat16"].schedules["plan"].template == "tensorcore"
+    assert state.layers["M0:bfloat16"].schedules["plan"].template == "triton"
     assert "aims" in out
     assert "Winograd" in out
     assert "mean nothing" in (tmp_path / "table.txt").read_text()
     results = msgspec.json.decode((tmp_path / "results.json").read_bytes())
     assert len(results["rows"]) == 8
     assert anatune.hardware(str(tmp_path / "spec.toml")).arch == "sm_90"
+
+
+def test_dry_run_of_the_stage_triton(tmp_path, capsys):
+    """Every dtype has its layout, every layer its dtypes; predictions stand beside what was measured."""
+    state = call(tmp_path, "--stage", "triton", "--layers", "L1,C3,W0", "--dtypes", "float16,tfloat32,int8")
+    assert set(state.layers) == {f"{n}:{d}" for n in ("L1", "C3") for d in ("float16", "tfloat32")} | {
+        "L1:int8",
+        "W0:int8",
+    }
+    entry = state.layers["L1:float16"]
+    assert set(entry.schedules) == {*CHOICES, BEST}
+    assert {schedule.template for schedule in entry.schedules.values()} == {"triton"}
+    assert list(entry.predicted_s) == list(CHOICES)
+    assert entry.predicted_s["plan"] == min(entry.predicted_s.values()) > 0
+    wide = state.layers["W0:int8"].schedules["plan"].workload
+    assert min(math.prod(access.shape) for access in (wide.reads[0], wide.write)) > 2**31
+    assert not any(s.options.get("descriptors") for s in state.layers["W0:int8"].schedules.values())
+    assert wide.reads[1].shape == (2056, 4104)
+    told = msgspec.json.decode((tmp_path / "triton.json").read_bytes())
+    assert [one["dtype"] for one in told["by_dtype"]] == ["float16", "tfloat32", "int8"]
+    assert all(one["right"] == one["kernels"] == 16 for one in told["by_dtype"])
+    assert told["choices"][0]["library_s"] > 0
+    assert "its place" in capsys.readouterr().out
 
 
 def test_calls_continue_each_other(tmp_path, capsys):
@@ -92,6 +116,16 @@ def test_a_device_that_disappears_ends_the_call_and_keeps_what_is_known(tmp_path
     with pytest.raises(type(problem), match="gone"):
         run.stages(["plan", "tune16", "anchors"])
     assert State.open(run.path, run.state.device, "sm_90").layers["M2"].schedules
+
+
+def test_a_layer_that_ends_the_process_twice_is_left_out(tmp_path, capsys):
+    """A kernel that hangs leaves nothing but the attempt in the state; the other layers go on."""
+    system, run = trouble(tmp_path, RunError("no memory"))
+    run.stages(["plan"])
+    run.state.layers["M0"].attempts = 2
+    run.stages(["anchors"])
+    assert [name for name, _ in system.benched] == ["M2"]
+    assert "M0 float32: ended the process 2 times, left out" in capsys.readouterr().err
 
 
 def test_a_kernel_that_breaks_the_device_is_left_out_from_then_on(tmp_path):
@@ -160,7 +194,8 @@ def pretended(monkeypatch):
 def test_our_kernels_are_checked_and_timed(pretended):
     from tests.unit.measure.fake_cuda import seconds_of
 
-    schedule = pretended.plan(SMALL, "float32", anatune.hardware("h200"))
+    ((schedule, predicted_s),) = pretended.choices(SMALL, "float32", anatune.hardware("h200"), 1)
+    assert predicted_s > 0
     notes = []
     bench = pretended.bench(SMALL, "float32", {"plan": schedule}, notes)
     assert not notes
@@ -178,7 +213,7 @@ def test_what_our_kernels_do_wrong(pretended, monkeypatch, fault, ends):
     from bench.gpu import system as system_gpu
 
     monkeypatch.setattr(system_gpu, "build_schedule", lambda schedule, folder: false_cubin(schedule, folder, fault))
-    schedules = {"16": pretended.plan(SMALL, "float32", anatune.hardware("h200"))}
+    schedules = {"16": pretended.choices(SMALL, "float32", anatune.hardware("h200"), 1)[0][0]}
     notes = []
     if ends:
         with pytest.raises(FaultedError, match="anatune:16: the kernel failed on the GPU"):
@@ -189,7 +224,89 @@ def test_what_our_kernels_do_wrong(pretended, monkeypatch, fault, ends):
         assert bench.errors["anatune:16"] > 1e-3
     else:
         assert not bench.methods
+        assert bench.errors["anatune:16"] == math.inf
         assert "LAUNCH_OUT_OF_RESOURCES" in notes[0]
+
+
+def with_triton(schedules, hardware, folder, *, limits=None):
+    """As `build_schedules`, with what pretends to be Triton; one schedule is refused."""
+    from anatune.core.trial import Measurement, Outcome
+    from tests.unit.measure.fake_cuda import build_reference, build_triton
+
+    yield build_reference(hardware, folder)
+    for place, schedule in enumerate(schedules):
+        yield schedule, Measurement(Outcome.BUILD_ERROR, message="no") if place == 2 else build_triton(schedule, folder)
+
+
+@pytest.mark.parametrize("spot", [False, True])
+def test_the_stage_triton_with_a_driver_that_pretends(pretended, monkeypatch, tmp_path, spot):
+    """Kernels with scratch memory and several launches are compared, in some rows or whole, timed, and let go again."""
+    pytest.importorskip("triton", reason="the template's builds name its version")
+    from bench.gpu import system as system_gpu
+
+    monkeypatch.setattr(system_gpu, "build_schedules", with_triton)
+    if spot:
+        monkeypatch.setattr(system_gpu, "_WHOLE_FLOP", 0)
+        monkeypatch.setattr(system_gpu, "_SPOT_ROWS", 7)
+        assert {0, SMALL.m - 1} < set(system_gpu.spot_rows(SMALL, 0).tolist())
+    monkeypatch.setitem(LAYERS, "S0", SMALL)
+    options = device_gpu._parser().parse_args(
+        ["--state", str(tmp_path), "--layers", "S0", "--rounds", "1", "--dtypes", "float16", "--hw", "h200"]
+    )
+    driver = pretended._device
+    blocks = len(driver._backend._driver.memory)
+    run = device_gpu.Run(pretended, options)
+    run.stages(["triton"])
+    entry = State.open(run.path, run.state.device, "sm_90").layers["S0:float16"]
+    assert entry.errors["anatune:plan"] < 1e-2
+    assert entry.errors["anatune:choice3"] is None
+    assert [note for note in entry.notes if "choice3" in note] == ["S0 float16 anatune:choice3: no"]
+    assert "anatune:choice3" not in entry.samples["flush"]
+    fastest = min(entry.samples["warm"].values())
+    assert entry.samples["warm"]["anatune:8"] == fastest
+    assert len(driver._backend._driver.memory) <= blocks + 1  # what flushes the L2 stays
+    pretended.bench = None
+    run.stages(["triton"])  # what failed is not tried again
+
+
+def test_triton_kernels_are_built_without_a_gpu(tmp_path):
+    """By the real compiler, in builder processes; the folder need not be there."""
+    pytest.importorskip("triton")
+    pytest.importorskip("cuda.bindings")
+    from anatune.tuning.manifest import read_manifest
+    from bench.gpu.build import build_layers
+
+    told = []
+    assert build_layers([(SMALL, "float16", 1)], "h100_sxm", tmp_path / "new", 48.0, told.append) == []
+    assert "1 of 1 kernels" in told[0]
+    (entry,) = read_manifest(tmp_path / "new" / "S0-float16").entries
+    assert entry.artifact.scratch_bytes is not None
+
+
+def test_a_layer_of_which_nothing_was_built_is_built_again(tmp_path):
+    """A folder without kernels would be taken for done."""
+    from anatune.core.trial import Measurement, Outcome
+    from bench.gpu.build import build_layers
+
+    def failing(workload, spec, target, **options):
+        target.mkdir()
+        (target / "manifest.json").touch()
+        late = argparse.Namespace(artifact=None, failure=Measurement(Outcome.BUILD_TIMEOUT, message="too late"))
+        return argparse.Namespace(entries=[late])
+
+    told = []
+    for _ in range(2):
+        assert build_layers([(SMALL, "float16", 1)], "h100_sxm", tmp_path, 48.0, told.append, failing) == ["S0-float16"]
+    assert [line for line in told if "too late" in line] == [
+        "build S0-float16: 0 of 1 kernels, 0.0 MB altogether; too late"
+    ] * 2
+
+
+def test_kernels_for_another_architecture_are_one_line(pretended, monkeypatch):
+    monkeypatch.setattr(pretended, "_kernels", "kernels")
+    monkeypatch.setattr(pretended, "_any_manifest", lambda: argparse.Namespace(hardware=anatune.hardware("a100")))
+    with pytest.raises(SystemExit, match=r"kernels has kernels for .* \(sm_80\), here is NVIDIA H200 \(sm_90\)"):
+        pretended.spec()
 
 
 def test_kernels_built_elsewhere(pretended, monkeypatch, tmp_path, capsys):
@@ -221,7 +338,9 @@ def test_kernels_built_elsewhere(pretended, monkeypatch, tmp_path, capsys):
     system = system_gpu.RealSystem(rivals=False, kernels=tmp_path)
     spec = system.spec()
     assert spec == anatune.hardware("h200")
-    plan = system.plan(SMALL, "float32", spec)
+    chosen = system.choices(SMALL, "float32", spec, 2)
+    plan = chosen[0][0]
+    assert [seconds for _, seconds in chosen] == sorted(seconds for _, seconds in chosen)
     bench = system.bench(SMALL, "float32", {"plan": plan}, [])
     assert bench.errors["anatune:plan"] < 1e-6
     asked = {}

@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from bench.gpu.layers import LAYERS
+from bench.gpu.layers import DTYPES, LAYERS, is_asked, workload_of
 from bench.layers import EXTRA, choose
 
 
@@ -15,3 +15,13 @@ def test_layers_are_those_of_the_papers():
     assert [layer.name for layer in choose("l0, R1?,m0", LAYERS)] == ["M0", "R10", "R11", "R12", "L0"]
     with pytest.raises(SystemExit, match="'R99' is unknown"):
         choose("R99", LAYERS)
+
+
+def test_a_layer_has_the_workload_that_its_dtype_asks_for():
+    """Matrix units read 8 bits and tf32 along k only; float32 convolutions stay as the papers have them."""
+    assert workload_of(LAYERS["L1"], "float16") == anatune.matmul(512, 512, 512, dtype="float16")
+    assert workload_of(LAYERS["L1"], "tfloat32") == anatune.matmul(512, 512, 512, transpose_b=True)
+    assert workload_of(LAYERS["C0"], "float16").write.shape == (32, 56, 56, 64)
+    assert LAYERS["C0"].flop == workload_of(LAYERS["C0"], "float16").flop
+    assert [d for d in DTYPES if is_asked(LAYERS["W0"], d)] == ["int8"]
+    assert not is_asked(LAYERS["C0"], "int8")

@@ -5,7 +5,7 @@ import pytest
 import anatune
 from bench.gpu import tables as tables_gpu
 from bench.gpu.dry_run import DrySystem
-from bench.gpu.state import LayerState, State, entry_name
+from bench.gpu.state import LayerState, State, entry_name, is_right
 
 
 def state_with(**entries):
@@ -62,3 +62,9 @@ def test_the_peak_is_the_measured_one():
     assert tables_gpu.peak_of(state, "tfloat32") == 494.7e12
     state.numbers = DrySystem(spec).calibrate(1.0).numbers
     assert tables_gpu.peak_of(state, "float32") == pytest.approx(0.95 * spec.compute.fp32_peak_flop_per_s)
+
+
+def test_a_result_that_is_not_finite_is_not_right():
+    """It is None in the file, as JSON has no infinity; 8-bit integers have to be exact."""
+    entry = LayerState("M1", "int8", "M1", 1, errors={"anatune:plan": None, "anatune:choice2": 1e-9, "torch:mm": 0.0})
+    assert [is_right(entry, method) for method in entry.errors] == [False, False, True]
