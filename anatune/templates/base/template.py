@@ -151,6 +151,10 @@ class TemplateOf(ABC, Generic[Device]):
         """Return what operands of a dtype are when its kernels multiply them on a device."""
         return dtype
 
+    def peak_flop_per_s(self, dtype: str, hardware: Device) -> float:
+        """Return the theoretical peak for operands of a dtype of the unit that multiplies them, as what it does."""
+        return hardware.peak_flop_per_s(self.multiplied(dtype, hardware), tensor_cores=self.tensor_cores)
+
     def reachable_share(self, hardware: Device) -> float:
         """Return the share of a device's theoretical peak that compiled code of its kernels reaches."""
         return hardware.reachable_share(tensor_cores=self.tensor_cores)
