@@ -20,10 +20,10 @@ from anatune.core.workload.ranges import RangedWorkload, asked_range
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
-from anatune.model.learned.corrections import AUTO, NONE
+from anatune.model.learned.corrections import AUTO, NONE, corrected
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
-from anatune.templates import make_model, template_named
+from anatune.templates import make_model, template_named, templates_of
 from anatune.templates.base.model import AnalyticalModel, Model, Progress
 from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
@@ -395,7 +395,8 @@ def prune(
         A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
         the same loop nest are listed once, so fewer than that share of all come.
     template
-        Whose schedules: one template's, as tuners walk one space; left out, the device's default, "cuda" or "cpu".
+        Whose schedules: one template's, for a tuner that walks one space. Left out, GPUs: all that apply, in one order,
+        as in `plan`; CPUs: "cpu".
     accuracy, threads
         As in `plan`.
     candidates : iterable of Schedule, optional
@@ -434,17 +435,25 @@ def prune(
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
     from anatune.model.pruning.candidates import CandidateSubset
+    from anatune.model.pruning.joined import JoinedSubset
     from anatune.model.pruning.subset import SpaceSubset  # numba: not where kernels are only measured
 
     search = _checked_search("prune", accuracy, time_limit_s, progress, distinct=distinct)
     diverse = checked_flag("prune: diverse", diverse)
     device = _checked(workload, hw, threads)
-    model_of = partial(joint.corrected_model, workload, device, correction)
     if candidates is None:
-        return SpaceSubset(
-            model_of(template, search.accuracy), keep, time_limit_s=search.time_limit_s, distinct=search.distinct,
-            diverse=diverse, progress=progress,
-        )  # fmt: skip
+        one = templates_of(device)[0].name if template is None and device.kind == "cpu" else template
+        names = joint.asked_templates(workload, device, one, search.accuracy)
+        saved = joint.find_corrections(device, names, correction)
+        limit_s = None if search.time_limit_s is None else search.time_limit_s / len(names)
+        parts = [
+            SpaceSubset(
+                corrected(make_model(workload, device, name, search.accuracy), saved[name]), keep,
+                time_limit_s=limit_s, distinct=search.distinct, diverse=diverse, progress=progress,
+            ) for name in names
+        ]  # fmt: skip
+        return JoinedSubset(parts, search.accuracy) if parts[1:] else parts[0]
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
+    model_of = partial(joint.corrected_model, workload, device, correction)
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from anatune.core.accuracy import RELAXED, STANDARD, TRUNCATION, rounding_error
@@ -34,6 +35,7 @@ class TritonTemplate(GpuTemplate):
     joins = is_whole = True
     is_limited = False
     all_accuracy = RELAXED
+    silent = MappingProxyType({"unroll": 0, "waves_per_eu": 0, "matrix_instr_nonkdim": 0})  # the compiler chooses
     check = staticmethod(check_triton)
     levels = staticmethod(levels_of)
     supports = staticmethod(check_supported)
