@@ -23,7 +23,7 @@ from anatune.model import joint
 from anatune.model.learned.corrections import AUTO, NONE, corrected
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
-from anatune.templates import make_model, template_named, templates_of
+from anatune.templates import make_model, template_named
 from anatune.templates.base.model import AnalyticalModel, Model, Progress
 from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
@@ -395,8 +395,7 @@ def prune(
         A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
         the same loop nest are listed once, so fewer than that share of all come.
     template
-        Whose schedules: one template's, for a tuner that walks one space. Left out, GPUs: all that apply, in one order,
-        as in `plan`; CPUs: "cpu".
+        Whose schedules: one template's. Left out: on GPUs all that apply, in one order, as in `plan`; else "cpu".
     accuracy, threads
         As in `plan`.
     candidates : iterable of Schedule, optional
@@ -432,27 +431,20 @@ def prune(
         `keep` or `time_limit_s` is no such number, a candidate is no Schedule of the workload, the template or
         `threads` does not apply.
     UnknownNameError, ModelVersionError, MissingDependencyError
-        The correction that was named does not exist, does not fit, or needs a package that is not installed.
+        As `predict`.
     """
     from anatune.model.pruning.candidates import CandidateSubset
-    from anatune.model.pruning.joined import JoinedSubset
-    from anatune.model.pruning.subset import SpaceSubset  # numba: not where kernels are only measured
+    from anatune.model.pruning.joined import subset_of  # numba: not where kernels are only measured
 
     search = _checked_search("prune", accuracy, time_limit_s, progress, distinct=distinct)
     diverse = checked_flag("prune: diverse", diverse)
     device = _checked(workload, hw, threads)
     if candidates is None:
-        one = templates_of(device)[0].name if template is None and device.kind == "cpu" else template
+        one = template or (None if device.kind == "gpu" else "cpu")
         names = joint.asked_templates(workload, device, one, search.accuracy)
         saved = joint.find_corrections(device, names, correction)
-        limit_s = None if search.time_limit_s is None else search.time_limit_s / len(names)
-        parts = [
-            SpaceSubset(
-                corrected(make_model(workload, device, name, search.accuracy), saved[name]), keep,
-                time_limit_s=limit_s, distinct=search.distinct, diverse=diverse, progress=progress,
-            ) for name in names
-        ]  # fmt: skip
-        return JoinedSubset(parts, search.accuracy) if parts[1:] else parts[0]
+        models = [corrected(make_model(workload, device, name, search.accuracy), saved[name]) for name in names]
+        return subset_of(models, keep, search.accuracy, search.time_limit_s, search.distinct, diverse, progress)
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
     model_of = partial(joint.corrected_model, workload, device, correction)

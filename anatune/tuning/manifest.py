@@ -183,17 +183,7 @@ def build_manifest(
 
     if hardware.kind != "gpu":
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
-    if hardware.compute_capability is None:
-        raise DeviceError(
-            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and kernels that were built elsewhere are measured "
-            "on those only; `anatune export` writes kernels of the template triton for it"
-        )
-    accuracy = checked_accuracy("tune: accuracy", accuracy)
-    named = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, accuracy)
-    names = [one.name for one in named]
-    for name in names:
-        toolchain_of(name).check_target(hardware)
-    check_generation(workload, hardware, names)
+    names = _checked_templates(workload, hardware, template, accuracy)
     compiler, flags = compilers_of(names)
     saved = joint.find_corrections(hardware, names)
     ranked = joint.rank_templates(workload, hardware, names, trials, accuracy, saved, Watch(None), distinct=True)
@@ -216,6 +206,22 @@ def build_manifest(
     )  # fmt: skip
     _write(target, manifest)
     return manifest
+
+
+def _checked_templates(workload: Workload, hardware: GpuSpec, template: str | None, accuracy: str) -> list[str]:
+    """Return the templates whose schedules are built, once it is clear that they can be."""
+    if hardware.compute_capability is None:
+        raise DeviceError(
+            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and kernels that were built elsewhere are measured "
+            "on those only; `anatune export` writes kernels of the template triton for it"
+        )
+    accuracy = checked_accuracy("tune: accuracy", accuracy)
+    named = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, accuracy)
+    names = [one.name for one in named]
+    for name in names:
+        toolchain_of(name).check_target(hardware)
+    check_generation(workload, hardware, names)
+    return names
 
 
 def _built(

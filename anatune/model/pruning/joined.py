@@ -16,10 +16,10 @@ from anatune.errors import SpaceError
 from anatune.model.joint import joined_guarantee, summed_rejections
 from anatune.model.plan import JoinedSpace, space_tree
 from anatune.model.pruning.subset import MOST_EXACT, SAMPLE, RankedSubset, SpaceSubset, kept_count
-from anatune.templates.base.model import Guarantee, Rule
+from anatune.templates.base.model import Guarantee, Model, Progress, Rule
 from anatune.templates.base.space import Space
 
-__all__ = ["JoinedSubset"]
+__all__ = ["JoinedSubset", "subset_of"]
 
 _Entry = tuple[Schedule, Prediction]
 
@@ -165,3 +165,22 @@ class JoinedSubset(RankedSubset):
         tree["accuracy"] = self.accuracy
         tree["spaces"] = [space_tree(space) for space in self._brought]
         return tree | ({"corrected": True} if any(part.model.is_corrected for part in self._asked) else {})
+
+
+def subset_of(
+    models: Sequence[Model],
+    keep: float,
+    accuracy: str,
+    time_limit_s: float | None,
+    distinct: bool,
+    diverse: bool,
+    progress: Progress | None,
+) -> RankedSubset:
+    """Return the subset of one template's model, or of several: `SpaceSubset` says what the options are."""
+    share_s = None if time_limit_s is None else time_limit_s / len(models)
+    parts = [
+        SpaceSubset(
+            model, keep, time_limit_s=share_s, distinct=distinct, diverse=diverse, progress=progress
+        ) for model in models
+    ]  # fmt: skip
+    return JoinedSubset(parts, accuracy) if parts[1:] else parts[0]
