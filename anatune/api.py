@@ -44,6 +44,7 @@ __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "pr
 
 MOST_SCHEDULES, MOST_COMPILED = 10_000, 1_000
 """Most schedules that one plan returns; most programs that it compiles."""
+_WALKED = {"cpu": "cpu"}  # kind of device -> the one template that `prune` ranks
 SCHEDULES_A_PROGRAM = 8
 """Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
 
@@ -211,9 +212,7 @@ def plan(
     answer, models = _ranked(workload, device, names, search, correction, max(top_k, SCHEDULES_A_PROGRAM * compile))
     if compiled is not None:
         answer = compiled(answer, models, compile, search.time_limit_s, compile_progress)
-    if records is not None:
-        answer = replace(answer, measured=measured(models))
-    return answer.first(top_k)
+    return (answer if records is None else replace(answer, measured=measured(models))).first(top_k)
 
 
 def _ranked(
@@ -392,8 +391,8 @@ def prune(
     workload, hw
         What is computed, where: a spec, or a name or path for `hardware`.
     keep : float or int
-        A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
-        the same loop nest are listed once, so fewer than that share of all come.
+        A float: share of the legal schedules, above 0 and below 1 (CPUs: loop nests that are the same are listed once,
+        so fewer come). An integer: how many.
     template
         Whose schedules: one template's. Left out: on GPUs all that apply, in one order, as in `plan`; else "cpu".
     accuracy, threads
@@ -401,7 +400,7 @@ def prune(
     candidates : iterable of Schedule, optional
         Rank only these, of any templates, instead of a space.
     time_limit_s : float, optional
-        Of the search; the order then ends after at most 10,000 schedules.
+        Of the search; the order then has at most 10,000 schedules.
     distinct : bool
         Keep one schedule of each predicted time: schedules that the model cannot tell apart count as one. For a count,
         and for a space.
@@ -440,8 +439,7 @@ def prune(
     diverse = checked_flag("prune: diverse", diverse)
     device = _checked(workload, hw, threads)
     if candidates is None:
-        one = template or (None if device.kind == "gpu" else "cpu")
-        names = joint.asked_templates(workload, device, one, search.accuracy)
+        names = joint.asked_templates(workload, device, template or _WALKED.get(device.kind), search.accuracy)
         saved = joint.find_corrections(device, names, correction)
         models = [corrected(make_model(workload, device, name, search.accuracy), saved[name]) for name in names]
         return subset_of(models, keep, search.accuracy, search.time_limit_s, search.distinct, diverse, progress)
