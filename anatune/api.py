@@ -20,7 +20,7 @@ from anatune.core.workload.ranges import RangedWorkload, asked_range
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
-from anatune.model.learned.corrections import AUTO, NONE
+from anatune.model.learned.corrections import AUTO, NONE, corrected
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates import make_model, template_named
@@ -44,6 +44,7 @@ __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "pr
 
 MOST_SCHEDULES, MOST_COMPILED = 10_000, 1_000
 """Most schedules that one plan returns; most programs that it compiles."""
+_WALKED = {"cpu": "cpu"}  # kind of device -> the one template that `prune` ranks
 SCHEDULES_A_PROGRAM = 8
 """Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
 
@@ -211,9 +212,7 @@ def plan(
     answer, models = _ranked(workload, device, names, search, correction, max(top_k, SCHEDULES_A_PROGRAM * compile))
     if compiled is not None:
         answer = compiled(answer, models, compile, search.time_limit_s, compile_progress)
-    if records is not None:
-        answer = replace(answer, measured=measured(models))
-    return answer.first(top_k)
+    return (answer if records is None else replace(answer, measured=measured(models))).first(top_k)
 
 
 def _ranked(
@@ -392,16 +391,16 @@ def prune(
     workload, hw
         What is computed, where: a spec, or a name or path for `hardware`.
     keep : float or int
-        A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
-        the same loop nest are listed once, so fewer than that share of all come.
+        A float: share of the legal schedules, above 0 and below 1 (CPUs: loop nests that are the same are listed once,
+        so fewer come). An integer: how many.
     template
-        Whose schedules: one template's, as tuners walk one space; left out, the device's default, "cuda" or "cpu".
+        Whose schedules: one template's. Left out: on GPUs all that apply, in one order, as in `plan`; else "cpu".
     accuracy, threads
         As in `plan`.
     candidates : iterable of Schedule, optional
         Rank only these, of any templates, instead of a space.
     time_limit_s : float, optional
-        Of the search; the order then ends after at most 10,000 schedules.
+        Of the search; the order then has at most 10,000 schedules.
     distinct : bool
         Keep one schedule of each predicted time: schedules that the model cannot tell apart count as one. For a count,
         and for a space.
@@ -431,20 +430,20 @@ def prune(
         `keep` or `time_limit_s` is no such number, a candidate is no Schedule of the workload, the template or
         `threads` does not apply.
     UnknownNameError, ModelVersionError, MissingDependencyError
-        The correction that was named does not exist, does not fit, or needs a package that is not installed.
+        As `predict`.
     """
     from anatune.model.pruning.candidates import CandidateSubset
-    from anatune.model.pruning.subset import SpaceSubset  # numba: not where kernels are only measured
+    from anatune.model.pruning.joined import subset_of  # numba: not where kernels are only measured
 
     search = _checked_search("prune", accuracy, time_limit_s, progress, distinct=distinct)
     diverse = checked_flag("prune: diverse", diverse)
     device = _checked(workload, hw, threads)
-    model_of = partial(joint.corrected_model, workload, device, correction)
     if candidates is None:
-        return SpaceSubset(
-            model_of(template, search.accuracy), keep, time_limit_s=search.time_limit_s, distinct=search.distinct,
-            diverse=diverse, progress=progress,
-        )  # fmt: skip
+        names = joint.asked_templates(workload, device, template or _WALKED.get(device.kind), search.accuracy)
+        saved = joint.find_corrections(device, names, correction)
+        models = [corrected(make_model(workload, device, name, search.accuracy), saved[name]) for name in names]
+        return subset_of(models, keep, search.accuracy, search.time_limit_s, search.distinct, diverse, progress)
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
+    model_of = partial(joint.corrected_model, workload, device, correction)
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

@@ -65,7 +65,7 @@ FAULTS = (
     Fault("bounds_cut_too_much", "model", ("ranking",),
           "slab_bounds <= self._best.limit_s)", "slab_bounds <= 0.97 * self._best.limit_s)"),
     Fault("support_outside_training", "model", ("residual", "correct"),
-          "self.share_ * each.mean(axis=0) * support", "self.share_ * each.mean(axis=0)"),
+          "self.options.share * each.mean(axis=0) * support", "self.share_ * each.mean(axis=0)"),
     Fault("share_kept", "model", ("subset",),
           "return math.ceil(float(keep) * num_legal)", "return math.floor(float(keep) * num_legal) or 1"),
     # -- codegen

@@ -22,7 +22,7 @@ from anatune.errors import SpaceError, UnknownNameError
 from anatune.model.learned.corrections import corrected, find_correction
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, PlainOrder, Points
-from anatune.model.pruning.subset import SpaceSubset
+from anatune.model.pruning.subset import RankedSubset, SpaceSubset
 from anatune.named import resolve
 from anatune.templates import CUDA, template_of
 from anatune.templates.base.model import Model, Progress
@@ -75,6 +75,13 @@ class PruneRequest:
         """Whether more may be kept than are written."""
         return not isinstance(self.keep, int) or self.keep > self.most
 
+    @property
+    def own_template(self) -> str | None:
+        """The one template that is ranked; None: several together."""
+        if self.template is not None or self.hardware.kind == "gpu":
+            return self.template
+        return template_of(None, self.hardware).name
+
     def may_choose(self, num_kept: int) -> bool:
         """Whether `model.pruning.diversity` chooses so few, as `anatune.prune` does; CUDA cores only."""
         return self.diverse and self.time_limit_s is None and 0 < num_kept <= MOST_DIVERSE
@@ -113,7 +120,7 @@ class PruneRequest:
         points = ChosenOrder(used, ahead, count, distinct=self.distinct, express=express).first(count)
         return points if len(points) == count else None  # the order has more of them
 
-    def subset(self) -> SpaceSubset:
+    def subset(self) -> RankedSubset:
         """Return what `anatune.prune` says.
 
         Raises
@@ -134,8 +141,9 @@ class PruneRequest:
             correction=self.correction,
             progress=self.progress,
         )
-        assert isinstance(subset, SpaceSubset)  # of no list
-        return self._legal(subset)
+        assert isinstance(subset, RankedSubset)  # of no list
+        self._check_legal(subset)
+        return subset
 
     def plain_subset(self, plain: GpuModel) -> SpaceSubset:
         """Return what `anatune.prune` would say of perfect divisors that are not split, which is all that others know.
@@ -159,14 +167,14 @@ class PruneRequest:
             diverse=self.diverse,
             progress=self.progress,
         )
-        return self._legal(subset)
-
-    def _legal(self, subset: SpaceSubset) -> SpaceSubset:
-        """Return a subset that holds something."""
-        if not subset.num_legal:
-            what, size = f"{self.workload.describe()} on {self.hardware.name}", f"{subset.space.size:.4g}"
-            raise SpaceError(f"{what}: none of {size} schedules is legal; `anatune plan` says which rules reject them")
+        self._check_legal(subset)
         return subset
+
+    def _check_legal(self, subset: RankedSubset) -> None:
+        """Refuse a subset that holds nothing."""
+        if not subset.num_legal:
+            what, size = f"{self.workload.describe()} on {self.hardware.name}", f"{subset.space_size:.4g}"
+            raise SpaceError(f"{what}: none of {size} schedules is legal; `anatune plan` says which rules reject them")
 
 
 def object_lines(head: object, key: str, entries: Iterable[object]) -> Iterator[str]:

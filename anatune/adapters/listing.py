@@ -24,13 +24,21 @@ def json_lines(request: PruneRequest) -> Iterator[str]:
 
 
 def csv_lines(request: PruneRequest) -> Iterator[str]:
-    """Yield a table: place, the prediction, then the columns of the space (``i.block``, ..., ``unroll``)."""
+    """Yield a table: place, the prediction, then the columns of the space (``i.block``, ..., ``unroll``).
+
+    Of several templates: "template", and the columns of all of them, empty where a schedule has none.
+    """
     subset = request.subset()
-    space = subset.space
-    yield _row(["place", *_NUMBERS, *space.columns])
+    spaces = {space.template: space for space in subset.spaces}
+    columns = dict.fromkeys(column for space in subset.spaces for column in space.columns)
+    several = ["template"] if len(spaces) > 1 else []
+    yield _row(["place", *_NUMBERS, *several, *columns])
     for place, (schedule, prediction) in enumerate(itertools.islice(subset.entries(), request.most), 1):
         numbers = [getattr(prediction, name) for name in _NUMBERS]
-        yield _row([place, *numbers, *space.point_of(schedule).tolist()])
+        space = spaces[schedule.template]
+        values = dict(zip(space.columns, space.point_of(schedule).tolist(), strict=True))
+        named = [schedule.template] if several else []
+        yield _row([place, *numbers, *named, *(values.get(column, "") for column in columns)])
 
 
 def _row(values: list[object]) -> str:

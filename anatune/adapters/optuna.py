@@ -37,8 +37,10 @@ def schedule_space(
 
     Parameters
     ----------
-    workload, hw, template
+    workload, hw
         As `anatune.prune`.
+    template : str, optional
+        As `anatune.space`: of one template, by default the device's.
     keep : int
         Schedules of smallest predicted time, one of each time, whose values are offered in all combinations.
     time_limit_s, progress
@@ -52,11 +54,12 @@ def schedule_space(
         As `anatune.hardware`.
     """
     keep = checked_integer("optuna: keep", keep, 1, MOST_CHOSEN)
+    space = api.space(workload, hw, template=template)
     subset = api.prune(
         workload,
-        hw,
+        space.hardware,
         keep,
-        template=template,
+        template=space.template,  # one space: its axes become parameters
         distinct=True,  # else the first ones are alike
         time_limit_s=time_limit_s,
         progress=progress,

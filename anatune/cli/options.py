@@ -68,8 +68,8 @@ Template = Annotated[
         metavar="NAME",
         autocompletion=template_names,
         parser=_template,
-        help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
-        "tune: cuda with several shared-memory buffers and padded rows), thin (products with a vector or at most 16 "
+        help="What schedules look like. GPUs: cuda (CUDA cores), pipelined (cuda with several shared-memory buffers "
+        "and padded rows; tune takes it in cuda's place), thin (products with a vector or at most 16 "
         "rows, long reductions), triton (products on the matrix units of NVIDIA and AMD; float32 as tf32 at accuracy "
         "relaxed) or tensorcore (the same by TVM: mma.sync). CPUs: cpu, winograd (3x3 "
         "convolutions of stride 1 in float32) or fp16_accumulation (float16 with AVX512_FP16, at accuracy relaxed). "
@@ -81,7 +81,8 @@ Accuracy = Annotated[
     typer.Option(
         "--accuracy",
         help="standard: kernels that err about as much as a plain sum. relaxed: also those that err several times as "
-        "much (Winograd's F(4x4, 3x3)), and sums in float16 (AVX512_FP16).",
+        "much (Winograd's F(4x4, 3x3)), sums in float16 (AVX512_FP16), float32 rounded to tf32, and sums of 8-bit "
+        "floats in the few bits that Hopper's tensor cores keep.",
     ),
 ]
 Threads = Annotated[

@@ -99,9 +99,8 @@ def prune(
         note(f"note: at most {asked.most} are written; --most N writes more")
     if page_file is not None:
         from anatune.pages.plan import prune_page
-        from anatune.templates import template_of
 
-        keywords["template"] = template_of(predicting.template, hardware).name
+        keywords["template"] = request.own_template
         with Progress(compiles=True) as progress:
             answer = api.plan(
                 what, hardware, _NUM_SHOWN, **keywords, time_limit_s=asked.time_limit, distinct=True,

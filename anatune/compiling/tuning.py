@@ -355,8 +355,8 @@ def _tasks_of(
 def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> TimeBound:
     """Return a time that no schedule undercuts, as sessions that measure it have it."""
     templates = joined_templates(workload, hardware, accuracy)
-    least_flop = min(make_model(workload, hardware, template.name, accuracy).least_flop for template in templates)
-    return time_bound(workload, hardware, {False: least_flop}, cold=cold, constants=constant_tensors(workload))
+    fewest = {one.name: make_model(workload, hardware, one.name, accuracy).least_flop for one in templates}
+    return time_bound(workload, hardware, fewest, cold=cold, constants=constant_tensors(workload))
 
 
 def latency(model: CompiledModel, clock: Clock = time.perf_counter) -> Latency:

@@ -174,10 +174,18 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def describe(self) -> str:
         """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""
         words = [f"{axis}={'x'.join(map(str, factors))}" for axis, factors in self.tiles.items()]
-        words.append(f"unroll={self.unroll}")
+        told = self.told_options
+        words += [f"{name}={told.pop(name)}" for name in ("unroll",) if name in told]
         words += [f"{tensor}:v{width}" for tensor, width in self.vector.items()]
-        words += [f"{name}={value}" for name, value in self.options.items()]
+        words += [f"{name}={value}" for name, value in told.items()]
         return " ".join(words)
+
+    @property
+    def told_options(self) -> dict[str, OptionValue]:
+        """``unroll`` and the options, without those that say nothing of a schedule of its template."""
+        silent = getattr(known_templates().get(self.template), "silent", {})
+        values = {"unroll": self.unroll, **self.options}
+        return {name: value for name, value in values.items() if silent.get(name) != value}
 
 
 class _Printed(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):

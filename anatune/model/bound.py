@@ -12,6 +12,7 @@ import msgspec
 
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec, GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.templates import template_named
 
 __all__ = ["TimeBound", "time_bound"]
 
@@ -50,7 +51,7 @@ class TimeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def time_bound(
     workload: Workload,
     hardware: CpuSpec | GpuSpec,
-    flop: Mapping[bool, float] | None = None,
+    flop: Mapping[str, float] | None = None,
     *,
     l2: str | None = None,
     cold: str | None = None,
@@ -65,18 +66,20 @@ def time_bound(
     ----------
     hardware : CpuSpec or GpuSpec
         CPUs: with the cores that kernels use.
-    flop : mapping of bool to float, optional
-        Fewest operations of a kernel, without and with tensor cores (`base.model.Model.least_flop`); by default the
-        workload's without. Operations that only padding asks for do not count, nor do those that transforms save.
+    flop : mapping of str to float, optional
+        Template -> fewest operations of its kernels (`base.model.Model.least_flop`), at the peak of the unit that they
+        multiply on; by default the workload's without tensor cores. Operations that only padding asks for do not count,
+        nor do those that transforms save.
     l2 : {"flush", "warm"}, optional
         GPUs: with "flush" nothing is in the L2 cache when a run begins.
     cold : {"l3", "dram"}, optional
         CPUs: where the operands `constants` come from in every run.
     """
-    arithmetic_s = min(
-        count / hardware.peak_flop_per_s(workload.dtype, tensor_cores=on_tensor_cores)
-        for on_tensor_cores, count in (flop or {False: workload.flop}).items()
-    )
+    arithmetic_s = workload.flop / hardware.peak_flop_per_s(workload.dtype)
+    if flop:
+        arithmetic_s = min(
+            fewest / template_named(name).peak_flop_per_s(workload.dtype, hardware) for name, fewest in flop.items()
+        )
     times = {"fma": arithmetic_s, **dict(_transfers(workload, hardware, l2, cold, constants))}
     longest = max(times, key=times.__getitem__)
     doubts = tuple(_unverified(workload, hardware, longest))

@@ -30,7 +30,7 @@ from anatune.model.learned.corrections import (
     find_correction,
     named_correction,
 )
-from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan, prediction_row
+from anatune.model.plan import AppliedCorrection, JoinedSpace, LeftOut, Plan, prediction_row
 from anatune.templates import joined_templates, make_model, template_named, template_of
 from anatune.templates.base.model import Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
@@ -45,6 +45,7 @@ __all__ = [
     "merged",
     "prediction_rows",
     "rank_templates",
+    "summed_rejections",
 ]
 
 _KINDS = ("exhaustive", "certified", "best_found")
@@ -175,6 +176,8 @@ def rank_templates(
         else:
             ranking = model.rank(count, left_s, distinct=distinct, progress=part.report)
         answer, points = _plan(model, ranking, accuracy), ranking.points
+        if not len(points) and ranking.num_legal is None and plain.floor_s > cut_s:
+            answer = replace(answer, left_out=LeftOut(plain.floor_s, cut_s))
         if learned is not None and saved is not None and len(points):
             support = float(learned.correction(points[:1]).support[0])
             applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
@@ -233,7 +236,7 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
     spaces = tuple(
         JoinedSpace(
             plan.template, plan.space_size, plan.num_legal, plan.rejected, plan.rules, plan.guarantee,
-            plan.plain_best_s, plan.correction,
+            plan.plain_best_s, plan.correction, plan.left_out,
         ) for plan in plans
     )  # fmt: skip
     legal = [plan.num_legal for plan in plans]
@@ -244,12 +247,13 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
         guarantee=joined_guarantee(spaces),
         space_size=sum(plan.space_size for plan in plans),
         num_legal=None if None in legal else sum(count for count in legal if count is not None),
-        rejected=_rejected(plans),
+        rejected=summed_rejections(spaces),
         rules=tuple({rule.id: rule for plan in reversed(plans) for rule in plan.rules}.values()),
         template=best.template,
         num_alike=None if all(plan.num_alike is None for plan in plans) else alike,
         alike_is_exact=all(plan.alike_is_exact for plan in plans),
         correction=best.correction,
+        left_out=None,
         joined=spaces,
     )
 
@@ -280,12 +284,12 @@ def joined_guarantee(spaces: Sequence[JoinedSpace]) -> Guarantee:
     )
 
 
-def _rejected(plans: Sequence[Plan]) -> dict[str, int] | None:
+def summed_rejections(spaces: Sequence[JoinedSpace]) -> dict[str, int] | None:
     """Return how many points each rule rejected in all spaces; None where one was not counted."""
     counts: dict[str, int] = {}
-    for plan in plans:
-        if plan.rejected is None:
+    for space in spaces:
+        if space.rejected is None:
             return None
-        for rule, number in plan.rejected.items():
+        for rule, number in space.rejected.items():
             counts[rule] = counts.get(rule, 0) + number
     return counts

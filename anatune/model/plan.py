@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from anatune.model.compilation import Compilation
 
-__all__ = ["AppliedCorrection", "JoinedSpace", "MeasuredSchedule", "Plan", "age", "prediction_row"]
+__all__ = [
+    "AppliedCorrection",
+    "JoinedSpace",
+    "LeftOut",
+    "MeasuredSchedule",
+    "Plan",
+    "age",
+    "prediction_row",
+    "space_tree",
+]
 
 
 MOST_SHOWN = 20
@@ -109,6 +118,28 @@ def age(then_utc: str, now_utc: str) -> str:
     return f"{count} {unit}{'s' * (count != 1)} ago"
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """Why a template's space was not searched: no schedule of it can be among those that a plan lists.
+
+    Attributes
+    ----------
+    floor_s : float
+        No schedule of the template is predicted to take less, s.
+    last_s : float
+        The last schedule that was listed of the templates searched before it takes this, s; less than `floor_s`.
+    """
+
+    floor_s: float
+    last_s: float
+
+    def describe(self, template: str) -> str:
+        """Return one sentence, without its full stop."""
+        return (
+            f"the template {template} was not searched, its illegal points not counted: none of its schedules takes "
+            f"less than {duration(self.floor_s)}, the last one listed of the others {duration(self.last_s)}"
+        )
+
+
 class JoinedSpace(msgspec.Struct, frozen=True):
     """What one template brings to a plan that ranks several.
 
@@ -121,6 +152,8 @@ class JoinedSpace(msgspec.Struct, frozen=True):
         Predicted time of its best schedule, before a correction; None where nothing is legal or was found.
     correction : AppliedCorrection or None
         What changed its times.
+    left_out : LeftOut or None
+        Why it was not searched, where it was not.
     """
 
     template: str
@@ -131,11 +164,7 @@ class JoinedSpace(msgspec.Struct, frozen=True):
     guarantee: Guarantee
     best_s: float | None
     correction: AppliedCorrection | None = None
-
-    @property
-    def is_left_out(self) -> bool:
-        """Whether the space was not searched, because a floor under all its times is above what others have."""
-        return self.guarantee.kind == "certified" and not self.guarantee.num_evaluated and self.num_legal is None
+    left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,6 +206,8 @@ class Plan:
         Predicted time of the best schedule before a correction; None where there is none.
     measured : MeasuredSchedule or None
         The best of the records that were named; None without, and where they have none.
+    left_out : LeftOut or None
+        Of one template of several: why it was not searched; `joined` has it for each of them.
     """
 
     workload: Workload
@@ -197,11 +228,17 @@ class Plan:
     joined: tuple[JoinedSpace, ...] = ()
     plain_best_s: float | None = None
     measured: MeasuredSchedule | None = None
+    left_out: LeftOut | None = None
 
     @property
     def templates(self) -> tuple[str, ...]:
         """The templates that were ranked, the device's default first."""
         return tuple(space.template for space in self.joined) or (self.template,)
+
+    @property
+    def searched(self) -> tuple[JoinedSpace, ...]:
+        """Of several templates, what those brought whose spaces were searched."""
+        return tuple(space for space in self.joined if space.left_out is None)
 
     @property
     def corrections(self) -> tuple[AppliedCorrection, ...]:
@@ -276,7 +313,7 @@ class Plan:
         if self.measured is not None:
             more["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
         if self.joined:
-            more["spaces"] = [_space_tree(space) for space in self.joined]
+            more["spaces"] = [space_tree(space) for space in self.joined]
         return more | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
@@ -347,7 +384,8 @@ def _correction_tree(correction: AppliedCorrection) -> dict[str, object]:
     return {**msgspec.to_builtins(correction), "text": correction.describe()}
 
 
-def _space_tree(space: JoinedSpace) -> dict[str, object]:
+def space_tree(space: JoinedSpace) -> dict[str, object]:
+    """Return what one template brings as plain dictionaries and lists."""
     return {
         "template": space.template,
         "size": space.size,
@@ -356,6 +394,9 @@ def _space_tree(space: JoinedSpace) -> dict[str, object]:
         "rules": [msgspec.to_builtins(rule) for rule in space.rules],
         "guarantee": _guarantee_tree(space.guarantee),
         "best_s": space.best_s,
+        "left_out": None
+        if space.left_out is None
+        else {**msgspec.to_builtins(space.left_out), "text": space.left_out.describe(space.template)},
         "correction": None if space.correction is None else _correction_tree(space.correction),
     }
 

@@ -277,7 +277,7 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
     for view, trial in trials:
         measured, time_s = trial.measurement, trial.measurement.time_s
         rate = view.workload.flop / time_s if time_s else None
-        peak = peak_of_threads(view.hardware, view.workload.dtype, trial.threads)
+        peak = peak_of_threads(view.hardware, view.workload.dtype, trial.threads, trial.schedule.template)
         rows.append(
             (
                 view.name, trial.number,
@@ -361,11 +361,12 @@ def _workloads_table(groups: Mapping[str, Sequence[SessionView]]) -> Table:
     rows = []
     for where, views in groups.items():
         trials = [trial for view in views for trial in view.trials]
-        fastest_s = min(map(_best_s, views))
-        view, agreed = views[0], agreement(trials)
+        view, agreed = min(views, key=_best_s), agreement(trials)
+        fastest_s = _best_s(view)
         ran = math.isfinite(fastest_s)
         rate = view.workload.flop / fastest_s if ran and view.workload.flop else None
-        peak = peak_of_threads(view.hardware, view.workload.dtype, view.threads)
+        template = "" if view.best is None else view.best.schedule.template
+        peak = peak_of_threads(view.hardware, view.workload.dtype, view.threads, template)
         rows.append(
             (
                 where, len(views), len(trials), sum(one.num_failed for one in views), fastest_s * 1e6 if ran else None,

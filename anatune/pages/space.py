@@ -47,18 +47,21 @@ def space_sections(
 
 
 def _illegal(plan: Plan) -> Section:
-    size, heading = units.count(plan.space_size), "What is legal"
-    figure = plot_rejections(plan)
-    if figure is None or plan.num_legal is None:
+    heading, figure = "What is legal", plot_rejections(plan)
+    all_points = sum(one.size for one in plan.searched) or plan.space_size
+    legal = sum(one.num_legal or 0 for one in plan.searched) if plan.joined else plan.num_legal
+    missing = [one.left_out.describe(one.template) for one in plan.joined if one.left_out is not None]
+    size, unsearched = units.count(all_points), [f"{told[0].upper()}{told[1:]}." for told in missing]
+    if figure is None or legal is None:
         words = f"The space has {size} points. The time limit ended the search before the illegal ones were counted."
-        return Section(heading, [words])
+        return Section(heading, [words, *unsearched])
     words = (
-        f"The space has {size} points, of which {units.count(plan.num_legal)} are legal "
-        f"({units.percent(plan.num_legal / plan.space_size)}). These counts are exact: nobody had to compile or run "
+        f"The space has {size} points, of which {units.count(legal)} are legal "
+        f"({units.percent(legal / all_points)}). These counts are exact: nobody had to compile or run "
         "anything to know them. A point counts for the first rule that it breaks."
     )
     points = [f"{line}." for line in rejected_lines(plan)] or ["No rule rejects anything."]
-    return Section(heading, [words], [Figure(figure)], points)
+    return Section(heading, [words, *unsearched], [Figure(figure)], points)
 
 
 def _times(plan: Plan, shown: Candidates, measured: Sequence[Measured], cut_s: float | None) -> Section:

@@ -95,15 +95,15 @@ def plot_distribution(
 def plot_rejections(plan: Plan) -> go.Figure | None:
     """Return how many points of the space each rule rejects, and how many are legal; None where nobody counted.
 
-    A point counts for the first rule that it breaks. Source: [NoSE] Sec. V-C, Fig. 3, whose kinds of failures come from
-    compiling and running; these are known before.
+    Of several templates: of those whose spaces were searched. A point counts for the first rule that it breaks. Source:
+    [NoSE] Sec. V-C, Fig. 3, whose kinds of failures come from compiling and running; these are known before.
 
     Raises
     ------
     MissingDependencyError
         plotly is not installed.
     """
-    spaces = [(one.template, one.size, one.num_legal, one.rejected) for one in plan.joined] or [
+    spaces = [(one.template, one.size, one.num_legal, one.rejected) for one in plan.searched] or [
         (plan.template, plan.space_size, plan.num_legal, plan.rejected)
     ]
     if any(legal is None or rejected is None for _, _, legal, rejected in spaces):

@@ -189,10 +189,9 @@ def _other_templates(plan: Plan) -> list[str]:
     for space in plan.joined:
         if space.template == best.template:
             continue
-        if space.is_left_out:
-            sentences.append(
-                f"The template {space.template} was not searched: a floor under all its times is above those listed."
-            )
+        if space.left_out is not None:
+            told = space.left_out.describe(space.template)
+            sentences.append(f"{told[0].upper()}{told[1:]}.")
             continue
         if space.best_s is None:
             sentences.append(f"The template {space.template} has no legal schedule here.")
@@ -363,13 +362,13 @@ def _traffic(plan: Plan) -> list[str]:
 
 def _rules(plan: Plan) -> list[str]:
     """Return which rules rejected how many points."""
-    if plan.rejected is None:
-        left_out = [space.template for space in plan.joined if space.is_left_out]
-        if left_out:
-            return [f"Illegal points of {', '.join(left_out)} were not counted."]
+    searched = plan.searched
+    if any(space.rejected is None for space in searched) or (plan.rejected is None and not searched):
         return ["The time limit ended the count of illegal points."]
     rejected = rejected_lines(plan)
-    silent = [rule.id for rule in plan.rules if not plan.rejected.get(rule.id)]
+    counts = plan.rejected or {rule: n for space in searched for rule, n in (space.rejected or {}).items() if n}
+    known = {rule.id for space in searched for rule in space.rules} or {rule.id for rule in plan.rules}
+    silent = [rule.id for rule in plan.rules if rule.id in known and not counts.get(rule.id)]
     sentences = [f"Rule {text}." for text in rejected]
     if silent:
         sentences.append(f"Rules that rejected nothing: {', '.join(silent)}.")

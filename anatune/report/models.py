@@ -23,7 +23,7 @@ from anatune.graph.summary import (
 from anatune.model.bound import TimeBound, time_bound
 from anatune.report import units
 from anatune.report.text import Line, paragraph, table
-from anatune.templates import make_model, template_named
+from anatune.templates import make_model
 
 __all__ = [
     "LEFT", "Measured", "ModelPart", "kernel_bound", "kernel_kind", "measured_of", "model_dict", "model_lines",
@@ -127,11 +127,10 @@ def kernel_bound(kernel: KernelSummary) -> TimeBound | None:
         return None
     try:
         schedule = Schedule.from_json(kernel.schedule)
-        template = template_named(schedule.template)
         fewest = make_model(schedule.workload, schedule.hardware, schedule.template).least_flop
     except AnatuneError:  # of another version
         return None
-    return time_bound(schedule.workload, schedule.hardware, {template.tensor_cores: fewest})
+    return time_bound(schedule.workload, schedule.hardware, {schedule.template: fewest})
 
 
 def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.model.plan import Plan
-from anatune.model.pruning.subset import SpaceSubset
+from anatune.model.pruning.subset import RankedSubset
 from anatune.report import units
 from anatune.report.roofline import ceiling, peak_flop_per_s
 from anatune.report.text import Line, item_lines, paragraph, table, wrapped, wrapped_items
@@ -86,7 +86,9 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     )
     lines = paragraph(_workload_text(plan), width, "bold")
     corrections = [correction.describe() for correction in plan.corrections]
-    for text in (_hardware_text(plan), template, _products_text(plan), _guarantee_text(plan, seconds), *corrections):
+    left_out = [f"note: {one.left_out.describe(one.template)}" for one in plan.joined if one.left_out is not None]
+    told = (_hardware_text(plan), template, _products_text(plan), _guarantee_text(plan, seconds), *left_out)
+    for text in (*told, *corrections):
         lines += paragraph(text, width)
     if not plan.schedules:
         return lines
@@ -116,6 +118,11 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
     names = [entry.name for entry in known if entry.takes(workload, hardware)]
     tuned, planned = tuning_template(workload, hardware).name, joined_templates(workload, hardware, STANDARD)[0].name
     defaults = {planned: " (plan's default)", tuned: " (tune's default)"}
+    together = [entry.name for entry in joined_templates(workload, hardware, STANDARD)]
+    if len(together) > 1:
+        others = ", ".join(name for name in names if name != template)
+        without = f"without it {' and '.join(together)} are ranked together"
+        return f"template: {template}; --template names others: {others}; {without}"
     if planned == tuned:
         defaults = {tuned: " (the default)" if len(names) > 1 else ""}
     others = ", ".join(f"{name}{defaults.get(name, '')}" for name in names if name != template)
@@ -247,9 +254,10 @@ def _legend(plan: Plan, width: int) -> list[str]:
 def schedule_items(schedule: Schedule) -> list[str]:
     """Return a schedule as items: ``i 8x2x16x2x1``, ``k 64x4x4``, ``unroll 512``, ``A by 4``; options last."""
     words = [f"{axis} {'x'.join(map(str, factors))}" for axis, factors in schedule.tiles.items()]
-    words.append(f"unroll {schedule.unroll}")
+    told = schedule.told_options
+    words += [f"{name} {told.pop(name)}" for name in ("unroll",) if name in told]
     words += [f"{tensor} by {width}" for tensor, width in schedule.vector.items()]
-    return words + [f"{name} {_option_text(value)}" for name, value in schedule.options.items()]
+    return words + [f"{name} {_option_text(value)}" for name, value in told.items()]
 
 
 def template_items(schedule: Schedule, *, among_several: bool) -> list[str]:
@@ -296,26 +304,28 @@ def _rejected(rejected: Mapping[str, int] | None, rules: Sequence[Rule], size: i
     return sentences
 
 
-def subset_lines(subset: SpaceSubset, most: int, *, width: int = 80) -> list[Line]:
+def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Line]:
     """Return a subset as a summary: what was asked and counted, then its first schedules with their tiles.
 
     Parameters
     ----------
-    subset : SpaceSubset
+    subset : RankedSubset
         With at least one schedule.
     most : int
         Schedules to show, at most.
     width : int
         Characters a line.
     """
-    workload, hardware, template = subset.workload, subset.hardware, subset.space.template
+    workload, hardware = subset.workload, subset.hardware
     schedules, predictions = zip(*itertools.islice(subset.entries(), most), strict=True)
     threads = f", {units.threads(hardware.most_threads)}" if hardware.most_threads else ""
     kept = (
         f"kept: {units.count(subset.num_kept)} of {units.count(subset.num_legal)} legal schedules "
-        f"({units.percent(subset.num_kept / subset.num_legal)}), of a space of {units.count(subset.space.size)}; "
+        f"({units.percent(subset.num_kept / subset.num_legal)}), of a space of {units.count(subset.space_size)}; "
         f"order: {subset.guarantee.describe()}"
     )
+    names, several = subset.templates, len(subset.templates) > 1
+    templates = joined_text(names, subset.accuracy) if several else template_text(workload, hardware, *names)
     cells = [
         ("#", [str(place) for place in range(1, len(schedules) + 1)]),
         ("time", [units.duration(told.time_s) for told in predictions]),
@@ -326,10 +336,11 @@ def subset_lines(subset: SpaceSubset, most: int, *, width: int = 80) -> list[Lin
     ]
     heading, *rows = table(cells, ("bound by",), width=width)
     lines = paragraph(f"{workload.describe()} on {hardware.name} ({hardware.model}){threads}", width, "bold")
-    lines += [*paragraph(template_text(workload, hardware, template), width), *paragraph(kept, width)]
+    lines += [*paragraph(templates, width), *paragraph(kept, width)]
     lines += [Line(""), heading]
     for row, schedule in zip(rows, schedules, strict=True):
-        tiles = wrapped_items(schedule_items(schedule), width, indent="    ")
+        items = template_items(schedule, among_several=several) + schedule_items(schedule)
+        tiles = wrapped_items(items, width, indent="    ")
         lines += [row, *(Line(text, "dim") for text in tiles)]
     if subset.num_kept > len(schedules):
         told = (

@@ -23,9 +23,12 @@ __all__ = [
 _MOST_REASONS = 5
 
 
-def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int) -> float:
-    """Return the theoretical peak of as many cores as there are threads, operations a second; of a GPU, all of it."""
-    peak = peak_flop_per_s(hardware, dtype)
+def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int, template: str = "") -> float:
+    """Return the theoretical peak of as many cores as there are threads, operations a second; of a GPU, all of it.
+
+    With a template that of the unit that its kernels multiply on.
+    """
+    peak = peak_flop_per_s(hardware, dtype, template)
     return peak * min(1.0, threads / (hardware.most_threads or threads))
 
 
@@ -42,11 +45,12 @@ def rate_text(flop_per_s: float, peak_flop_per_s: float) -> str:
 
 def _speed(record: Record) -> tuple[str, str]:
     """Return GFLOP/s and the share of the peak; dashes for what did not run or counts no operations."""
-    time_s, workload = record.trial.measurement.time_s, record.trial.schedule.workload
+    trial, session = record.trial, record.session
+    time_s, workload = trial.measurement.time_s, trial.schedule.workload
     if not time_s or not workload.flop:
         return "-", "-"
-    rate, session = workload.flop / time_s, record.session
-    share = rate / peak_of_threads(session.hardware, session.workload.dtype, record.trial.threads)
+    rate = workload.flop / time_s
+    share = rate / peak_of_threads(session.hardware, workload.dtype, trial.threads, trial.schedule.template)
     return units.giga(rate), ">100%" if share > 1.0 else units.share(share)
 
 

@@ -34,12 +34,7 @@ class Roofline(NamedTuple):
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
     """Return the theoretical peak for operands of `dtype`, operations a second; see the spec's method of that name."""
-    multiplied = template_named(template).multiplied(dtype, hardware) if template else dtype
-    return hardware.peak_flop_per_s(multiplied, tensor_cores=_on_tensor_cores(template))
-
-
-def _on_tensor_cores(template: str) -> bool:
-    return bool(template) and template_named(template).tensor_cores
+    return template_named(template).peak_flop_per_s(dtype, hardware) if template else hardware.peak_flop_per_s(dtype)
 
 
 def ceiling(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> tuple[float, float]:

@@ -48,7 +48,7 @@ def session_facts(view: SessionView) -> list[Fact]:
     facts: list[Fact] = []
     best, comparison, plan, time_s = view.best, view.comparison, view.plan_first, view.best_s
     if best is not None and time_s is not None:
-        rate = measured_rate(view.workload, view.hardware, view.threads, time_s)
+        rate = measured_rate(view.hardware, best, time_s)
         facts.append(("best", units.duration(time_s), rate))
         if comparison is not None and comparison.speedup is not None and plan is not None:
             if comparison.best == plan.number:

@@ -23,7 +23,7 @@ from anatune.model.bound import TimeBound, time_bound
 from anatune.records.choice import COMPARED
 from anatune.records.schema import Record, Session
 from anatune.report.tuning import ended_text
-from anatune.templates import make_model, template_named
+from anatune.templates import make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.ending import FinalComparison, Standing, compare_contenders
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
@@ -112,15 +112,13 @@ class SessionView:
         if self.told_bound is not None:
             return self.told_bound
         hardware = self.hardware if self.hardware.most_threads is None else self.hardware.with_threads(self.threads)
-        fewest: dict[bool, float] = {}
-        for template in dict.fromkeys(trial.schedule.template for trial in self.trials):
-            on, flop = template_named(template).tensor_cores, float(self.workload.flop)
+        fewest = {trial.schedule.template: float(self.workload.flop) for trial in self.trials}
+        for template in fewest:
             with contextlib.suppress(SpaceError):  # of a kernel that was imported, which the template cannot say
-                flop = make_model(self.workload, hardware, template).least_flop
-            fewest[on] = min(fewest.get(on, flop), flop)
+                fewest[template] = make_model(self.workload, hardware, template).least_flop
         told = {name: value for name in ("l2", "cold") if isinstance(value := self.conditions.get(name), str)}
         constants = constant_tensors(self.workload) if "cold" in told else ()
-        return time_bound(self.workload, hardware, fewest or None, **told, constants=constants)
+        return time_bound(self.workload, hardware, fewest, **told, constants=constants)
 
     @property
     def num_failed(self) -> int:

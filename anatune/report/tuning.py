@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Trial
-from anatune.core.workload.nest import Workload
 from anatune.model.bound import TimeBound
 from anatune.report import units
 from anatune.report.plans import joined_text, schedule_items, template_items, template_text
@@ -27,11 +26,13 @@ _MOST_OF_UNIT = 90.0
 """Of a unit, from which on the next one is told."""
 
 
-def measured_rate(workload: Workload, hardware: CpuSpec | GpuSpec, threads: int, time_s: float) -> str:
-    """Return a rate and its share of the threads' peak; an empty text where operations are not counted."""
+def measured_rate(hardware: CpuSpec | GpuSpec, trial: Trial, time_s: float) -> str:
+    """Return the rate of a trial's kernel and its share of the peak; an empty text where operations are not counted."""
+    workload = trial.schedule.workload
     if not workload.flop:
         return ""
-    return rate_text(workload.flop / time_s, peak_of_threads(hardware, workload.dtype, threads))
+    peak = peak_of_threads(hardware, workload.dtype, trial.threads, trial.schedule.template)
+    return rate_text(workload.flop / time_s, peak)
 
 
 def progress_text(progress: TuningProgress) -> str:
@@ -187,7 +188,7 @@ def _best_lines(result: TuningResult, width: int) -> list[Line]:
     if best is None or best_s is None:
         return []
     who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
-    rate = measured_rate(result.workload, best.schedule.hardware, best.threads, best_s)
+    rate = measured_rate(best.schedule.hardware, best, best_s)
     told = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
     among_several = len(result.templates) > 1
     items = template_items(best.schedule, among_several=among_several) + schedule_items(best.schedule)

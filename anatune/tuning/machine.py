@@ -1,15 +1,21 @@
-"""The present machine: whether it is the one a spec describes, how many of its cores a kernel may use."""
+"""The present machine: whether it is the one a spec describes, how many of its cores may be used, what it builds."""
 
 from __future__ import annotations
 
+import logging
 import os
 
 from anatune.arguments import shown
+from anatune.core.generation import generation_limit
 from anatune.core.hardware.alike import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
-from anatune.errors import DeviceError, SpaceError
+from anatune.core.workload.nest import Workload
+from anatune.errors import DeviceError, MissingDependencyError, SpaceError
+from anatune.templates import Template, joined_templates, templates_of, tuning_template
 
-__all__ = ["check_cpu", "check_gpu", "choose_threads", "usable_cores"]
+__all__ = ["check_cpu", "check_gpu", "choose_threads", "gpu_templates", "usable_cores"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def usable_cores() -> int:
@@ -137,3 +143,29 @@ def check_gpu(
         f"{hardware.name} is {differs[0]}, {there}: tuning measures on the present machine only; `anatune hw detect` "
         "writes a spec for --hw host_gpu"
     )
+
+
+def gpu_templates(workload: Workload, hardware: GpuSpec, accuracy: str) -> tuple[Template, ...]:
+    """Return the templates whose schedules are built for a GPU where nobody names one: they share the trials.
+
+    The one that is tuned in the default's place, and those that join it; of these those alone that have kernels, where
+    others can only be planned (`core.generation`). The log tells what was left out because Triton is not installed.
+    """
+    tuned = tuning_template(workload, hardware)
+    known = (templates_of(hardware)[0], tuned)  # the default is part of what is wider
+    joined = [one for one in joined_templates(workload, hardware, accuracy) if one not in known]
+    found = (tuned, *filter(_is_buildable, joined))
+    return tuple(one for one in found if not generation_limit(workload, hardware, [one.name])) or found
+
+
+def _is_buildable(template: Template) -> bool:
+    """Return whether a template's kernels can be built here, unless it is TVM that is missing."""
+    from anatune.codegen.toolchains import toolchain_of
+
+    try:
+        if template.toolchain == "triton":
+            toolchain_of(template.name).compiler_version()
+    except MissingDependencyError as error:
+        _LOG.warning("the schedules of the template %s are left out: %s", template.name, error)
+        return False
+    return True

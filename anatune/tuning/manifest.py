@@ -15,7 +15,8 @@ from typing import TypeAlias
 import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
-from anatune.codegen.toolchains import toolchain_of
+from anatune.codegen.toolchains import compilers_of, toolchain_of
+from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
@@ -26,13 +27,14 @@ from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.files import Output, OutputKind, json_with, make_folder, read_file, reason
 from anatune.measure.cuda.measurer import Built, build_schedules
 from anatune.records.schema import schedule_of, schedule_text
-from anatune.templates import make_model, tuning_template
+from anatune.templates import template_of
+from anatune.tuning.machine import gpu_templates
 from anatune.version import __version__
 
 __all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_manifest", "read_manifest"]
 
 MANIFEST = "manifest.json"
-VERSION = 1
+VERSION = 2
 """Of the file's layout; files of other versions are refused."""
 _KIND = OutputKind("the manifest of `anatune tune --build-only`", json_with("sha256", "manifest"))
 SOURCE = "plan"
@@ -58,13 +60,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version : int
         Of the layout.
     anatune, compiler : str
-        What built it.
+        What built it; of several compilers one after the other.
     flags : tuple of str
-        The compiler's, beside the architecture.
+        The compilers', beside the architecture.
     workload, hardware
         What is computed; the GPU that the schedules were chosen for.
-    template : str
-        Of all schedules.
+    templates : tuple of str
+        Whose schedules were ranked together, the device's default or what is tuned in its place first.
+    accuracy : str
+        What arithmetic was admitted.
     seed : int
         Of the random operands.
     reference : GpuArtifact
@@ -79,7 +83,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flags: tuple[str, ...]
     workload: Workload
     hardware: GpuSpec
-    template: str
+    templates: tuple[str, ...]
+    accuracy: str
     seed: int
     reference: GpuArtifact
     entries: tuple[ManifestEntry, ...]
@@ -131,6 +136,7 @@ def build_manifest(
     *,
     trials: int = 64,
     template: str | None = None,
+    accuracy: str = STANDARD,
     seed: int = 0,
     progress: Callable[[int, int, int], None] | None = None,
     builds: Builds = build_schedules,
@@ -149,7 +155,9 @@ def build_manifest(
     trials : int
         How many schedules.
     template : {"cuda", "pipelined", "tensorcore", "thin", "triton"}, optional
-        What the schedules look like; by default as `tune` chooses.
+        What the schedules look like; by default several in one order, as `tune` takes them.
+    accuracy : {"standard", "relaxed"}
+        What arithmetic is admitted.
     seed : int
         Of the operands.
     progress : callable, optional
@@ -160,7 +168,7 @@ def build_manifest(
     Raises
     ------
     DeviceError
-        The hardware is no GPU.
+        The hardware is no GPU of NVIDIA's.
     BuildError
         The compiler does not know the GPU's architecture.
     SpaceError
@@ -168,35 +176,52 @@ def build_manifest(
     RecordError
         The folder cannot be written to.
     MissingDependencyError
-        TVM or NVRTC is not installed.
+        TVM, NVRTC or Triton is not installed.
     """
+    from anatune.model import joint  # what is measured only needs no model
+    from anatune.templates.base.watch import Watch
+
     if hardware.kind != "gpu":
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
-    name = template or tuning_template(workload, hardware).name
-    toolchain = toolchain_of(name)
-    toolchain.check_target(hardware)
-    check_generation(workload, hardware, [name])
-    compiler = toolchain.compiler_version()
-    model = make_model(workload, hardware, name)
-    points = model.rank(trials, None, distinct=True).points
-    if not len(points):
+    names = _checked_templates(workload, hardware, template, accuracy)
+    compiler, flags = compilers_of(names)
+    saved = joint.find_corrections(hardware, names)
+    ranked = joint.rank_templates(workload, hardware, names, trials, accuracy, saved, Watch(None), distinct=True)
+    plan = joint.merged([one.plan for one in ranked], trials)
+    if not plan.schedules:
         raise SpaceError(f"{workload.describe()} on {hardware.name}: no schedule is legal; `anatune plan` says why")
-    schedules = [model.space.schedule_of(point) for point in points]
     path = Path(folder)
     try:
         make_folder(path)
         target = Output(path / MANIFEST, _KIND)
     except OSError as error:
         raise RecordError(f"{error.filename or path}: {reason(error)}") from None
-    reference, built = _built(builds(schedules, hardware, path), len(schedules), progress)
-    times = model.times(points)[0].tolist()
-    entries = tuple(_entry(made, built[made.key], time_s) for made, time_s in zip(schedules, times, strict=True))
+    reference, built = _built(builds(plan.schedules, hardware, path), len(plan.schedules), progress)
+    entries = tuple(
+        _entry(made, built[made.key], told.time_s) for made, told in zip(plan.schedules, plan.predictions, strict=True)
+    )
     manifest = Manifest(
-        VERSION, __version__, compiler, toolchain.FLAGS, workload, hardware, model.space.template, seed,
-        _relative(reference), entries,
+        VERSION, __version__, compiler, flags, workload, hardware, tuple(names), accuracy, seed, _relative(reference),
+        entries,
     )  # fmt: skip
     _write(target, manifest)
     return manifest
+
+
+def _checked_templates(workload: Workload, hardware: GpuSpec, template: str | None, accuracy: str) -> list[str]:
+    """Return the templates whose schedules are built, once it is clear that they can be."""
+    if hardware.compute_capability is None:
+        raise DeviceError(
+            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and kernels that were built elsewhere are measured "
+            "on those only; `anatune export` writes kernels of the template triton for it"
+        )
+    accuracy = checked_accuracy("tune: accuracy", accuracy)
+    named = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, accuracy)
+    names = [one.name for one in named]
+    for name in names:
+        toolchain_of(name).check_target(hardware)
+    check_generation(workload, hardware, names)
+    return names
 
 
 def _built(

@@ -7,7 +7,6 @@ or a manifest of kernels that were built elsewhere.
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import MissingDependencyError, SpaceError
+from anatune.errors import SpaceError
 from anatune.measure.cpu.cold import check_cold
 from anatune.measure.cuda.runner import check_l2
 from anatune.measure.devices import measurer_of
@@ -39,13 +38,12 @@ from anatune.templates import (
 )
 from anatune.templates.base.model import Model
 from anatune.templates.cpu.microkernels import constant_tensors
+from anatune.tuning.machine import gpu_templates
 from anatune.tuning.manifest import Manifest, ManifestStrategy, read_manifest
 from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
 __all__ = ["Source", "Target", "source_of_manifest", "source_of_model", "target_of"]
-
-_LOG = logging.getLogger(__name__)
 
 
 class Target(NamedTuple):
@@ -107,12 +105,13 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
     if hw.kind == "gpu":
         if settings.cold is not None:
             raise SpaceError(f"tune: cold is for CPUs, and {hw.name} is none; name l2")
-        named = settings.template if manifest is None else manifest.template
-        templates = (template_of(named, hw) if named else tuning_template(workload, hw),)
-        if not named and settings.start != "paper":
-            known = (templates_of(hw)[0], *templates)  # the default is part of what is wider
-            joined = joined_templates(workload, hw, settings.accuracy)
-            templates += _buildable([template for template in joined if template not in known])
+        if settings.template or manifest is not None:
+            named = (settings.template,) if manifest is None else manifest.templates
+            templates = tuple(template_of(name, hw) for name in named)
+        elif settings.start == "paper":
+            templates = (tuning_template(workload, hw),)
+        else:
+            templates = gpu_templates(workload, hw, settings.accuracy)
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
         device: DeviceChoice = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),
@@ -126,26 +125,11 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
         # As published, a search walks one space.
         alone = template_of(settings.template, hw) if settings.template or settings.start == "paper" else None
         templates = joined_templates(workload, hw, settings.accuracy) if alone is None else (alone,)
+    accuracy = settings.accuracy if manifest is None else manifest.accuracy
     hardware = place.check(hw, device, built=manifest is not None)
     threads = place.threads(hardware, settings.threads)
     place.check_fits(workload, hardware, [template.name for template in templates])
-    return Target(workload, hardware, templates, settings.accuracy, threads, conditions, device, manifest)
-
-
-def _buildable(templates: Sequence[Template]) -> tuple[Template, ...]:
-    """Return the templates whose kernels Triton need not compile, or can; the log tells of the others."""
-    from anatune.codegen.toolchains import toolchain_of
-
-    found = []
-    for template in templates:
-        try:
-            if template.toolchain == "triton":
-                toolchain_of(template.name).compiler_version()
-        except MissingDependencyError as error:
-            _LOG.warning("the schedules of the template %s are left out: %s", template.name, error)
-        else:
-            found.append(template)
-    return tuple(found)
+    return Target(workload, hardware, templates, accuracy, threads, conditions, device, manifest)
 
 
 def _of_gpus(settings: TuningSettings) -> str:
@@ -267,10 +251,7 @@ def source_of_model(
 
 def _bound(target: Target, here: HardwareSpec, models: Sequence[Model]) -> TimeBound:
     """Return the bound of schedules of several models, timed under the target's conditions."""
-    fewest: dict[bool, float] = {}
-    for model in models:
-        on = template_named(model.space.template).tensor_cores
-        fewest[on] = min(fewest.get(on, math.inf), model.plain.least_flop)
+    fewest = {model.space.template: model.plain.least_flop for model in models}
     conditions = {name: target.conditions.get(name) for name in ("l2", "cold")}
     constants = constant_tensors(target.workload) if conditions["cold"] else ()
     return time_bound(target.workload, here, fewest, **conditions, constants=constants)
@@ -294,7 +275,7 @@ def source_of_manifest(target: Target, manifest: Manifest) -> Source:
     """Go through a manifest in its order; no model is needed."""
     from anatune.measure.cuda.measurer import ManifestMeasurer
 
-    on = template_named(manifest.template).tensor_cores
+    fewest = dict.fromkeys(manifest.templates, float(manifest.workload.flop))
     schedules, predictions = manifest.schedules(), manifest.predictions()
     measurer = functools.partial(ManifestMeasurer, built=manifest.built(), reference=manifest.reference)
     return Source(
@@ -304,5 +285,5 @@ def source_of_manifest(target: Target, manifest: Manifest) -> Source:
         lambda schedule: predictions.get(schedule.key),
         lambda schedule: schedule.key,
         measurer,
-        time_bound(manifest.workload, target.hardware, {on: manifest.workload.flop}, l2=target.conditions.get("l2")),
+        time_bound(manifest.workload, target.hardware, fewest, l2=target.conditions.get("l2")),
     )

@@ -134,7 +134,7 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
                         outcomes.records.append(
                             outcomes.nothing[-1] if residual is None else search(one, residual, *how)
                         )
-                        outcomes.shares.append(0.0 if residual is None else residual.share_)
+                        outcomes.shares.append(0.0 if residual is None else residual.options.share)
                 progress.advance(task)
             found += [outcomes for outcomes in own if outcomes.nothing]
     return found

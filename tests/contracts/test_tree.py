@@ -14,7 +14,7 @@ PACKAGE = Path(anatune.__file__).parent
 UNIT = PACKAGE.parent / "tests" / "unit"
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PUBLIC = {*anatune.__all__, *operators.__all__, "parse_workload"}
+PUBLIC = {*anatune.__all__, *operators.__all__, "parse_workload", "build_manifest"}
 """Calls with as many parameters, and as long a docstring, as what they say needs."""
 
 

@@ -133,7 +133,8 @@ def _tree(record: Record) -> dict[str, object]:
     trial = record.trial
     tree: dict[str, object] = {**(row := flat_row(record))}
     rate = row["gflop_per_s"]
-    peak = peak_of_threads(record.session.hardware, record.session.workload.dtype, trial.threads)
+    hardware, dtype = record.session.hardware, record.session.workload.dtype
+    peak = peak_of_threads(hardware, dtype, trial.threads, trial.schedule.template)
     tree["peak_fraction"] = rate * 1e9 / peak if rate and isinstance(rate, float) else None
     tree["schedule"] = schedule = trial.schedule.to_dict()
     tree |= {name: schedule[name] for name in ("tiles", "vector", "options")}

@@ -49,7 +49,7 @@ _MEASURING = (
     "strategy", "start", "records", "threads", "resume", "time_limit_s", "l2", "device", "backend", "output",
     "cluster", "tls", "tracker", "key", "no_reuse", "stop_at", "patience", "html",
 )  # fmt: skip
-_BUILDING = ("strategy", "start", "seed", "template", "threads")
+_BUILDING = ("strategy", "start", "seed", "template", "accuracy", "threads")
 _OF_GPUS = ("l2", "device", "backend")
 _ELSEWHERE = ("cluster", "tls", "tracker", "key")
 _OF_THIS_MACHINE = ("device", "backend")
@@ -287,8 +287,8 @@ def build_kernels(workload: Workload, hardware: GpuSpec, asked: TuneOptions, as_
     with Progress(compiles=True) as progress:
         report = progress.count("building")
         made = build_manifest(
-            workload, hardware, folder, trials=asked.trials, template=asked.template, seed=asked.seed,
-            progress=lambda done, failed, total: report(done, total),
+            workload, hardware, folder, trials=asked.trials, template=asked.template, accuracy=asked.accuracy,
+            seed=asked.seed, progress=lambda done, failed, total: report(done, total),
         )  # fmt: skip
     failures = [entry.failure for entry in made.entries if entry.failure is not None]
     if len(failures) == len(made.entries):

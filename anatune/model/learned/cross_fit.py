@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -155,6 +156,5 @@ def shrunk_residual(
     gain = np.array([loss[0] - loss[best] for loss in losses])
     if gain.mean() <= gain.std(ddof=1) / math.sqrt(len(gain)):
         return None
-    model = fit_residual(measured, options)
-    model.share_ = float(_SHARES[best])
-    return model
+    shrunk = msgspec.structs.replace(options or ResidualOptions(), share=float(_SHARES[best]))
+    return fit_residual(measured, shrunk)

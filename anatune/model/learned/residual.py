@@ -65,6 +65,8 @@ class ResidualOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Rows drawn of a group, at most: no workload outvotes the others.
     update_trees, update_leaves : int
         Size of what `ResidualModel.update` adds.
+    share : float
+        How much of what the members say is used, in [0, 1]; see `cross_fit.shrunk_residual`.
     """
 
     num_trees: int = 200
@@ -80,6 +82,7 @@ class ResidualOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group_rows: int = 500
     update_trees: int = 30
     update_leaves: int = 7
+    share: float = 1.0
 
 
 class Correction(NamedTuple):
@@ -129,9 +132,6 @@ class ResidualModel:
     unexplained), ``delta_`` (what `update` adds).
     Guarantees: the same rows in any order give the same model up to the order of equal rows; no global state.
     """
-
-    share_ = 1.0
-    """How much of what the members say is used, in [0, 1]; see `cross_fit.shrunk_residual`."""
 
     def __init__(self, options: ResidualOptions | None = None) -> None:
         self.options = options or ResidualOptions()
@@ -183,7 +183,7 @@ class ResidualModel:
         self.delta_ = None
         if int(good.sum()) >= 2 * _MIN_GROUP:
             x, group = features[good], np.unique(groups[good], return_inverse=True)[1]
-            left = log_ratio[good] - self.offset_ - self.share_ * self._mean(x)
+            left = log_ratio[good] - self.offset_ - self.options.share * self._mean(x)
             settings = {"num_leaves": self.options.update_leaves, "seed": 0, "min_data_in_leaf": 5, "lambda_l2": 1.0}
             self.delta_ = self._train(x, left, group, self.options.update_trees, settings)
         return self
@@ -193,7 +193,7 @@ class ResidualModel:
         features = np.atleast_2d(features)
         each = np.array([_raw(member, features) for member in self.members_])
         support = self._support(features)
-        log_ratio = self.offset_ + self.share_ * each.mean(axis=0) * support
+        log_ratio = self.offset_ + self.options.share * each.mean(axis=0) * support
         if self.delta_ is not None:
             log_ratio = log_ratio + _raw(self.delta_, features)
         spread = each.std(axis=0) if len(each) > 1 else np.zeros(len(features))

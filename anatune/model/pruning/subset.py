@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 
 from anatune.arguments import shown
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
@@ -20,15 +22,17 @@ from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
 from anatune.templates import template_named
-from anatune.templates.base.model import Guarantee, Model, Progress, Rule
+from anatune.templates.base.model import Guarantee, Model, Progress, Ranking, Rule
+from anatune.templates.base.space import Space
 
-__all__ = ["SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
+__all__ = ["SAMPLE", "RankedSubset", "SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
 
 MOST_EXACT = 20_000
 """Kept schedules up to which the last one's time is computed; beyond, it is estimated from a sample."""
 _MOST_TIMED = 10_000
 """Schedules that a search with a time limit ranks."""
-_SAMPLE = 20_000
+SAMPLE = 20_000
+"""Points by whose times those of a whole space are estimated."""
 _BATCH = 64
 _POOL = 4
 """Points of the analytical order among which a correction chooses one."""
@@ -187,7 +191,46 @@ class Subset(ABC):
         """Return everything but the schedules as plain dictionaries and lists."""
 
 
-class SpaceSubset(Subset):
+class RankedSubset(Subset):
+    """The first schedules of spaces, not of a list; `accuracy` is what arithmetic was admitted."""
+
+    accuracy: str = STANDARD
+
+    @property
+    @abstractmethod
+    def spaces(self) -> tuple[Space, ...]:
+        """One a template, that of the device's default first."""
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """How sure the order is, before a correction."""
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The templates that were ranked."""
+        return tuple(space.template for space in self.spaces)
+
+    @property
+    def space_size(self) -> int:
+        """All points of the spaces, legal or not."""
+        return sum(int(space.size) for space in self.spaces)
+
+    def _head(self, template: str, legal: int | None, rejected: dict[str, int] | None) -> dict[str, object]:
+        """Return what is told of one space and of several."""
+        return {
+            "workload": msgspec.to_builtins(self.workload),
+            "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
+            "template": template,
+            "threads": self.hardware.most_threads,
+            "space": {"size": self.space_size, "legal": legal, "rejected": rejected},
+            "keep": self.keep,
+            "num_kept": self.num_kept,
+            "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
+        }
+
+
+class SpaceSubset(RankedSubset):
     """The first schedules of a whole space; few ones are chosen from its beginning.
 
     Parameters
@@ -232,6 +275,19 @@ class SpaceSubset(Subset):
     def __repr__(self) -> str:
         return f"Subset(keep {self.keep:g} of {self.space!r})"
 
+    def keeping(self, count: int) -> SpaceSubset:
+        """Return a subset of the same space that keeps so many; what was ranked is not ranked again."""
+        other = copy.copy(self)
+        for name in ("num_kept", "_order", "_places", "_limits"):
+            other.__dict__.pop(name, None)
+        other.keep = count
+        return other
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """The space."""
+        return (self.space,)
+
     @cached_property
     def _plain(self) -> PlainOrder:
         most = _MOST_TIMED if isinstance(self.keep, float) else min(_POOL * int(self.keep), _MOST_TIMED)
@@ -263,7 +319,12 @@ class SpaceSubset(Subset):
     @property
     def guarantee(self) -> Guarantee:
         """How sure the order is, before a correction."""
-        return self._plain.ranking.guarantee
+        return self.ranking.guarantee
+
+    @property
+    def ranking(self) -> Ranking:
+        """The first of the analytical order, with the exact counts of the space."""
+        return self._plain.ranking
 
     @cached_property
     def num_legal(self) -> int:
@@ -271,7 +332,7 @@ class SpaceSubset(Subset):
         counted = self._plain.ranking.num_legal
         if counted is not None:
             return int(counted)
-        drawn = self.space.sample_points(_SAMPLE, 0, legal=False)
+        drawn = self.space.sample_points(SAMPLE, 0, legal=False)
         return round(int(self.space.size) * float((self.model.check(drawn) == 0).mean()))
 
     @cached_property
@@ -305,7 +366,7 @@ class SpaceSubset(Subset):
             times = self.model.times(self._order.first(self.num_kept))[0]
             return float(times.min()), float(times.max())
         best_s = float(self.model.plain.times(self._plain.first(1))[0][0])
-        times = self.model.plain.times(self.space.sample_points(_SAMPLE, 0))[0]
+        times = self.model.plain.times(self.space.sample_points(SAMPLE, 0))[0]
         return best_s, float(np.quantile(times, self.num_kept / self.num_legal))
 
     def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
@@ -337,17 +398,7 @@ class SpaceSubset(Subset):
 
     def to_dict(self) -> dict[str, object]:
         """Return workload, hardware, space, keep, guarantee."""
-        ranking = self._plain.ranking
-        tree: dict[str, object] = {
-            "workload": msgspec.to_builtins(self.workload),
-            "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
-            "template": self.space.template,
-            "threads": self.hardware.most_threads,
-            "space": {"size": self.space.size, "legal": ranking.num_legal, "rejected": ranking.rejected},
-            "keep": self.keep,
-            "num_kept": self.num_kept,
-            "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
-        }
+        tree = self._head(self.space.template, self.ranking.num_legal, self.ranking.rejected)
         return tree | ({"corrected": True} if self.model.is_corrected else {})
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from anatune.core.hardware.spec import HardwareSpec
@@ -62,6 +63,8 @@ class TemplateOf(ABC, Generic[Device]):
         Of the features of its model's points (`base.features`): corrections learned from another are refused.
     corrections : str or None
         Tuner whose kernels the shipped corrections describe that also hold for this template's.
+    silent : mapping
+        Option, or "unroll" -> value at which it says nothing of a schedule: descriptions leave it out.
     diverse : bool
         Whether its model's errors have been measured, so that few are kept by what they differ in
         (`model.pruning.diversity`).
@@ -83,6 +86,7 @@ class TemplateOf(ABC, Generic[Device]):
     learner: ClassVar[str] = "learned"
     feature_version: ClassVar[int] = 1
     corrections: ClassVar[str | None] = None
+    silent: ClassVar[Mapping[str, object]] = MappingProxyType({})
     diverse: ClassVar[bool] = False
 
     @abstractmethod
@@ -150,6 +154,10 @@ class TemplateOf(ABC, Generic[Device]):
     def multiplied(self, dtype: str, hardware: Device) -> str:
         """Return what operands of a dtype are when its kernels multiply them on a device."""
         return dtype
+
+    def peak_flop_per_s(self, dtype: str, hardware: Device) -> float:
+        """Return the theoretical peak for operands of a dtype of the unit that multiplies them, as what it does."""
+        return hardware.peak_flop_per_s(self.multiplied(dtype, hardware), tensor_cores=self.tensor_cores)
 
     def reachable_share(self, hardware: Device) -> float:
         """Return the share of a device's theoretical peak that compiled code of its kernels reaches."""

@@ -45,6 +45,6 @@ def check_formats(workload: Workload) -> None:
         elsewhere = "a --hw whose matrix units multiply it (8-bit floats: sm_89 and later, gfx942, gfx950)"
     raise SpaceError(
         f"{workload.operator}: {workload.formats}{steps}{zeros} has no kernel in CUDA C, expected one dtype for "
-        f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without factors; leave out --template, "
-        f"change the dtype or take {elsewhere}"
+        f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without factors; change the dtype, "
+        f"take {elsewhere}, or leave out --template if one is named"
     )

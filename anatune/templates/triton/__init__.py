@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from anatune.core.accuracy import RELAXED, admits
@@ -37,6 +38,7 @@ class TritonTemplate(GpuTemplate):
     joins = is_whole = True
     is_limited = False
     all_accuracy = RELAXED
+    silent = MappingProxyType({"unroll": 0, "waves_per_eu": 0, "matrix_instr_nonkdim": 0})  # the compiler chooses
 
     def check(self, schedule: Schedule) -> None:
         """Raise SpaceError for what is no schedule of the template."""

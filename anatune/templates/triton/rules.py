@@ -50,6 +50,8 @@ OPTIONS: dict[str, tuple[int, int]] = {
 of 8-bit floats leave the tensor core's own accumulators, 0 for never. The last two are AMD's: 0 leaves the choice to
 the compiler."""
 _LEAST_TILE = 16
+_MFMA_ROWS = (0, 16, 32)
+"""Values of "matrix_instr_nonkdim": rows and columns of the results of AMD's instructions."""
 
 
 def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
@@ -155,5 +157,13 @@ def check_triton(schedule: Schedule) -> None:
     warps = options["num_warps"]
     if isinstance(warps, int) and warps & (warps - 1):
         raise SpaceError(f"option num_warps is {warps}, expected a power of two")
+    steps, split = schedule.tiles["k"][0], options["split_k"]
+    if isinstance(split, int) and split > steps:
+        raise SpaceError(f"option split_k is {split}, expected at most {steps}, the steps of k that there are to share")
+    if (rows := options.get("matrix_instr_nonkdim", 0)) not in _MFMA_ROWS:
+        known_rows = ", ".join(map(str, _MFMA_ROWS))
+        raise SpaceError(
+            f"option matrix_instr_nonkdim is {rows}, expected one of {known_rows} (0: the compiler's choice)"
+        )
     if options.get("persistent") and options["split_k"] != 1:
         raise SpaceError("options persistent and split_k are both set, expected one: a persistent program walks tiles")

@@ -25,6 +25,7 @@ from anatune.cli import main
         ("tune --hw h200 matmul 8x8x8 --build-only k --backend pycuda", "--backend"),
         ("tune --hw h200 matmul 8x8x8 --build-only k --output o.json", "--output"),
         ("tune --manifest k --strategy model", "--strategy was decided when --build-only wrote the manifest"),
+        ("tune --manifest k --accuracy relaxed", "--accuracy was decided when --build-only wrote the manifest"),
         ("tune --manifest k --start paper", "--start"),
         ("tune --manifest k --seed 0", "--seed"),
         ("tune --manifest k --template cuda", "--template"),

@@ -392,6 +392,11 @@ def build_triton(schedule, folder, *, threads=1):
         return build_schedule(schedule, folder)
 
 
+def build_any(schedule, folder, *, threads=1):
+    """As `codegen.toolchains.build_schedule`."""
+    return (build_triton if schedule.template == "triton" else build)(schedule, folder)
+
+
 def seconds_of(schedule):
     """What the clock says."""
     return 20e-6 + 1e-6 * (int(schedule.key, 16) % 64)

@@ -74,7 +74,7 @@ def test_transforms_and_padding_need_fewer_operations():
     assert direct == pytest.approx(conv.flop * (40 / 42) ** 2)
     tiles_of_4 = 16 * 36 / (14 * 14 * 9)  # 4 x 4 tiles of 36 products each, in the place of 9 for an output
     assert saved == pytest.approx(conv.flop * tiles_of_4)
-    assert time_bound(conv, ONE, {False: saved}).time_s < time_bound(conv, ONE, {False: direct}).time_s
+    assert time_bound(conv, ONE, {"winograd": saved}).time_s < time_bound(conv, ONE, {"cpu": direct}).time_s
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,30 @@ def test_transforms_and_padding_need_fewer_operations():
 def test_no_prediction_undercuts_it(workload, hardware):
     found = model(workload, hardware)
     times, rules = found.times(np.array(found.space.sample_points(400, seed=1)))
-    bound = time_bound(workload, hardware, {False: found.least_flop}, l2="flush" if hardware is GPU else None)
+    bound = time_bound(
+        workload, hardware, {found.space.template: found.least_flop}, l2="flush" if hardware is GPU else None
+    )
     assert (times[rules == 0] >= bound.time_s).all()
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "multiplied"),
+    [
+        ("mi300x", "float8_e4m3fnuz", "fp8"),
+        ("mi300x", "float8_e4m3fn", "float16"),  # which its matrix units know as the other format only
+        ("mi355x", "float8_e4m3fnuz", "float16"),
+        ("h100", "float8_e4m3fn", "fp8"),
+    ],
+)
+def test_operands_are_multiplied_at_the_rate_of_what_a_device_makes_of_them(device, dtype, multiplied):
+    work, gpu = anatune.matmul(4096, 4096, 4096, dtype=dtype), anatune.hardware(device)
+    rate = getattr(gpu.tensor_cores, f"{multiplied}_flop_per_s")
+    found = time_bound(work, gpu, {"triton": work.flop}, l2="flush")
+    assert (found.bound_by, found.time_s) == ("fma", pytest.approx(work.flop / rate))
+
+
+def test_the_fastest_unit_counts():
+    work, gpu = anatune.matmul(4096, 4096, 4096, dtype="float16"), anatune.hardware("a100")
+    alone, joined = (time_bound(work, gpu, dict.fromkeys(names, work.flop)) for names in (["cuda"], ["cuda", "triton"]))
+    assert alone.time_s == pytest.approx(work.flop / gpu.compute.fp32_peak_flop_per_s)
+    assert joined.time_s == pytest.approx(work.flop / gpu.tensor_cores.float16_flop_per_s)

@@ -12,6 +12,9 @@ from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of, error_of
 from anatune.errors import SpaceError
 from anatune.model.joint import asked_templates, joined_guarantee
 from anatune.model.plan import JoinedSpace
+from anatune.pages.space import space_sections
+from anatune.report import units
+from anatune.report.plans import plan_lines
 from anatune.templates.base.model import Guarantee
 from tests.contracts.trial_template import JOINED, TRIAL
 
@@ -142,3 +145,21 @@ def test_a_time_limit_is_shared():
     assert plan.templates == ("cpu", "joined")
     assert heard == sorted(heard)
     assert all(0.0 <= share <= 1.0 for share in heard)
+
+
+def test_what_was_not_searched_says_why():
+    plan = anatune.plan(anatune.matmul(4096, 4096, 4096, dtype="float16"), "h100", 1)
+    cuda, triton = plan.joined
+    assert (cuda.template, triton.left_out, plan.left_out) == ("cuda", None, None)
+    assert cuda.left_out.last_s == plan.predictions[0].time_s < cuda.left_out.floor_s
+    best = anatune.plan(plan.workload, "h100", 1, template="cuda", time_limit_s=1.0).predictions[0].time_s
+    assert cuda.left_out.floor_s <= best
+    told = plan.to_dict()["spaces"]
+    assert told[0]["left_out"]["text"].startswith("the template cuda was not searched, its illegal points not counted:")
+    assert (told[0]["legal"], told[1]["left_out"], plan.searched) == (None, None, (triton,))
+    assert "note: the template cuda was not searched" in "\n".join(str(line.text) for line in plan_lines(plan))
+    assert "The template cuda was not searched" in plan.explain()
+    section = space_sections(plan)[0]
+    assert section.words[0].startswith(f"The space has {units.count(triton.size)} points, of which")
+    assert section.words[1].startswith("The template cuda was not searched")
+    assert section.content

@@ -26,6 +26,7 @@ def test_peak_of_threads():
     assert peak_of_threads(CPU, "float32", 10_000) == peak
     gpu = anatune.hardware("rtx3090")
     assert peak_of_threads(gpu, "float32", 1) == peak_flop_per_s(gpu, "float32")
+    assert peak_of_threads(gpu, "float16", 1, "triton") == gpu.tensor_cores.float16_flop_per_s
 
 
 def test_trials(store):

@@ -66,7 +66,7 @@ def test_one_time_of_the_best_everywhere():
     assert tree["best_s"] == result.best_s == view.best_s == report_dict(view)["best_s"] == best_s
     assert tree["share_of_bound"] == result.bound.time_s / best_s
     assert f"best: trial {result.best_trial.number}, " in flat(result_lines(result))
-    told = f"{units.duration(best_s)}, {measured_rate(result.workload, result.hardware, result.threads, best_s)}"
+    told = f"{units.duration(best_s)}, {measured_rate(result.hardware, result.best_trial, best_s)}"
     assert told in flat(result_lines(result))
     assert session_facts(view)[0] == ("best", *told.split(", ", 1))
 

@@ -1,5 +1,6 @@
 """No row is scored by a model that has seen its workload (its device)."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -55,7 +56,7 @@ def test_as_much_is_used_as_helps_on_workloads_left_out():
     rng = np.random.default_rng(1)
     same = [measured(rng, f"w{at}", "d", 60) for at in range(6)]
     model = shrunk_residual(same, OPTIONS)
-    assert 0.8 < model.share_ <= 1.0
+    assert 0.8 < model.options.share <= 1.0
     noise = [
         shrunk_residual([one._replace(time_s=np.exp(rng.normal(0.0, 0.3, 60))) for one in same], OPTIONS)
         for _ in range(6)
@@ -71,7 +72,7 @@ def test_a_share_scales_what_is_said():
     same = [measured(rng, f"w{at}", "d", 60) for at in range(6)]
     model, whole = shrunk_residual(same, OPTIONS), fit_residual(same, OPTIONS)
     features = same[0].table.values
-    model.share_ = 0.5
+    model.options = msgspec.structs.replace(model.options, share=0.5)
     said, all_of_it = (one.predict(features).log_ratio - one.offset_ for one in (model, whole))
     np.testing.assert_allclose(said, 0.5 * all_of_it)
     assert model.leaves(features).shape == (60, OPTIONS.num_trees * OPTIONS.num_members)

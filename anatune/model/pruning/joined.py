@@ -1,0 +1,186 @@
+"""The answer of `anatune.prune` where several templates are ranked together: their subsets, merged by time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from anatune.core.accuracy import STANDARD
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+from anatune.errors import SpaceError
+from anatune.model.joint import joined_guarantee, summed_rejections
+from anatune.model.plan import JoinedSpace, space_tree
+from anatune.model.pruning.subset import MOST_EXACT, SAMPLE, RankedSubset, SpaceSubset, kept_count
+from anatune.templates.base.model import Guarantee, Model, Progress, Rule
+from anatune.templates.base.space import Space
+
+__all__ = ["JoinedSubset", "subset_of"]
+
+_Entry = tuple[Schedule, Prediction]
+
+
+class JoinedSubset(RankedSubset):
+    """The first schedules of several templates' spaces in one order.
+
+    Each template brings what its own subset of as many schedules keeps: a schedule that is no faster than the last one
+    of these is no faster than the last one of all.
+
+    Parameters
+    ----------
+    parts : sequence of SpaceSubset
+        One a template, the device's default first, of one workload, device and `keep`.
+    accuracy : str
+        What arithmetic was admitted.
+    """
+
+    def __init__(self, parts: Sequence[SpaceSubset], accuracy: str = STANDARD) -> None:
+        first = parts[0]
+        self.accuracy = accuracy
+        self.workload, self.hardware, self.keep = first.workload, first.hardware, first.keep
+        self.rules = tuple({rule.id: rule for part in reversed(parts) for rule in part.rules}.values())
+        self._asked = tuple(parts)
+        self._read: list[_Entry] = []
+
+    def __getstate__(self) -> dict[str, object]:
+        kept = {name: value for name, value in self.__dict__.items() if name != "_merged"}
+        return {**kept, "_read": []}
+
+    def __repr__(self) -> str:
+        spaces = ", ".join(repr(part.space) for part in self._asked)
+        return f"Subset(keep {self.keep:g} of {spaces})"
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """One a template, that of the device's default first."""
+        return tuple(part.space for part in self._asked)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """How sure the order is, before a correction: as the least sure one."""
+        return joined_guarantee(self._brought)
+
+    @cached_property
+    def num_legal(self) -> int:
+        """Points that break no rule; where a time limit ended a count, an estimate."""
+        return sum(part.num_legal for part in self._asked)
+
+    @cached_property
+    def num_kept(self) -> int:
+        """Schedules that are kept, at most."""
+        return min(kept_count(self.keep, self.num_legal), sum(part.num_kept for part in self._parts))
+
+    @cached_property
+    def _parts(self) -> tuple[SpaceSubset, ...]:
+        """The subsets with as many schedules each as all of them together keep: one may have all of them."""
+        count = kept_count(self.keep, self.num_legal)
+        return tuple(part.keeping(max(1, count)) for part in self._asked)
+
+    @cached_property
+    def _brought(self) -> tuple[JoinedSpace, ...]:
+        spaces = []
+        for part in self._asked:
+            ranking, plain = part.ranking, part.model.plain
+            best_s = float(plain.times(ranking.points[:1])[0][0]) if len(ranking.points) else None
+            spaces.append(
+                JoinedSpace(
+                    part.space.template, part.space_size, ranking.num_legal, ranking.rejected, part.rules,
+                    ranking.guarantee, best_s,
+                )
+            )  # fmt: skip
+        return tuple(spaces)
+
+    @cached_property
+    def _merged(self) -> Iterator[_Entry]:
+        """What was not read yet, in order: heads are compared, each template's own order stays."""
+        entries = heapq.merge(*(part.entries() for part in self._parts), key=lambda entry: entry[1].time_s)
+        return itertools.islice(entries, len(self._read), self.num_kept)
+
+    def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
+        self._read += itertools.islice(self._merged, max(0, stop - len(self._read)))
+        chosen = self._read[start:stop]
+        return [schedule for schedule, _ in chosen], [prediction for _, prediction in chosen]
+
+    def _cut(self) -> tuple[float, float]:
+        return self._limits
+
+    @cached_property
+    def _limits(self) -> tuple[float, float]:
+        if self.num_kept <= MOST_EXACT:
+            times = [prediction.time_s for prediction in self._batch(0, self.num_kept)[1]] or [np.nan]
+            return min(times), max(times)
+        best_s = min(space.best_s for space in self._brought if space.best_s is not None)
+        drawn = [part.model.plain.times(part.space.sample_points(SAMPLE, 0))[0] for part in self._asked]
+        sampled = np.concatenate(drawn)
+        weights = np.repeat([part.num_legal / SAMPLE for part in self._asked], [len(times) for times in drawn])
+        order = np.argsort(sampled)
+        at = np.searchsorted(np.cumsum(weights[order]), self.num_kept)
+        return best_s, float(sampled[order][min(int(at), len(order) - 1)])
+
+    @cached_property
+    def _places(self) -> dict[Hashable, int] | None:
+        """Template and program -> place of those kept; None where they are too many."""
+        if self.num_kept > MOST_EXACT:
+            return None
+        kept = list(enumerate(self._batch(0, self.num_kept)[0], 1))
+        return {self._key(schedule): place for place, schedule in reversed(kept)}
+
+    def _key(self, schedule: Schedule) -> Hashable:
+        part = self._part(schedule)
+        return schedule.template, part.model.program_key(part.space.point_of(schedule))
+
+    def _part(self, schedule: Schedule) -> SpaceSubset:
+        for part in self._parts:
+            if part.space.template == schedule.template:
+                return part
+        raise SpaceError(
+            f"schedule is of the template {schedule.template!r}, expected one of {', '.join(self.templates)}; name "
+            "it as template, or list it among candidates"
+        )
+
+    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+        return self._part(schedule).rules
+
+    def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
+        prediction, kept, _, remark = self._part(schedule)._find(schedule)
+        cut_s = self._cut()[1]
+        if not kept or prediction.time_s > cut_s:
+            return prediction, False, None, remark
+        if self._places is None:
+            return prediction, True, None, ""
+        place = self._places.get(self._key(schedule))
+        return prediction, place is not None, place, "as fast as the last one kept, behind it in the order of ties"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return workload, hardware, space, keep, guarantee, and each template's own space."""
+        counts = [space.num_legal for space in self._brought]
+        legal = None if None in counts else sum(count for count in counts if count is not None)
+        first = self._batch(0, 1)[0]
+        template = first[0].template if first else self.templates[0]
+        tree = self._head(template, legal, summed_rejections(self._brought))
+        tree["accuracy"] = self.accuracy
+        tree["spaces"] = [space_tree(space) for space in self._brought]
+        return tree | ({"corrected": True} if any(part.model.is_corrected for part in self._asked) else {})
+
+
+def subset_of(
+    models: Sequence[Model],
+    keep: float,
+    accuracy: str,
+    time_limit_s: float | None,
+    distinct: bool,
+    diverse: bool,
+    progress: Progress | None,
+) -> RankedSubset:
+    """Return the subset of one template's model, or of several: `SpaceSubset` says what the options are."""
+    share_s = None if time_limit_s is None else time_limit_s / len(models)
+    parts = [
+        SpaceSubset(
+            model, keep, time_limit_s=share_s, distinct=distinct, diverse=diverse, progress=progress
+        ) for model in models
+    ]  # fmt: skip
+    return JoinedSubset(parts, accuracy) if parts[1:] else parts[0]
