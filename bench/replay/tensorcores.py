@@ -94,11 +94,13 @@ def print_choices(scores: list[ChoiceScore], legality: dict[tuple[str, str], Leg
 def print_libraries(scores: list[LibraryScore]) -> None:
     """Print a line for each device, dtype, library and size.
 
-    Some libraries' smallest products take microseconds more than others' on the same device: the column "fixed cost"
-    adds that median difference to our times without split_k.
+    "product alone" leaves out the quantisation of the left operand that rows of 8 bits hold. Some libraries' smallest
+    products take microseconds more than others' on the same device: the column "fixed cost" adds that median
+    difference to our times without split_k.
     """
-    print("| device, dtype, library | size | problems | ratio, median (10 to 90 %) | no split_k | fixed cost | rank |")
-    print("|---" * 7 + "|")
+    columns = "ratio, median (10 to 90 %) | product alone | no split_k | fixed cost | rank |"
+    print(f"| device, dtype, library | size | problems | {columns}")
+    print("|---" * 8 + "|")
     for (device, label, library), group in _by(scores, lambda s: (s.device, s.label, s.library)):
         fixed = [s.measured_s - s.unsplit_s for s in group if s.small]
         cost = max(0.0, float(np.median(fixed))) if fixed else 0.0
@@ -113,6 +115,7 @@ def print_libraries(scores: list[LibraryScore]) -> None:
             spread = f"{np.quantile(ratio, 0.1):.2f} to {np.quantile(ratio, 0.9):.2f}"
             print(
                 f"| {kernel} | {name} | {len(sized)} | {np.median(ratio):.2f} ({spread}) | "
+                f"{np.median([s.product_s / s.measured_s for s in sized]):.2f} | "
                 f"{np.median(unsplit / measured):.2f} | {np.median((unsplit + cost) / measured):.2f} "
                 f"({1e6 * cost:.1f} us) | {spearman(predicted, measured):.3f} |"
             )

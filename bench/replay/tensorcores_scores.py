@@ -18,7 +18,7 @@ from anatune.templates.triton.times import score_tiles
 from bench.replay.metrics import spearman
 from bench.replay.tensorcores_tables import Choices, LibraryTime
 
-__all__ = ["FIRST", "ChoiceScore", "Legality", "LibraryScore", "score_choices", "score_libraries"]
+__all__ = ["FIRST", "ChoiceScore", "Legality", "LibraryScore", "quantising_s", "score_choices", "score_libraries"]
 
 Floats = NDArray[np.float64]
 FIRST = (1, 4, 8)
@@ -61,10 +61,12 @@ class LibraryScore:
     library: str
     flop: float
     measured_s: float
+    product_s: float
+    """Of the best legal tile, predicted."""
     predicted_s: float
-    """Of the best legal tile."""
+    """The same with what the row holds besides: the left operand's quantisation."""
     unsplit_s: float
-    """Of the best with split_k 1."""
+    """The same of the best with split_k 1."""
 
     @property
     def small(self) -> bool:
@@ -129,12 +131,20 @@ def score_libraries(
         if not np.isfinite(times).any():
             errors.add(f"{row.device} {row.label}: left out: no tile is legal, as of {p.describe()}")
             continue
-        unsplit = float(times[tiles.split_k == 1].min())
+        before = quantising_s(row, spec)
+        best, unsplit = float(times.min()), float(times[tiles.split_k == 1].min()) + before
         flop = 2.0 * p.m * p.n * p.k
-        scores.append(LibraryScore(row.device, row.label, row.library, flop, row.seconds, float(times.min()), unsplit))
+        scores.append(LibraryScore(row.device, row.label, row.library, flop, row.seconds, best, best + before, unsplit))
     for line in sorted(errors):
         print(line)
     return scores
+
+
+def quantising_s(row: LibraryTime, spec: GpuSpec) -> float:
+    """Return the seconds of quantising the left operand where a row holds that: launches, and bytes through DRAM."""
+    launches, each = row.quantised
+    bandwidth = spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction
+    return launches * spec.launch.overhead_s + each * row.problem.m * row.problem.k / bandwidth
 
 
 _SPACES: dict[bool, Tiles] = {}

@@ -31,7 +31,11 @@ __all__ = [
 PLAIN, MIXED = "autotune_mm", "autotune_mixed_mm"
 LIBRARIES, AITER = "gemm_aiconfigurator", "gemm_aiter_winners"
 BARE = ("trtllm torch_flow", "sglang sglang_torch_linear", "sglang sglang_sgl_kernel_fp8_scaled_mm")
-"""Rows that hold the product alone: no quantisation of activations, no scales of blocks."""
+"""Rows of products without scales of blocks."""
+_QUANTISED = {"trtllm torch_flow": (3, 5.0), "sglang sglang_sgl_kernel_fp8_scaled_mm": (1, 3.0)}
+"""Libraries whose rows of 8 bits hold the quantisation of the left operand -> launches, bytes read and written of an
+element: a scale of each row in one kernel; or of all (zero, largest value, division). Source: what aiconfigurator
+(095f58a51) times, ``collector/sglang/collect_gemm.py`` and ``collector/trtllm/collect_gemm.py``, dynamic scales."""
 _KEYS = ["device", "m", "n", "k", "dtype_a", "dtype_b", "layout", "stride_a", "stride_b", "tf32"]
 _WEIGHTS = {"int8": 1, "uint8": 1}
 """Weights that kernels convert to the type of the left operand -> bytes."""
@@ -62,8 +66,8 @@ class LibraryTime:
     library: str
     problem: MatmulProblem
     seconds: float
-    tile: tuple[int, int, int] | None = None
-    """block_m, block_n, block_k where the kernel's name tells them."""
+    quantised: tuple[int, float] = (0, 0.0)
+    """Launches that quantise the left operand before the product, bytes that they move of an element."""
 
 
 def in_half(half: str, *key: object) -> bool:
@@ -135,7 +139,8 @@ def read_libraries(folder: Path, half: str = "all", sample: int = 0, seed: int =
             except AnatuneError as error:
                 print(f"{LIBRARIES}: {device}, {library}: left out: {error}")
                 continue
-            yield LibraryTime(str(device), _DTYPES[dtype], str(library), problem, float(row.time_us) / 1e6)
+            quantised = _QUANTISED.get(str(library), (0, 0.0)) if problem.is_float8 else (0, 0.0)
+            yield LibraryTime(str(device), _DTYPES[dtype], str(library), problem, float(row.time_us) / 1e6, quantised)
 
 
 def read_aiter(folder: Path, half: str = "all", sample: int = 0, seed: int = 0) -> Iterator[LibraryTime]:

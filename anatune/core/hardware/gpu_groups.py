@@ -84,7 +84,7 @@ class L2Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bandwidth_bytes_per_s: float
     latency_cycles: float
     tiles_bytes_per_s: float | None = None
-    """What all SMs take together while they read tiles of a product, of which neighbours read the same lines; None: the
+    """What all SMs take together while they read tiles of a product, many waves of several blocks an SM; None: the
     bandwidth."""
 
 

@@ -46,6 +46,11 @@ class Constants(msgspec.Struct, frozen=True):
     descriptor_gain: float = 1.5
     """What tensor descriptors take from L2 over what asynchronous copies do. Fitted to what they gain on an H100: up to
     13 % of a float16 product of 8192 x 8192 x 4096 (triton-lang/triton #5461)."""
+    in_step: float = 1.12
+    """What blocks that keep step take from L2 over blocks that have drifted apart: neighbours ask for the same lines at
+    the same time, and L2 merges such requests (NVIDIA Nsight Compute, metrics guide: L2 request coalescer)."""
+    drift_waves: float = 20.0
+    """Waves in which blocks that share an SM lose half of that; a block alone on its SM keeps step with the others."""
     step_instructions: float = 116.0
     """Loop, ring index, barrier and address instructions of a warp and stage."""
     copy_instructions: float = 3.0

@@ -111,7 +111,7 @@ def score_tiles(
         return cycles
 
     wave, cycles = _in_waves(tiles, grid, num_sms, block_cycles, fill, constants)
-    l2_s = moved.l2 / _tiles_bytes_per_s(tiles, spec, constants)
+    l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     power_s = np.full(len(tiles), _power_s(problem, spec))
     # the result is set to zero, or the parts of sums are added up, by a launch of its own
@@ -171,7 +171,7 @@ def _stage(
     busy = busy + np.where(wide, constants.wide_step, 0.0)
 
     # what one block alone cannot overlap
-    l2_cycle = _tiles_bytes_per_s(tiles, spec, constants) / spec.compute.clock_hz
+    l2_cycle = _tiles_bytes_per_s(tiles, grid, spec, constants) / spec.compute.clock_hz
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, grid.blocks) / l2_cycle)
     chain = np.maximum(work.compute * np.ceil(warps / parts) * parts / warps, work.chain)
     own = np.maximum(_norm(overlap, compute, work.issue + work.convert, work.shared), chain)
@@ -181,11 +181,15 @@ def _stage(
     return _Stage(compute, busy, np.maximum(_alone(tiles, need, work, own, arrival, constants), busy), held, sm_byte)
 
 
-def _tiles_bytes_per_s(tiles: Tiles, spec: GpuSpec, constants: Constants) -> Floats:
+def _tiles_bytes_per_s(tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
     """Return the bytes per second that all SMs take from L2 together while they read tiles."""
-    copied = spec.l2.tiles_bytes_per_s or spec.l2.bandwidth_bytes_per_s
-    gain = constants.descriptor_gain if spec.l2.tiles_bytes_per_s and has_descriptors(spec) else 1.0
-    found: Floats = copied * np.where(tiles.descriptors > 0, gain, 1.0)
+    copied = spec.l2.tiles_bytes_per_s
+    if copied is None:
+        return np.full(len(tiles), spec.l2.bandwidth_bytes_per_s)
+    gain = constants.descriptor_gain if has_descriptors(spec) else 1.0
+    waves = grid.blocks / (spec.compute.num_sms * grid.resident)
+    apart = np.where(grid.resident > 1, waves / (waves + constants.drift_waves), 0.0)
+    found: Floats = copied * np.where(tiles.descriptors > 0, gain, 1.0) * (constants.in_step ** (1.0 - apart))
     return found
 
 

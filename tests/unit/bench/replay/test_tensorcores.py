@@ -11,7 +11,8 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles
 from bench.replay import tensorcores
 from bench.replay.tensorcores_devices import anchored
-from bench.replay.tensorcores_tables import Choices, in_half, read_choices
+from bench.replay.tensorcores_scores import quantising_s, score_libraries
+from bench.replay.tensorcores_tables import Choices, in_half, read_choices, read_libraries
 
 TILES = [(m, n, 32, 4, stages) for m in (64, 128) for n in (64, 128) for stages in (2, 3, 4)]
 
@@ -81,3 +82,14 @@ def test_a_device_is_what_its_library_reached():
     assert found.tensor_cores.sustained_fraction == pytest.approx(600e12 / 989.4e12, abs=1e-3)
     assert found.dram.bandwidth_bytes_per_s * found.dram.reachable_fraction == pytest.approx(2e12, rel=0.01)
     assert anchored(spec, rows[:3]) == spec
+
+
+def test_rows_of_8_bits_hold_the_left_operands_quantisation(folder):
+    spec = hardware("b200")
+    bfloat16, fp8 = (row for row in read_libraries(folder) if row.device == "B200")
+    assert quantising_s(bfloat16, spec) == 0.0
+    bandwidth = spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction
+    assert quantising_s(fp8, spec) == pytest.approx(3 * spec.launch.overhead_s + 5 * 64 * 64 / bandwidth)
+    scores = {score.label: score for score in score_libraries([bfloat16, fp8], {"B200": spec}, warm=6)}
+    assert scores["bfloat16"].predicted_s == scores["bfloat16"].product_s
+    assert scores["fp8"].predicted_s == scores["fp8"].product_s + quantising_s(fp8, spec)

@@ -210,6 +210,18 @@ def test_descriptors_gain_where_the_device_has_them():
     assert best_s(problem, descriptors, "a100_sxm") == best_s(problem, plain, "a100_sxm")
 
 
+def test_blocks_that_share_an_sm_drift_apart_and_take_less_from_l2():
+    spec, tiles = hardware("h100_sxm"), Tiles.of([(128, 128, 64, 4, 3, 1, 8), (128, 128, 64, 4, 5, 1, 8)])
+    ratios = []
+    for extent in (1024, 32768):
+        scores = score_tiles(MatmulProblem(extent, extent, 4096), tiles, spec)
+        assert scores.resources.resident.tolist() == [2, 1]
+        shared, alone = scores.parts["l2_s"]
+        ratios.append(shared / alone)
+    assert 1.0 < ratios[0] < 1.01
+    assert 1.1 < ratios[1] < 1.12
+
+
 def test_persistent_blocks_hide_the_first_loads_of_their_tiles():
     problem = MatmulProblem(8192, 8192, 512, b_along_n=False)
     assert best_s(problem, [(*LARGE[1], 1, 1)], "h100_sxm") < best_s(problem, [(*LARGE[1], 1, 0)], "h100_sxm")
