@@ -165,8 +165,7 @@ def _stage(
     held = np.minimum(grid.resident, np.ceil(grid.blocks / num_sms))
     compute = work.compute * np.ceil(held * warps / parts) * parts / (held * warps)
     wide = is_wide(need.unit)
-    by_registers = np.where(need.unit == Unit.FMA, constants.overlap_fma, constants.overlap_mma)
-    overlap = np.where(wide, constants.overlap_wide, by_registers)
+    overlap = np.where(wide, constants.overlap_wide, constants.overlap_mma)
     port = moved.stage / constants.l2_port_bytes
     busy = _norm(overlap, compute, work.issue + work.convert, work.shared, port)
     busy = busy + np.where(wide, constants.wide_step, 0.0)
