@@ -17,7 +17,6 @@ class Constants(msgspec.Struct, frozen=True):
     reach_mma: float = 1.0
     reach_wide: float = 0.95
     """Shares of a unit's rate that a stream of independent instructions reaches."""
-    overlap_fma: float = 2.3
     overlap_mma: float = 4.0
     overlap_wide: float = 10.0
     """Exponents p of (a^p + b^p + ...)^(1/p) over products, issue, shared memory and copies of a stage.

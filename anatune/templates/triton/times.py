@@ -106,7 +106,8 @@ def score_tiles(
 
     def block_cycles(at_once: Floats) -> Floats:
         """Return the cycles of an SM with so many blocks at once."""
-        stages = grid.steps * _norm(overlap, at_once * stage.busy, stage.alone)
+        together = _norm(overlap, at_once * stage.busy, stage.alone)
+        stages = grid.steps * np.where(need.unit == Unit.FMA, _of_lanes(tiles, stage, at_once, spec), together)
         cycles: Floats = stages + at_once * stores + fill
         return cycles
 
@@ -164,8 +165,7 @@ def _stage(
     held = np.minimum(grid.resident, np.ceil(grid.blocks / num_sms))
     compute = work.compute * np.ceil(held * warps / parts) * parts / (held * warps)
     wide = is_wide(need.unit)
-    by_registers = np.where(need.unit == Unit.FMA, constants.overlap_fma, constants.overlap_mma)
-    overlap = np.where(wide, constants.overlap_wide, by_registers)
+    overlap = np.where(wide, constants.overlap_wide, constants.overlap_mma)
     port = moved.stage / constants.l2_port_bytes
     busy = _norm(overlap, compute, work.issue + work.convert, work.shared, port)
     busy = busy + np.where(wide, constants.wide_step, 0.0)
@@ -174,11 +174,27 @@ def _stage(
     l2_cycle = _tiles_bytes_per_s(tiles, grid, spec, constants) / spec.compute.clock_hz
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, grid.blocks) / l2_cycle)
     chain = np.maximum(work.compute * np.ceil(warps / parts) * parts / warps, work.chain)
-    own = np.maximum(_norm(overlap, compute, work.issue + work.convert, work.shared), chain)
+    is_fma = need.unit == Unit.FMA
+    together = _norm(overlap, compute, work.issue + work.convert, work.shared)
+    own = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
     missing = np.minimum(1.0, moved.dram / moved.l2)
     latency = spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles)
     arrival = constants.queue * latency + moved.stage * sm_byte
-    return _Stage(compute, busy, np.maximum(_alone(tiles, need, work, own, arrival, constants), busy), held, sm_byte)
+    alone = _alone(tiles, need, work, own, arrival, constants)
+    return _Stage(compute, busy, np.where(is_fma, alone, np.maximum(alone, busy)), held, sm_byte)
+
+
+def _of_lanes(tiles: Tiles, stage: _Stage, at_once: Floats, spec: GpuSpec) -> Floats:
+    """Return the cycles of a stage of so many blocks at once, on CUDA cores.
+
+    Their warps wait for loads all along a stage. Those that share a scheduler fill the waits of each other in the share
+    of time in which they do not wait themselves.
+    """
+    of_warp = stage.busy * spec.registers.num_sub_partitions / tiles.num_warps
+    waits = np.maximum(stage.alone - of_warp, 0.0)
+    others = np.maximum(at_once * stage.busy - of_warp, 0.0)
+    found: Floats = np.maximum(at_once * stage.busy, of_warp) + waits * waits / np.maximum(waits + others, 1.0)
+    return found
 
 
 def _tiles_bytes_per_s(tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:

@@ -29,8 +29,10 @@ _CAPABILITY_OF_FP8 = 8.9
 _COPY_BYTES = 16
 _LINES = 64.0
 """Bytes of a copied row that take a cycle: two lines of 128 bytes a cycle are looked up. Assumed."""
-_FMA_WINDOW = 1400.0
+_FMA_WINDOW = 1600.0
 """Values of a stage and results of a thread that the compiler keeps without spilling by the dozen. Fitted."""
+_RELOADS = 0.2
+"""Loads of spilled registers a value beyond that. Source: machine code of Triton 3.0 for sm_80, 128 x 128 x 64."""
 _SPILL_BYTES = 64.0
 """Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
 
@@ -87,25 +89,25 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
         deep = float(instruction.depth)
         repeated, mma_slots, mma_reads, mma_converted = cdna.products(problem, tiles, instruction)
     wide_reads, wide_converted = _wide(problem, t, unit)
-    fma_slots, fma_reads, fma_spilled = _fma(problem, t)
+    lanes = _fma(problem, t, spec)
     copy_slots, copied, asynchronous = _copies(problem, t, spec, constants)
     if has_descriptors(spec):
         copy_slots = np.where(tiles.descriptors > 0, constants.copy_instructions, copy_slots)
 
     rate = np.array([_rate(spec, problem.dtype, code, unit, constants) for code in Unit])[unit]
     compute = t.m * t.n * t.k * np.where(is_mma, repeated, 1.0) / rate
-    own = np.where(is_fma, fma_slots, np.where(is_mma, mma_slots, t.k / deep))
+    own = np.where(is_fma, lanes.slots, np.where(is_mma, mma_slots, t.k / deep))
     issue = (own + copy_slots + t.warps * constants.step_instructions) / spec.compute.issue_per_cycle_per_sm
     moved = np.where(tiles.promote > 0, t.m * t.n / WARP * t.k / np.maximum(tiles.promote, 1), 0.0)
     issue = issue + moved / spec.compute.issue_per_cycle_per_sm
-    reads = np.where(is_fma, fma_reads, np.where(is_mma, mma_reads, wide_reads))
+    reads = np.where(is_fma, lanes.reads, np.where(is_mma, mma_reads, wide_reads))
     wanted = need.registers + need.spilled + _pointer_registers(problem, t)
     cap = np.minimum(most_registers(spec), spec.registers.per_block // need.threads)
-    spilled = np.maximum(need.spilled, wanted - cap) + np.where(is_fma, fma_spilled, 0.0)
+    spilled = np.maximum(need.spilled, wanted - cap)
     spilled = spilled * need.threads * 8.0 / _SPILL_BYTES
     shared = (reads + copied) / spec.shared_memory.bytes_per_cycle_per_sm + spilled
     latency = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0
-    chain = np.where(is_fma, t.k * spec.compute.fma_latency_cycles, t.k / deep * latency)
+    chain = np.where(is_fma, lanes.chain, t.k / deep * latency)
     converted = np.where(is_mma, mma_converted, np.where(is_fma, 0.0, wide_converted))
     convert = converted / (constants.converted_per_warp * spec.compute.issue_per_cycle_per_sm)
     return Work(compute, issue, shared, convert, chain, asynchronous)
@@ -144,21 +146,47 @@ def _wide(problem: MatmulProblem, t: _Tile, unit: NDArray[np.int64]) -> tuple[Fl
     return reads + t.right + right, t.n * t.k  # read, converted, written again
 
 
-def _fma(problem: MatmulProblem, t: _Tile) -> tuple[Floats, Floats, Floats]:
-    """Return instructions, bytes read and registers spilled of a thread: CUDA cores.
+@dataclass(frozen=True)
+class _Lanes:
+    """What one stage of CUDA cores' products costs, (num_tiles,) each."""
 
-    A thread has up to four rows of results; it loads its operands of each k from shared memory, in words where the
-    right one does not run along n. The compiler loads a whole stage's before it multiplies, and spills what is more
-    than `_FMA_WINDOW` values. Source: machine code of Triton 3.9 for sm_80, which spills from about 1250 on; the
-    window is fitted to Triton 3.0's times.
+    slots: Floats
+    """Instructions of a block."""
+    reads: Floats
+    """Cycles of the shared memory, in bytes of its width."""
+    chain: Floats
+    """Cycles of a thread that waits for each of its loads."""
+
+
+def _fma(problem: MatmulProblem, t: _Tile, spec: GpuSpec) -> _Lanes:
+    """Return what CUDA cores do.
+
+    A thread has squares of up to 4 x 4 results, `side` wide; lanes lie along n first. It loads 16 bytes of an operand
+    that runs along k, else `side` values. Rows of shared memory are not swizzled: lanes along n that read the right
+    operand along k all want the same bank, each a cycle of its own. Lanes of a half-warp that read the same 16 bytes
+    take a cycle together, different ones of a quarter warp one each.
+
+    Source: layouts and loads of Triton 3.0's and 3.9's machine code for sm_80 and sm_90, which agree. The cycles follow
+    from recorded times of both, whose products are bound by them (32 for 16 bytes along k: 1.00 of the time).
     """
     results = np.maximum(1.0, t.m * t.n / (t.warps * WARP))
-    columns = np.maximum(np.minimum(4.0, results), results / 4.0)
-    values = (results / columns + columns) * t.k
-    words = results / columns / 4.0 + columns / (4.0 if problem.b_along_n else 1.0)
-    slots = t.m * t.n * t.k / WARP * np.maximum(1.0, t.warps * WARP / (t.m * t.n)) + t.warps * t.k * words
-    reads = t.warps * t.k * (results / columns + columns * (1.0 if problem.b_along_n else 1.5)) * 4.0 * WARP
-    return slots, reads, np.maximum(0.0, values + results - _FMA_WINDOW)
+    side = np.where(results >= 16.0, 4.0, np.where(results >= 4.0, 2.0, 1.0))
+    lanes = np.minimum(WARP, t.n / side)
+    columns = t.n / np.minimum(t.n / side, lanes * t.warps)
+    rows = np.maximum(1.0, results / columns)
+    along = np.minimum(4.0, t.k)  # values of one load along k
+    left = rows * t.k / (along if problem.a_along_k else side)
+    right = columns * t.k / (side if problem.b_along_n else along)
+    left_cycles = along * 8.0 / np.minimum(lanes, 16.0) if problem.a_along_k else np.maximum(1.0, side / 2.0)
+    right_cycles = side if problem.b_along_n else along * np.minimum(8.0, lanes)
+    width = spec.shared_memory.bytes_per_cycle_per_sm
+    slots = t.m * t.n * t.k / WARP * np.maximum(1.0, t.warps * WARP / (t.m * t.n)) + t.warps * (left + right)
+    reads = t.warps * (left * left_cycles + right * right_cycles) * width
+    # the compiler loads a whole stage's values before it multiplies, and spills what is more than it can keep
+    over = np.maximum(0.0, (rows + columns) * t.k + results - _FMA_WINDOW)
+    # 16 bytes of each lane come back in 8 cycles; four values along m or k of each row are one wait
+    waits = spec.shared_memory.latency_cycles + 8.0 + spec.compute.fma_latency_cycles
+    return _Lanes(slots, reads, rows * t.k / 4.0 * waits + over * _RELOADS * spec.l2.latency_cycles)
 
 
 def _copies(

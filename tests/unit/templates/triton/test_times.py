@@ -253,3 +253,29 @@ def test_tiles_are_scored_together_as_one_by_one():
     together = score_tiles(problem, Tiles.of(rows), spec).time_s
     alone = [float(score_tiles(problem, Tiles.of([row]), spec).time_s[0]) for row in rows]
     np.testing.assert_allclose(together, alone)
+
+
+@pytest.mark.parametrize(
+    ("b_along_n", "loads_of_right"),
+    [
+        (False, 32.0),  # lanes along n: 16 bytes along k each, all in one bank
+        (True, 4.0),  # lanes beside each other: 512 bytes
+    ],
+)
+def test_lanes_that_read_along_k_wait_for_one_bank(b_along_n, loads_of_right):
+    """Eight warps of 4 x 4 results: 512 loads of each side a stage; of the left a row a half-warp. Counted by hand."""
+    spec = hardware("a100_sxm")
+    problem = MatmulProblem(4096, 4096, 4096, "float32", b_along_n=b_along_n)
+    tiles = Tiles.of([(64, 64, 64, 8, 3, 1, 8)])
+    shared = score_tiles(problem, tiles, spec).parts["shared_s"][0]
+    stages = 64 * 64 * 64 / spec.compute.num_sms / spec.compute.clock_hz
+    staged = 2 * 64 * 64 * 4 / 128
+    assert shared / stages == pytest.approx(512 * 2 + 512 * loads_of_right + staged)
+
+
+def test_two_warps_fill_the_waits_of_one_on_cuda_cores():
+    """The same tile, and as many results of a thread: a scheduler's only warp waits, the second of two hides it."""
+    problem = MatmulProblem(8192, 8192, 4096, "float32")
+    one, two = score_tiles(problem, Tiles.of([(64, 128, 64, 4, 3, 1, 8), (128, 128, 64, 8, 3, 1, 8)]),
+                           hardware("a100_sxm")).time_s  # fmt: skip
+    assert one > 1.1 * two
