@@ -1,6 +1,7 @@
 """What a session gains by what its record file holds of other workloads: recorded tables, some of them known.
 
-    python -m bench.replay.learning FOLDER [--others 20] [--draws 6] [--noise 0.01] [--trials 200] [--json FILE]
+    python -m bench.replay.learning FOLDER [--others 20] [--draws 6] [--seed 0] [--noise 0.01] [--trials 200]
+                                    [--json FILE]
 
 Of each device and tuner so many workloads are drawn and taken as measured, all their rows as records; every other
 workload is tuned with them and from nothing. What is printed: bench/README.md.
@@ -20,6 +21,7 @@ import msgspec
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from scipy.stats import t as student_t
 
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.model.learned.corrected import CorrectedModel
@@ -35,8 +37,13 @@ WITHIN = 1.02
 """Best time over the recorded optimum that counts as found."""
 ALIKE = 1.02
 """Best times that differ by less than this are as good."""
-CLEARLY = 2.0
-"""Standard errors by which two means differ beyond noise."""
+CLEARLY = 0.025
+"""Probability, on each side, that two means of the same differ beyond noise (Welch's test: with two searches each, two
+standard errors are nothing)."""
+LEAST_ERROR = 0.5
+"""Standard error of a difference of trials, at least."""
+OTHER_NOISE = 1000
+"""Added to the seed of a search that is compared with itself."""
 
 
 class Search(NamedTuple):
@@ -55,16 +62,22 @@ class Outcomes(msgspec.Struct):
     device: str
     workload_id: str
     nothing: list[Search] = []
+    again: list[Search] = []
+    """From nothing once more, with other noise."""
     records: list[Search] = []
     shares: list[float] = []
     """Share of the correction that was used, of each draw."""
 
-    @property
-    def slower(self) -> float:
-        """Trials with records less those from nothing, over the standard error of that."""
-        pairs = [np.array([one.trials for one in own], dtype=float) for own in (self.records, self.nothing)]
-        error = math.sqrt(sum(own.var(ddof=1) / len(own) for own in pairs)) if len(pairs[0]) > 1 else math.inf
-        return float(pairs[0].mean() - pairs[1].mean()) / max(error, 0.5)
+    def slower(self, arm: str = "records") -> float:
+        """Return the trials of an arm less those from nothing, over what noise explains; 0 of one search."""
+        pairs = [np.array([one.trials for one in own], dtype=float) for own in (getattr(self, arm), self.nothing)]
+        if min(map(len, pairs)) < 2:
+            return 0.0
+        errors = np.array([own.var(ddof=1) / len(own) for own in pairs])
+        error = max(math.sqrt(errors.sum()), LEAST_ERROR)
+        parts = sum(square**2 / (len(own) - 1) for square, own in zip(errors, pairs, strict=True))
+        freedom = errors.sum() ** 2 / parts if parts > 0 else math.inf
+        return float((pairs[0].mean() - pairs[1].mean()) / error / student_t.isf(CLEARLY, freedom))
 
     def mean(self, arm: str) -> float:
         """Return the mean number of trials of an arm."""
@@ -123,7 +136,7 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
         for family in kept:
             names = [(one.group.table, one.group.device, one.group.workload_id) for one in family]
             own = [Outcomes(*name) for name in names]
-            for draw in range(options.draws):
+            for draw in range(options.seed, options.seed + options.draws):
                 chosen = np.random.default_rng(draw).permutation(len(family))[: options.others].tolist()
                 known = {family[at].group.workload_id for at in chosen}
                 residual = shrunk_residual([measured_of(family[at]) for at in sorted(chosen)], OPTIONS)
@@ -131,6 +144,8 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
                     if one.group.workload_id not in known:
                         how = options.trials, options.noise, draw
                         outcomes.nothing.append(search(one, None, *how))
+                        other = options.trials, options.noise, draw + OTHER_NOISE
+                        outcomes.again.append(search(one, None, *other))
                         outcomes.records.append(
                             outcomes.nothing[-1] if residual is None else search(one, residual, *how)
                         )
@@ -143,7 +158,19 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
 def result_table(found: Sequence[Outcomes], trials: int) -> Table:
     """Return a row for each table and device, and one for all."""
     table = Table(title=f"trials until within {100 * (WITHIN - 1):.0f} % (at most {trials})", box=SIMPLE_HEAD)
-    for name in ("table", "workloads", "share", "median", "mean", "ratio", "slower", "faster", "worse", "better"):
+    for name in (
+        "table",
+        "workloads",
+        "share",
+        "median",
+        "mean",
+        "ratio",
+        "slower",
+        "faster",
+        "itself",
+        "worse",
+        "better",
+    ):
         table.add_column(name, justify="left" if name == "table" else "right", no_wrap=True)
     parts: dict[str, list[Outcomes]] = {}
     for one in found:
@@ -151,9 +178,10 @@ def result_table(found: Sequence[Outcomes], trials: int) -> Table:
     for name, own in [*parts.items(), ("all", list(found))]:
         nothing, records = (np.array([one.mean(arm) for one in own]) for arm in ("nothing", "records"))
         gap = np.array([one.best("records") / one.best("nothing") for one in own])
-        clear = np.array([one.slower for one in own])
+        clear = np.array([one.slower() for one in own])
+        itself = np.array([one.slower("again") for one in own])
         shares = np.concatenate([one.shares for one in own])
-        kinds = clear > CLEARLY, clear < -CLEARLY, gap > ALIKE, gap < 1.0 / ALIKE
+        kinds = clear > 1.0, clear < -1.0, itself > 1.0, gap > ALIKE, gap < 1.0 / ALIKE
         table.add_row(
             name, str(len(own)), f"{shares.mean():.2f}", f"{np.median(nothing):.0f} > {np.median(records):.0f}",
             f"{nothing.mean():.1f} > {records.mean():.1f}", f"{np.exp(np.log(records / nothing).mean()):.2f}",
@@ -168,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="folder of recorded tables")
     parser.add_argument("--others", type=int, default=20, metavar="N", help="workloads that are measured already")
     parser.add_argument("--draws", type=int, default=6, metavar="N", help="draws of them, each with noise of its own")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first draw; the next ones follow it")
     parser.add_argument("--noise", type=float, default=0.01, help="standard deviation of a measured time, a share")
     parser.add_argument("--trials", type=int, default=200, help="trials of a search")
     parser.add_argument("--device", nargs="+", metavar="D", help="only these devices (patterns)")
