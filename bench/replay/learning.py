@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from scipy.stats import t as student_t
 
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.model.learned.corrected import CorrectedModel
@@ -37,11 +36,9 @@ WITHIN = 1.02
 """Best time over the recorded optimum that counts as found."""
 ALIKE = 1.02
 """Best times that differ by less than this are as good."""
-CLEARLY = 0.025
-"""Probability, on each side, that two means of the same differ beyond noise (Welch's test: with two searches each, two
-standard errors are nothing)."""
-LEAST_ERROR = 0.5
-"""Standard error of a difference of trials, at least."""
+CLEARLY = 2.0
+"""Standard errors by which two means differ beyond noise. With two or three searches each this happens by chance, too:
+how often, a search from nothing that is compared with itself says."""
 OTHER_NOISE = 1000
 """Added to the seed of a search that is compared with itself."""
 
@@ -69,15 +66,10 @@ class Outcomes(msgspec.Struct):
     """Share of the correction that was used, of each draw."""
 
     def slower(self, arm: str = "records") -> float:
-        """Return the trials of an arm less those from nothing, over what noise explains; 0 of one search."""
+        """Return the trials of an arm less those from nothing, over the standard error of that."""
         pairs = [np.array([one.trials for one in own], dtype=float) for own in (getattr(self, arm), self.nothing)]
-        if min(map(len, pairs)) < 2:
-            return 0.0
-        errors = np.array([own.var(ddof=1) / len(own) for own in pairs])
-        error = max(math.sqrt(errors.sum()), LEAST_ERROR)
-        parts = sum(square**2 / (len(own) - 1) for square, own in zip(errors, pairs, strict=True))
-        freedom = errors.sum() ** 2 / parts if parts > 0 else math.inf
-        return float((pairs[0].mean() - pairs[1].mean()) / error / student_t.isf(CLEARLY, freedom))
+        error = math.sqrt(sum(own.var(ddof=1) / len(own) for own in pairs)) if len(pairs[0]) > 1 else math.inf
+        return float(pairs[0].mean() - pairs[1].mean()) / max(error, 0.5)
 
     def mean(self, arm: str) -> float:
         """Return the mean number of trials of an arm."""
@@ -181,7 +173,7 @@ def result_table(found: Sequence[Outcomes], trials: int) -> Table:
         clear = np.array([one.slower() for one in own])
         itself = np.array([one.slower("again") for one in own])
         shares = np.concatenate([one.shares for one in own])
-        kinds = clear > 1.0, clear < -1.0, itself > 1.0, gap > ALIKE, gap < 1.0 / ALIKE
+        kinds = clear > CLEARLY, clear < -CLEARLY, itself > CLEARLY, gap > ALIKE, gap < 1.0 / ALIKE
         table.add_row(
             name, str(len(own)), f"{shares.mean():.2f}", f"{np.median(nothing):.0f} > {np.median(records):.0f}",
             f"{nothing.mean():.1f} > {records.mean():.1f}", f"{np.exp(np.log(records / nothing).mean()):.2f}",
