@@ -1,6 +1,7 @@
 """What a session gains by what its record file holds of other workloads: recorded tables, some of them known.
 
-    python -m bench.replay.learning FOLDER [--others 20] [--draws 6] [--noise 0.01] [--trials 200] [--json FILE]
+    python -m bench.replay.learning FOLDER [--others 20] [--draws 6] [--seed 0] [--noise 0.01] [--trials 200]
+                                    [--json FILE]
 
 Of each device and tuner so many workloads are drawn and taken as measured, all their rows as records; every other
 workload is tuned with them and from nothing. What is printed: bench/README.md.
@@ -36,7 +37,10 @@ WITHIN = 1.02
 ALIKE = 1.02
 """Best times that differ by less than this are as good."""
 CLEARLY = 2.0
-"""Standard errors by which two means differ beyond noise."""
+"""Standard errors by which two means differ beyond noise. With two or three searches each this happens by chance, too:
+how often, a search from nothing that is compared with itself says."""
+OTHER_NOISE = 1000
+"""Added to the seed of a search that is compared with itself."""
 
 
 class Search(NamedTuple):
@@ -55,14 +59,15 @@ class Outcomes(msgspec.Struct):
     device: str
     workload_id: str
     nothing: list[Search] = []
+    again: list[Search] = []
+    """From nothing once more, with other noise."""
     records: list[Search] = []
     shares: list[float] = []
     """Share of the correction that was used, of each draw."""
 
-    @property
-    def slower(self) -> float:
-        """Trials with records less those from nothing, over the standard error of that."""
-        pairs = [np.array([one.trials for one in own], dtype=float) for own in (self.records, self.nothing)]
+    def slower(self, arm: str = "records") -> float:
+        """Return the trials of an arm less those from nothing, over the standard error of that."""
+        pairs = [np.array([one.trials for one in own], dtype=float) for own in (getattr(self, arm), self.nothing)]
         error = math.sqrt(sum(own.var(ddof=1) / len(own) for own in pairs)) if len(pairs[0]) > 1 else math.inf
         return float(pairs[0].mean() - pairs[1].mean()) / max(error, 0.5)
 
@@ -123,7 +128,7 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
         for family in kept:
             names = [(one.group.table, one.group.device, one.group.workload_id) for one in family]
             own = [Outcomes(*name) for name in names]
-            for draw in range(options.draws):
+            for draw in range(options.seed, options.seed + options.draws):
                 chosen = np.random.default_rng(draw).permutation(len(family))[: options.others].tolist()
                 known = {family[at].group.workload_id for at in chosen}
                 residual = shrunk_residual([measured_of(family[at]) for at in sorted(chosen)], OPTIONS)
@@ -131,6 +136,8 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
                     if one.group.workload_id not in known:
                         how = options.trials, options.noise, draw
                         outcomes.nothing.append(search(one, None, *how))
+                        other = options.trials, options.noise, draw + OTHER_NOISE
+                        outcomes.again.append(search(one, None, *other))
                         outcomes.records.append(
                             outcomes.nothing[-1] if residual is None else search(one, residual, *how)
                         )
@@ -143,7 +150,19 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
 def result_table(found: Sequence[Outcomes], trials: int) -> Table:
     """Return a row for each table and device, and one for all."""
     table = Table(title=f"trials until within {100 * (WITHIN - 1):.0f} % (at most {trials})", box=SIMPLE_HEAD)
-    for name in ("table", "workloads", "share", "median", "mean", "ratio", "slower", "faster", "worse", "better"):
+    for name in (
+        "table",
+        "workloads",
+        "share",
+        "median",
+        "mean",
+        "ratio",
+        "slower",
+        "faster",
+        "itself",
+        "worse",
+        "better",
+    ):
         table.add_column(name, justify="left" if name == "table" else "right", no_wrap=True)
     parts: dict[str, list[Outcomes]] = {}
     for one in found:
@@ -151,9 +170,10 @@ def result_table(found: Sequence[Outcomes], trials: int) -> Table:
     for name, own in [*parts.items(), ("all", list(found))]:
         nothing, records = (np.array([one.mean(arm) for one in own]) for arm in ("nothing", "records"))
         gap = np.array([one.best("records") / one.best("nothing") for one in own])
-        clear = np.array([one.slower for one in own])
+        clear = np.array([one.slower() for one in own])
+        itself = np.array([one.slower("again") for one in own])
         shares = np.concatenate([one.shares for one in own])
-        kinds = clear > CLEARLY, clear < -CLEARLY, gap > ALIKE, gap < 1.0 / ALIKE
+        kinds = clear > CLEARLY, clear < -CLEARLY, itself > CLEARLY, gap > ALIKE, gap < 1.0 / ALIKE
         table.add_row(
             name, str(len(own)), f"{shares.mean():.2f}", f"{np.median(nothing):.0f} > {np.median(records):.0f}",
             f"{nothing.mean():.1f} > {records.mean():.1f}", f"{np.exp(np.log(records / nothing).mean()):.2f}",
@@ -168,6 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="folder of recorded tables")
     parser.add_argument("--others", type=int, default=20, metavar="N", help="workloads that are measured already")
     parser.add_argument("--draws", type=int, default=6, metavar="N", help="draws of them, each with noise of its own")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first draw; the next ones follow it")
     parser.add_argument("--noise", type=float, default=0.01, help="standard deviation of a measured time, a share")
     parser.add_argument("--trials", type=int, default=200, help="trials of a search")
     parser.add_argument("--device", nargs="+", metavar="D", help="only these devices (patterns)")

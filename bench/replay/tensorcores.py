@@ -1,6 +1,7 @@
 """Score the model of Triton's tiles on recorded times of tensor-core kernels, of Triton's and of libraries.
 
     python -m bench.replay.tensorcores FOLDER [--problems N] [--seed S] [--half odd|even] [--fit]
+                                       [--correction]
 
 FOLDER holds autotune_mm__*, autotune_mixed_mm__*, gemm_aiconfigurator__* and gemm_aiter_winners__*.csv.gz; a table that
 is missing, a device without a spec and a dtype that we have not are printed lines. Predicted times of the first two are
@@ -20,6 +21,7 @@ import numpy as np
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from bench.replay.metrics import spearman
+from bench.replay.tensorcores_correction import correct
 from bench.replay.tensorcores_devices import anchored, spec_named
 from bench.replay.tensorcores_fit import fit
 from bench.replay.tensorcores_scores import FIRST, ChoiceScore, Legality, LibraryScore, score_choices, score_libraries
@@ -80,15 +82,34 @@ def print_choices(scores: list[ChoiceScore], legality: dict[tuple[str, str], Leg
     print(f"| device, dtype | problems | Spearman{columns} | winner's time: ratio, error | did not run: refused |")
     print("|---" * (6 + len(FIRST)) + "|")
     for (device, label), group in _by(scores, lambda s: (s.device, s.label)):
-        first = [np.array([s.regrets[at] for s in group]) for at in range(len(FIRST))]
-        regrets = " | ".join(f"{np.median(r):.3f} ({np.quantile(r, 0.9):.2f})" for r in first)
         winner = np.array([s.winner for s in group])
         known = legality[device, label]
         print(
-            f"| {device} {label} | {len(group)} | {np.nanmedian([s.correlation for s in group]):.3f} | {regrets} | "
-            f"{np.median(winner):.2f}, {100 * np.median(abs(winner - 1)):.0f} % | {known.failed_refused} of "
-            f"{known.failed}; of {known.ran} that ran {known.ran_refused} |"
+            f"| {device} {label} | {len(group)} | {np.nanmedian([s.correlation for s in group]):.3f} | "
+            f"{first_choices(group)} | {np.median(winner):.2f}, {100 * np.median(abs(winner - 1)):.0f} % | "
+            f"{known.failed_refused} of {known.failed}; of {known.ran} that ran {known.ran_refused} |"
         )
+
+
+def print_corrections(found: dict[str, list[ChoiceScore]]) -> None:
+    """Print what a correction is worth: a line for each device, dtype and case."""
+    columns = " | ".join(f"first {count}, median (90 %)" for count in FIRST)
+    print(f"\n| device, dtype | problems | correction | Spearman | {columns} | winner's time: error |")
+    print("|---" * (5 + len(FIRST)) + "|")
+    lines = [(score.device, score.label, at, score) for at, case in enumerate(found) for score in found[case]]
+    for (device, label, at), group in _by(lines, lambda line: line[:3]):
+        scores = [line[3] for line in group]
+        error = 100 * np.median([abs(s.winner - 1) for s in scores])
+        print(
+            f"| {device} {label} | {len(scores)} | {list(found)[at]} | "
+            f"{np.nanmedian([s.correlation for s in scores]):.3f} | {first_choices(scores)} | {error:.0f} % |"
+        )
+
+
+def first_choices(scores: list[ChoiceScore]) -> str:
+    """Return the cells of `FIRST`."""
+    first = [np.array([s.regrets[at] for s in scores]) for at in range(len(FIRST))]
+    return " | ".join(f"{np.median(r):.3f} ({np.quantile(r, 0.9):.2f})" for r in first)
 
 
 def print_libraries(scores: list[LibraryScore]) -> None:
@@ -146,6 +167,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--half", choices=("all", "odd", "even"), default="all", help="of the problems, by a hash")
     parser.add_argument("--fit", action="store_true", help="fit constants on one half, report them on the other")
+    parser.add_argument("--correction", action="store_true", help="what a learned correction adds")
     parser.add_argument("--plain-specs", action="store_true", help="take specs as they are")
     chosen = parser.parse_args()
     sample = (chosen.half, chosen.problems, chosen.seed)
@@ -160,6 +182,8 @@ def main() -> None:
         print_choices(*score_choices(rows, specs, constants))
         if chosen.fit:
             fit(rows, specs)
+        if chosen.correction:
+            print_corrections(correct(rows, specs))
     for name, reader, warm in ((LIBRARIES, read_libraries, TURNS), (AITER, read_aiter, 1)):
         rows = read(reader, chosen.folder, *sample)
         print(f"\n{name}: {len(rows)} problems\n")

@@ -18,14 +18,24 @@ from anatune.templates.triton.times import score_tiles
 from bench.replay.metrics import spearman
 from bench.replay.tensorcores_tables import Choices, LibraryTime
 
-__all__ = ["FIRST", "ChoiceScore", "Legality", "LibraryScore", "quantising_s", "score_choices", "score_libraries"]
+__all__ = [
+    "FEWEST",
+    "FIRST",
+    "ChoiceScore",
+    "Legality",
+    "LibraryScore",
+    "choice_score",
+    "quantising_s",
+    "score_choices",
+    "score_libraries",
+]
 
 Floats = NDArray[np.float64]
 FIRST = (1, 4, 8)
 """Choices that would be measured."""
 SMALL_FLOP = 1e7
 """Products of fewer take what a call costs."""
-_FEWEST = 8
+FEWEST = 8
 """Fewest configurations of a problem that are judged."""
 
 
@@ -97,17 +107,21 @@ def score_choices(
         known.failed_refused += int((refused & ~ran).sum())
         known.ran += int(ran.sum())
         known.ran_refused += int((refused & ran).sum())
-        measured = row.seconds[ran]
-        if len(measured) < _FEWEST:
-            continue
-        order = np.argsort(found, kind="stable")
-        best = measured.min()
-        regrets = tuple(float(measured[order[:count]].min() / best) for count in FIRST)
-        winner = float(found[measured.argmin()] / best)
-        scores.append(ChoiceScore(row.device, row.label, spearman(found, measured), regrets, winner))
+        if ran.sum() >= FEWEST:
+            scores.append(choice_score(row, found))
     for line in sorted(errors):
         print(line)
     return scores, legality
+
+
+def choice_score(row: Choices, predicted_s: Floats) -> ChoiceScore:
+    """Return what predicted seconds of the configurations that ran are worth."""
+    measured = row.seconds[np.isfinite(row.seconds)]
+    order = np.argsort(predicted_s, kind="stable")
+    best = measured.min()
+    regrets = tuple(float(measured[order[:count]].min() / best) for count in FIRST)
+    winner = float(predicted_s[measured.argmin()] / best)
+    return ChoiceScore(row.device, row.label, spearman(predicted_s, measured), regrets, winner)
 
 
 def score_libraries(

@@ -23,20 +23,25 @@ def test_the_workloads_that_were_not_drawn_are_tuned_both_ways(tmp_path, capsys)
     tables = json.loads(out.read_text())["tables"]
     assert sum(len(one["nothing"]) for one in tables) == 2 * (6 - 4)
     for one in tables:
-        assert len(one["nothing"]) == len(one["records"]) == len(one["shares"])
+        assert len(one["nothing"]) == len(one["again"]) == len(one["records"]) == len(one["shares"])
         for trials, best in [*one["nothing"], *one["records"]]:
             assert 1 <= trials <= 12
             assert best >= 1.0
 
 
+def outcomes(nothing, records):
+    return learning.Outcomes("t", "d", "w", nothing, records=records, again=nothing)
+
+
 def test_a_difference_beyond_noise():
     slow = [learning.Search(trials, 1.0) for trials in (40, 41, 42)]
     fast = [learning.Search(trials, 1.1) for trials in (10, 12, 11)]
-    assert learning.Outcomes("t", "d", "w", fast, slow).slower > learning.CLEARLY
-    assert learning.Outcomes("t", "d", "w", slow, fast).slower < -learning.CLEARLY
-    assert learning.Outcomes("t", "d", "w", slow, slow).slower == 0.0
-    assert learning.Outcomes("t", "d", "w", slow[:1], fast[:1]).slower == 0.0  # one search says nothing of noise
-    np.testing.assert_allclose(learning.Outcomes("t", "d", "w", slow, fast).best("records"), 1.1)
+    assert outcomes(fast, slow).slower() > learning.CLEARLY
+    assert outcomes(slow, fast).slower() < -learning.CLEARLY
+    assert outcomes(fast, slow).slower("again") == 0.0
+    assert outcomes(slow, slow).slower() == 0.0
+    assert outcomes(slow[:1], fast[:1]).slower() == 0.0  # one search says nothing of noise
+    np.testing.assert_allclose(outcomes(slow, fast).best("records"), 1.1)
 
 
 def test_too_few_workloads_are_one_line(tmp_path):
