@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.trial import Trial as Trial
     from anatune.core.workload.layers import layer as layer
     from anatune.core.workload.nest import Workload as Workload
+    from anatune.core.workload.operators import add_rms_norm as add_rms_norm
     from anatune.core.workload.operators import avg_pool1d as avg_pool1d
     from anatune.core.workload.operators import avg_pool2d as avg_pool2d
     from anatune.core.workload.operators import avg_pool3d as avg_pool3d
@@ -38,12 +39,19 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.workload.operators import depthwise_conv2d as depthwise_conv2d
     from anatune.core.workload.operators import einsum as einsum
     from anatune.core.workload.operators import elementwise as elementwise
+    from anatune.core.workload.operators import layer_norm as layer_norm
     from anatune.core.workload.operators import matmul as matmul
     from anatune.core.workload.operators import max_pool1d as max_pool1d
     from anatune.core.workload.operators import max_pool2d as max_pool2d
     from anatune.core.workload.operators import max_pool3d as max_pool3d
     from anatune.core.workload.operators import pool2d as pool2d
+    from anatune.core.workload.operators import quantise_groups as quantise_groups
+    from anatune.core.workload.operators import quantise_rows as quantise_rows
+    from anatune.core.workload.operators import quantise_tensor as quantise_tensor
     from anatune.core.workload.operators import reduction as reduction
+    from anatune.core.workload.operators import rms_norm as rms_norm
+    from anatune.core.workload.operators import rotary as rotary
+    from anatune.core.workload.operators import silu_multiply as silu_multiply
     from anatune.core.workload.operators import softmax as softmax
     from anatune.core.workload.text import parse_workload as parse_workload
     from anatune.errors import AnatuneError as AnatuneError
@@ -80,7 +88,8 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.core.workload.operators": (
             *("avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_matmul", "conv1d", "conv2d", "conv3d"),
             *("depthwise_conv2d", "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d"),
-            *("pool2d", "reduction", "softmax"),
+            *("pool2d", "reduction", "softmax", "layer_norm", "rms_norm", "add_rms_norm", "silu_multiply", "rotary"),
+            *("quantise_tensor", "quantise_rows", "quantise_groups"),
         ),
         "anatune.core.prediction": ("Prediction",),
         "anatune.core.schedule": ("Schedule",),

@@ -63,7 +63,7 @@ def comment_lines(text: str, first: str, rest: str = "") -> str:
 def arithmetic_of(schedule: Schedule) -> Arithmetic:
     """Return the number formats of a schedule's kernel."""
     workload = schedule.workload
-    on_tensor_cores = template_named(schedule.template).tensor_cores
+    on_tensor_cores = template_named(schedule.template).tensor_cores and workload.multiplies
     dtype, result = workload.dtype, workload.write.dtype
     multiplied = "tf32" if on_tensor_cores and dtype == "float32" else dtype
     sums = ACCUMULATOR_DTYPE.get(dtype, dtype)

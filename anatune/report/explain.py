@@ -66,6 +66,7 @@ _PARTS: dict[str, _Part] = {
     "l2": _Part("the traffic from L2", "larger tiles in the level before it", "l2"),
     "l3": _Part("the traffic from L3", "larger tiles in L2", "l3"),
     "dram": _Part("the traffic from DRAM", "tiles that are reused more often before they leave the cache", "dram"),
+    "functions": _Part("the special function units", "fewer powers and reciprocals", "compute"),
     "latency": _Part(
         "waiting for results and memory", "more independent work: more warps or more accumulators", "compute"
     ),

@@ -100,7 +100,7 @@ def _explained(schedule: Schedule) -> float:
     of them. Source: [Fasi2021].
     """
     workload, bound = schedule.workload, error_of(schedule)
-    if bound or workload.dtype in INTEGER_RANGE:
+    if bound or workload.dtype in INTEGER_RANGE or not workload.multiplies:
         return bound
     cut_off = 2.0 * EPS["tf32"] if workload.dtype == "float32" else 0.0
     return TRUNCATION * rounding_error(workload) + cut_off

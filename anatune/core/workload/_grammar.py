@@ -20,11 +20,14 @@ FUSED = ("epilogue", "input_zero_point", "output_zero_point")
 _PRODUCT = ("dtype", "transpose_a", "transpose_b", *FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
 
-
+ROWS = ("softmax", "layer_norm", "rms_norm", "add_rms_norm", "silu_multiply", "quantise_tensor", "quantise_rows")
+"""Operators on rows of activations."""
 PLAIN: dict[str, tuple[str, ...]] = {
     "matmul": ("m", "n", "k"),
     "batch_matmul": ("b", "m", "n", "k"),
-    "softmax": ("rows", "cols"),
+    **dict.fromkeys(ROWS, ("rows", "cols")),
+    "rotary": ("tokens", "heads", "head_dim"),
+    "quantise_groups": ("rows", "cols", "group"),
 }
 """Operators of one word -> the constructor's names of its extents."""
 
@@ -93,8 +96,13 @@ def _grammars() -> dict[str, Grammar]:
     table = {
         "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _named("matmul", PLAIN["matmul"])),
         "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _named("batch_matmul", PLAIN["batch_matmul"])),
-        "softmax": Grammar(("RowsxCols",), ("dtype",), "4096x8192", _named("softmax", PLAIN["softmax"])),
+        "rotary": Grammar(("TokensxHeadsxHeadDim",), ("dtype",), "4096x32x128", _named("rotary", PLAIN["rotary"])),
+        "quantise_groups": Grammar(
+            ("RowsxColsxGroup",), ("dtype",), "4096x7168x128", _named("quantise_groups", PLAIN["quantise_groups"])
+        ),
     }
+    for name in ROWS:
+        table[name] = Grammar(("RowsxCols",), ("dtype",), "4096x8192", _named(name, PLAIN[name]))
     data = {1: "NxCxW", 2: "NxCxHxW", 3: "NxCxDxHxW"}
     taps = {1: "S", 2: "RxS", 3: "TxRxS"}
     for rank, size, kernel in ((1, "56", "3"), (2, "56x56", "3x3"), (3, "16x56x56", "3x3x3")):

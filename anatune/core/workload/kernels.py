@@ -6,15 +6,29 @@ templates that know that name have code for them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.core.workload.access import Access
+import msgspec
+
+from anatune.core.workload.access import Access, Term
 from anatune.errors import WorkloadError
 
-__all__ = ["KERNELS", "Kernel", "check_kernel_dtypes"]
+__all__ = ["EPSILON", "KERNELS", "LARGEST", "Kernel", "check_kernel_dtypes"]
 
 _FLOATS = ("float32", "float16", "bfloat16")
+EPSILON = 1e-5
+"""What normalisations add to a mean of squares. Source: PyTorch's LayerNorm and Llama's RMSNorm."""
+LARGEST = {
+    "int8": 127.0,
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+    "float8_e4m3fnuz": 240.0,
+    "float8_e5m2fnuz": 57344.0,
+}
+"""Largest number of the dtypes that results are quantised to. Source: Micikevicius et al., FP8 Formats for Deep
+Learning, 2022; AMD CDNA 3 ISA (fnuz); int8 is used symmetrically."""
 
 
 class Kernel(NamedTuple):
@@ -34,6 +48,10 @@ class Kernel(NamedTuple):
         ``(extents, attributes) -> int``: iterations that are computed, where they are fewer than the nest's.
     read_bytes : callable, optional
         ``(reads, extents, attributes) -> int``: bytes of operands that have to be read once, where accesses do not say.
+    further : callable, optional
+        ``(write, extents) -> accesses``: results beside the nest's own.
+    multiplies : bool
+        Whether its operands are multiplied by matrix units where there are some.
     """
 
     reduces: bool
@@ -42,6 +60,8 @@ class Kernel(NamedTuple):
     results: tuple[str, ...]
     iterations: Callable[[Mapping[str, int], Mapping[str, object]], int] | None = None
     read_bytes: Callable[[Sequence[Access], Mapping[str, int], Mapping[str, object]], int] | None = None
+    further: Callable[[Access, Mapping[str, int]], tuple[Access, ...]] | None = None
+    multiplies: bool = False
 
     @property
     def forms(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
@@ -50,10 +70,43 @@ class Kernel(NamedTuple):
         return (count, None) if self.reduces else (None, count)
 
 
+def _results(extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
+    """Return the iterations of a body that makes one result of two elements."""
+    return math.prod(extents.values()) // 2
+
+
+def _scales(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
+    """Return the factors of a quantised result, one for each run along the last axis."""
+    *_, (last, run) = extents.items()
+    shape, indices = [], []
+    for size, terms in zip(write.shape, write.indices, strict=True):
+        moves = any(term.axis == last for term in terms)
+        kept = tuple(Term(t.axis, t.coefficient // run if moves else t.coefficient) for t in terms if t.axis != last)
+        if kept:
+            shape.append(size // run if moves else size)
+            indices.append(kept)
+    return (Access("scales", "float32", tuple(shape), tuple(indices), (0,) * len(shape)),)
+
+
+def _sum(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
+    """Return the sum of a row and its residual, which the next layer's residual is."""
+    return (msgspec.structs.replace(write, tensor="sum"),)
+
+
 KERNELS: dict[str, Kernel] = {
     "softmax": Kernel(False, (_FLOATS,), 1, _FLOATS),
+    "layer_norm": Kernel(False, (_FLOATS,) * 3, 3, _FLOATS),
+    "rms_norm": Kernel(False, (_FLOATS,) * 2, 2, _FLOATS),
+    "add_rms_norm": Kernel(False, (_FLOATS,) * 3, 3, _FLOATS, further=_sum),
+    "silu_multiply": Kernel(True, (_FLOATS,), 1, _FLOATS, iterations=_results),
+    "rotary": Kernel(True, (_FLOATS,) * 3, 3, _FLOATS, iterations=_results),
+    "quantise_tensor": Kernel(False, (_FLOATS, ("float32",)), 2, tuple(LARGEST)),
+    "quantise_rows": Kernel(False, (_FLOATS,), 1, tuple(LARGEST), further=_scales),
 }
-"""Body -> what it takes. "softmax": over the last axis, exp(x - largest) over their sum."""
+"""Body -> what it takes. Over the last axis: "softmax", exp(x - largest) over their sum; "layer_norm" and "rms_norm"
+with their weights (and bias), "add_rms_norm" of the sum with a residual; "quantise_rows", x over scales = largest |x|
+over the largest number of the result's type. "quantise_tensor": the same with a factor that is given. Of a reduction
+axis of 2: "silu_multiply", silu of the first times the second; "rotary", the pair turned by an angle."""
 
 
 def check_kernel_dtypes(operator: str, body: str, reads: Sequence[Access], write: Access) -> None:

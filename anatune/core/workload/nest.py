@@ -122,7 +122,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def formats(self) -> str:
         """Dtypes of the operands and the result in one word, "uint8xint8:float32", as `--dtype` takes them."""
         if self.body != "multiply_add":
-            return self.dtype
+            narrows = self.is_kernel and self.write.dtype != self.dtype
+            return f"{self.dtype}:{self.write.dtype}" if narrows else self.dtype
         return format_word([read.dtype for read in self.reads], self.write.dtype, self.epilogue)
 
     @property
@@ -155,6 +156,18 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return (*self.operands, self.write)
 
     @property
+    def further(self) -> tuple[Access, ...]:
+        """Results beside `write`, of bodies that have some: factors of what is quantised, a sum."""
+        kernel = KERNELS.get(self.body)
+        return () if kernel is None or kernel.further is None else kernel.further(self.write, self.extents)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether matrix units, where there are some, multiply its operands: kernels say so in their table."""
+        kernel = KERNELS.get(self.body)
+        return kernel is None or kernel.multiplies
+
+    @property
     def num_reduced(self) -> int:
         """Iterations of the reduction axes."""
         return math.prod(axis.extent for axis in self.reduction_axes)
@@ -176,12 +189,13 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def compulsory_bytes(self) -> int:
         """Bytes that must cross the DRAM boundary once: every touched element read, the result written."""
         kernel = KERNELS.get(self.body)
+        written = self.write.num_bytes + sum(access.num_bytes for access in self.further)
         if kernel is not None and kernel.read_bytes is not None:
-            return kernel.read_bytes(self.reads, self.extents, self.attribute) + self.write.num_bytes
+            return kernel.read_bytes(self.reads, self.extents, self.attribute) + written
         reads = {
             access.tensor: access.touched_elements(self.extents) * DTYPE_BYTES[access.dtype] for access in self.operands
         }
-        return sum(reads.values()) + self.write.num_bytes
+        return sum(reads.values()) + written
 
     @property
     def attribute(self) -> dict[str, Attribute]:

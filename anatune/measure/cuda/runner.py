@@ -82,6 +82,7 @@ class Operands:
         write = workload.write
         self.result = np.empty(write.shape, array_dtype(write.dtype))
         sizes = {name: array.nbytes for name, array in inputs.items()} | {write.tensor: self.result.nbytes}
+        sizes |= {access.tensor: access.num_bytes for access in workload.further}  # written, not looked at
         self._sizes = sizes
         self._blocks = {name: device.allocate(size + 2 * GUARD_BYTES) for name, size in sizes.items()}
         self.buffers = {

@@ -37,8 +37,8 @@ def _worker() -> Worker:
     return worker
 
 
-def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: float = 600.0) -> Array:
-    """Return what a program makes of operands.
+def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: float = 600.0) -> dict[str, Array]:
+    """Return what a program makes of operands: its results by tensor.
 
     It runs in a process of its own, which stays for the next call: one that interprets can compile nothing. Safe to
     call from several threads; they wait for each other.
@@ -66,8 +66,8 @@ def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: floa
             worker.kill()
             raise
     if reply.kind == "value":
-        result: Array = reply.value  # type: ignore[assignment]
-        return result
+        results: dict[str, Array] = reply.value  # type: ignore[assignment]
+        return results
     if reply.error == "RunError":
         raise RunError(reply.message)
     raise refusal(reply, "the Triton interpreter failed")
@@ -76,6 +76,11 @@ def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: floa
 def check_program(
     workload: Workload, program: TritonProgram, inputs: Mapping[str, Array], want: Expected
 ) -> Correctness:
-    """Interpret a program and compare its result with what was expected; errors as `interpret`."""
+    """Interpret a program and compare its results with what was expected; errors as `interpret`."""
     limit_s = _START_S + workload.flop / _FLOP_PER_S + sum(kernel.grid for kernel in program.kernels) * _PROGRAM_S
-    return compare(workload, interpret(program, inputs, limit_s), want)
+    results = interpret(program, inputs, limit_s)
+    answer = compare(workload, results[program.result], want)
+    for tensor in program.further:
+        here = compare(workload, results[tensor], want.further[tensor], tensor)
+        answer = answer if here.ok or not answer.ok else here
+    return answer

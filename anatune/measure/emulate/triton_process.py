@@ -38,8 +38,8 @@ Handle = Any
 _SPACE_BITS = 44
 
 
-def run_program(program: TritonProgram, inputs: dict[str, Array]) -> Array:
-    """Return what a program makes of operands; called in a process whose environment has TRITON_INTERPRET=1.
+def run_program(program: TritonProgram, inputs: dict[str, Array]) -> dict[str, Array]:
+    """Return what a program makes of operands, by tensor; called in a process whose environment has TRITON_INTERPRET=1.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def run_program(program: TritonProgram, inputs: dict[str, Array]) -> Array:
                 getattr(module, kernel.name)[(kernel.grid,)](*pointers)
             except Exception as error:  # noqa: BLE001  whatever Triton makes of a kernel is the answer
                 raise RunError(f"{kernel.name}: {_reason(error)}") from None
-    return memory.result(program.result)
+    return {tensor: memory.result(tensor) for tensor in (program.result, *program.further)}
 
 
 def _interpreter() -> ModuleType:
@@ -146,7 +146,7 @@ class _Memory:
 
     def __init__(self, program: TritonProgram, inputs: dict[str, Array]) -> None:
         self.spaces: dict[str, _Space] = {}
-        own = {program.result} | ({program.workspace.tensor} if program.workspace else set())
+        own = {program.result, *program.further} | ({program.workspace.tensor} if program.workspace else set())
         for kernel in program.kernels:
             for buffer in kernel.parameters:
                 if buffer.tensor not in self.spaces:
@@ -155,7 +155,7 @@ class _Memory:
                     values = np.ascontiguousarray(inputs[buffer.tensor]) if is_input else _filled(buffer)
                     self.spaces[buffer.tensor] = _Space(buffer, values, number, is_input=is_input)
         self._by_number = [*self.spaces.values()]
-        self._result = program.kernels[-1].parameters[-1]
+        self._shapes = {tensor: buffer.shape for tensor, buffer in program.tensors.items()}
 
     def begin(self) -> None:
         """Begin a launch: what the one before has written can be read."""
@@ -163,8 +163,8 @@ class _Memory:
             space.written[space.written == 2] = 1
 
     def result(self, tensor: str) -> Array:
-        """Return the array of the result."""
-        return self.spaces[tensor].values.reshape(self._result.shape)
+        """Return the array of a result."""
+        return self.spaces[tensor].values.reshape(self._shapes[tensor])
 
     def load(self, pointers: Array, mask: Array, other: Array, kind: Bits) -> Array:
         """Return the elements at addresses, `other` where they are masked."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,7 +23,7 @@ from anatune.core.workload.access import FLOAT8_DTYPES, INTEGER_RANGE
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import MissingDependencyError, RunError
-from anatune.measure.run.kernel_references import KERNEL_OPERANDS
+from anatune.measure.run.kernel_references import FURTHER_REFERENCES, KERNEL_OPERANDS
 from anatune.measure.run.memory import check_memory
 from anatune.measure.run.reference import reference
 
@@ -60,11 +61,15 @@ GUARD_FILL = 0xFF
 
 
 class Expected(NamedTuple):
-    """A workload's result for given inputs: float64 values, what errors are relative to, the largest one allowed."""
+    """A workload's result for given inputs: float64 values, what errors are relative to, the largest one allowed.
+
+    `further`: the same of each of `Workload.further`, by tensor.
+    """
 
     result: NDArray[np.float64]
     scale: float
     tolerance: float
+    further: Mapping[str, Expected] = MappingProxyType({})
 
     def allowing(self, error: float) -> Expected:
         """Return the same for a kernel whose arithmetic explains errors up to `error` (`core.accuracy.error_of`)."""
@@ -227,7 +232,20 @@ def expected(workload: Workload, inputs: Mapping[str, Array]) -> Expected:
     if not math.isfinite(largest):
         largest = float(np.abs(result[np.isfinite(result)]).max(initial=0.0))
     scale = max(largest, _spread(workload, inputs)) or 1.0
-    return Expected(result, scale, tolerance(workload, scale))
+    return Expected(result, scale, tolerance(workload, scale), _expected_further(workload, inputs))
+
+
+def _expected_further(workload: Workload, inputs: Mapping[str, Array]) -> dict[str, Expected]:
+    """Return what stands in the results beside the first one."""
+    operands = (
+        {name: np.asarray(array).astype(np.float64) for name, array in inputs.items()} if workload.further else {}
+    )
+    found = {}
+    for access in workload.further:
+        values = FURTHER_REFERENCES[access.tensor](workload, operands)
+        allowed = EPS[access.dtype] + EPS[workload.dtype] + 32 * EPS["float32"]
+        found[access.tensor] = Expected(values, float(np.abs(values).max()) or 1.0, allowed)
+    return found
 
 
 def tolerance(workload: Workload, scale: float = 1.0) -> float:
@@ -241,7 +259,8 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
     - Otherwise `core.accuracy.rounding_error`.
     """
     if workload.is_kernel:
-        return EPS[workload.write.dtype] + EPS[workload.dtype] + 32 * EPS["float32"]
+        unit = EPS.get(workload.write.dtype, 1.0 / scale)  # integers: rounded either way
+        return unit + EPS[workload.dtype] + 32 * EPS["float32"]
     if workload.dtype in INTEGER_RANGE:
         if workload.write.dtype in ("float16", "bfloat16"):
             return EPS[workload.write.dtype]
@@ -290,8 +309,10 @@ def same_bytes(left: Array, right: Array) -> bool:
     return bool(first == second)  # compared as memory, without temporaries
 
 
-def compare(workload: Workload, result: Array, want: Expected) -> Correctness:
+def compare(workload: Workload, result: Array, want: Expected, tensor: str = "") -> Correctness:
     """Compare a kernel's result with what was expected: NaN and infinities have to stand where they stand there.
+
+    `tensor`: which one it is, of several; the workload's own result by default.
 
     The message names the first wrong element, its value and the expected one, and how many are wrong.
     """
@@ -318,7 +339,7 @@ def compare(workload: Workload, result: Array, want: Expected) -> Correctness:
     relative = largest / want.scale
     if relative <= want.tolerance:
         return Correctness(True, relative, "")
-    return Correctness(False, relative, _complaint(workload, flat, want, relative))
+    return Correctness(False, relative, _complaint(tensor or workload.write.tensor, flat, want, relative))
 
 
 def _alike(values: Array, exact: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -327,7 +348,7 @@ def _alike(values: Array, exact: NDArray[np.float64]) -> NDArray[np.bool_]:
     return same
 
 
-def _complaint(workload: Workload, flat: Array, want: Expected, relative: float) -> str:
+def _complaint(name: str, flat: Array, want: Expected, relative: float) -> str:
     """Say what is wrong with a result, in one line."""
     values, exact = flat.astype(np.float64), want.result.reshape(-1)
     with np.errstate(invalid="ignore"):
@@ -335,7 +356,6 @@ def _complaint(workload: Workload, flat: Array, want: Expected, relative: float)
     where = int(np.argmax(wrong))
     place = ", ".join(str(int(index)) for index in np.unravel_index(where, want.result.shape))
     count = f"{int(wrong.sum())} of {flat.size} elements"
-    name = workload.write.tensor
     if math.isnan(values[where]):
         return f"{name}[{place}] is NaN or was never written, expected {exact[where]:.6g}; {count} are wrong"
     return (

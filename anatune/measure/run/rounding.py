@@ -27,7 +27,9 @@ def operands_used(schedule: Schedule, inputs: Mapping[str, Array]) -> dict[str, 
 
     A right kernel agrees with the float64 result of these operands within the tolerance of the workload's dtype.
     """
-    if not template_named(schedule.template).tensor_cores or schedule.workload.dtype != "float32":
+    workload = schedule.workload
+    on_tensor_cores = template_named(schedule.template).tensor_cores and workload.multiplies
+    if not on_tensor_cores or workload.dtype != "float32":
         return dict(inputs)
-    multiplied = {access.tensor for access in schedule.workload.reads}
+    multiplied = {access.tensor for access in workload.reads}
     return {tensor: as_tf32(array) if tensor in multiplied else array for tensor, array in inputs.items()}

@@ -12,6 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.triton.family import Family, ProductFamily
 from anatune.templates.triton.instructions import instructions_of, operand_type
+from anatune.templates.triton.rows import RowFamily
 
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TRITON"]
 
 _PRODUCTS = ProductFamily()
-_OTHERS: tuple[Family, ...] = ()
+_OTHERS: tuple[Family, ...] = (RowFamily(),)
 _FAMILIES: dict[str, Family] = {body: family for family in _OTHERS for body in family.bodies}
 """Body of a workload -> its family; that of products takes every other one, or says why it does not."""
 

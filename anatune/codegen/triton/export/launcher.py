@@ -53,7 +53,7 @@ def launcher_text(
         + _LAUNCHER.format(
             parameters=run_signature(program, arguments),
             title=workload.describe(),
-            result=program.result,
+            result=", ".join((program.result, *program.further)),
             first=arguments[0].tensor,
             seen="\n".join(map(_seen, arguments)),
             launches="\n".join(map(_launch, program.kernels)),
@@ -63,7 +63,7 @@ def launcher_text(
 
 def run_signature(program: TritonProgram, arguments: tuple[Buffer, ...]) -> str:
     """Return the parameters of ``run``: "A, B, C=None"."""
-    own = {program.result, *(() if program.workspace is None else (program.workspace.tensor,))}
+    own = {program.result, *program.further, *(() if program.workspace is None else (program.workspace.tensor,))}
     return ", ".join(f"{one.tensor}=None" if one.tensor in own else one.tensor for one in arguments)
 
 

@@ -96,9 +96,13 @@ def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder:
 
 
 def _arguments(schedule: Schedule, program: TritonProgram) -> tuple[Buffer, ...]:
-    """Return all parameters in the workload's order: operands, epilogue's operands, result; then a workspace."""
-    own = () if program.workspace is None else (program.workspace,)
-    return (*(program.tensors[access.tensor] for access in schedule.workload.tensors), *own)
+    """Return all parameters in the workload's order: operands, epilogue's operands, results; then a workspace.
+
+    The result is the last one of these: what is behind it holds nothing between launches.
+    """
+    own, workload = () if program.workspace is None else (program.workspace,), schedule.workload
+    tensors = (*workload.operands, *workload.further, workload.write)
+    return (*(program.tensors[access.tensor] for access in tensors), *own)
 
 
 def _requirements(arch: str) -> CudaRequirements:

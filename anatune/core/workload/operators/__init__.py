@@ -18,10 +18,21 @@ from anatune.core.workload.operators.pooling import (
     max_pool3d,
     pool2d,
 )
-from anatune.core.workload.operators.rows import softmax
+from anatune.core.workload.operators.rows import (
+    add_rms_norm,
+    layer_norm,
+    quantise_groups,
+    quantise_rows,
+    quantise_tensor,
+    rms_norm,
+    rotary,
+    silu_multiply,
+    softmax,
+)
 
 __all__ = [
     "CONSTRUCTORS",
+    "add_rms_norm",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -32,12 +43,19 @@ __all__ = [
     "depthwise_conv2d",
     "einsum",
     "elementwise",
+    "layer_norm",
     "matmul",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
     "pool2d",
+    "quantise_groups",
+    "quantise_rows",
+    "quantise_tensor",
     "reduction",
+    "rms_norm",
+    "rotary",
+    "silu_multiply",
     "softmax",
 ]
 
@@ -58,5 +76,13 @@ CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
     "elementwise": elementwise,
     "einsum": einsum,
     "softmax": softmax,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "add_rms_norm": add_rms_norm,
+    "silu_multiply": silu_multiply,
+    "rotary": rotary,
+    "quantise_tensor": quantise_tensor,
+    "quantise_rows": quantise_rows,
+    "quantise_groups": quantise_groups,
 }
 """Operator -> constructor; ``CONSTRUCTORS[w.operator](**w.attribute)`` builds a workload equal to ``w``."""

@@ -50,6 +50,8 @@ class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Tensor that is written.
     workspace : Buffer or None
         Parts of sums, which the first kernel writes and the second reads; between runs it holds nothing.
+    further : tuple of str
+        Tensors that are written beside the result (`Workload.further`).
     """
 
     schedule_key: str
@@ -57,6 +59,7 @@ class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: tuple[TritonKernel, ...]
     result: str
     workspace: Buffer | None = None
+    further: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> dict[str, Buffer]:

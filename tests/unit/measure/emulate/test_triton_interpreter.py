@@ -39,7 +39,7 @@ def run(source: str, left: Array, right: Array, result: str = "float32", grid: i
     parameters = (*(Buffer(name, str(array.dtype), array.shape) for name, array in tensors.items()),)
     parameters += (Buffer("C", result, (16, 16)),)
     kernel = TritonKernel("kernel", parameters, grid, 4, 1, {})
-    return interpret(TritonProgram("", source, (kernel,), "C"), tensors, 60.0)
+    return interpret(TritonProgram("", source, (kernel,), "C"), tensors, 60.0)["C"]
 
 
 def matrix(values: list[float], dtype: str, *, column: bool = False) -> Array:

@@ -6,6 +6,7 @@ import pytest
 import anatune
 from anatune.core.accuracy import EPS
 from anatune.core.workload.access import DTYPE_BYTES
+from anatune.core.workload.kernels import KERNELS
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import RunError
@@ -62,7 +63,8 @@ def test_reference_agrees_with_point_by_point_evaluation(workload):
 
 
 def test_every_constructor_is_checked():
-    assert {workload.operator for workload in WORKLOADS} == set(CONSTRUCTORS)
+    left = set(CONSTRUCTORS) - {workload.operator for workload in WORKLOADS}
+    assert left <= {*KERNELS, "quantise_groups"}  # test_kernel_references.py
 
 
 @pytest.mark.parametrize("most", [1, 7, 40])

@@ -40,7 +40,7 @@ def run_far(folder: str, program: TritonProgram) -> tuple[np.ndarray, np.ndarray
     rows = np.memmap(Path(folder) / "A", np.float16, "w+", shape=(64, ROW))
     rows[:, :32] = np.random.default_rng(0).integers(-4, 5, (64, 32))
     columns = np.random.default_rng(1).integers(-4, 5, (32, 32)).astype(np.float16)
-    return run_program(program, {"A": rows, "B": columns}), rows[:, :32].astype(np.float32) @ columns
+    return run_program(program, {"A": rows, "B": columns})["C"], rows[:, :32].astype(np.float32) @ columns
 
 
 def answer(folder: Path, program: TritonProgram) -> Reply:

@@ -1,0 +1,357 @@
+"""Predicted time of tiles of rows: what a block waits for and does, then waves of blocks, and what memory lets through.
+
+Kernels on rows compute little, so their time is that of their bytes if enough of these are on their way: an SM has the
+loads of all its blocks outstanding, and the rate is those bytes over the latency of one load (Source: [Little]). Blocks
+that wait for reductions across warps have nothing on its way meanwhile. NumPy on whole batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.access import DTYPE_BYTES, Access
+from anatune.core.workload.nest import Workload
+from anatune.templates.triton.constants import CONSTANTS
+from anatune.templates.triton.resources import residency
+from anatune.templates.triton.rows.rules import Rows, rows_of
+
+__all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "RowScores", "moved_of", "score_rows"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+PARTS = ("issue_s", "functions_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+_GRID = 2**31 - 1
+_VECTOR_BYTES = 16
+_SECTOR = 32.0
+_FUNCTIONS_PER_CYCLE = 16.0
+"""Results of an SM's special function units in a cycle. Source: [CUDA-guide] arithmetic throughput, sm_75 to sm_100."""
+_SHUFFLE_CYCLES = 30.0
+"""Of a shuffle and the addition behind it, one waiting for the other. Assumed: the latency of shared memory."""
+_BARRIER_CYCLES = 40.0
+"""Source: `CONSTANTS.step_cycles`, barrier and drain."""
+MOST_ELEMENTS = 2048
+"""Elements of a warp's tile: of more the compiler keeps no longer all loads ahead, and spills sums. Tried: Triton 3.9
+on sm_80, sm_90, sm_100 and gfx942, tiles of 1 to 256 elements a thread."""
+_REGISTER_BYTES = 4.0
+_FIXED_REGISTERS = {"nvidia": 16.0, "amd": 24.0}
+_STEP_REGISTERS = 10.0
+_ARRIVING_WHOLE, _ARRIVING = {"nvidia": 0.7, "amd": 1.0}, {"nvidia": 0.55, "amd": 1.0}
+"""Registers for addresses, indices and constants of a thread; those of a loop; shares of operands that are there at
+once: in kernels that keep a row, in others. Fitted to kernels that Triton 3.9 compiled for sm_90 and gfx942."""
+_PARTITIONED = ("sm_80", "sm_90", "sm_100", "sm_103")
+"""Architectures whose L2 is two partitions, each of which keeps what its SMs read. Source: NVIDIA A100 white paper."""
+_STREAMED = 0.6
+"""Share of the nominal rate of such an L2 that lines reach that are read once. Fitted to kernels that move 4 to 30 MB
+(``bench.replay.tensorcores_rows``, odd half): H100 0.58, B200 0.7."""
+_KEPT = {False: (0.8, 1.2), True: (0.5, 1.0)}
+"""Bytes over those of L2 up to which all is kept, and from which nothing is. Fitted to the same: L40S; H100, B200."""
+_OVERLAP = 4.0
+"""Exponent of the norm over SMs, L2 and DRAM. As `gpu.times.waves.norm4`."""
+_ROW_INSTRUCTIONS = 60.0
+"""Of a warp before and behind its elements: indices, masks, its scalar arithmetic. Counted in compiled kernels."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes of a workload on rows.
+
+    Attributes
+    ----------
+    row_reads : tuple of (float, int)
+        Elements per column, and bytes of one, of each operand that rows have of their own.
+    shared_reads : tuple of (float, int)
+        The same of operands that rows share: weights, angles.
+    writes : tuple of (float, int)
+    read_bytes, written_bytes, shared_bytes : int
+        Of whole tensors that rows read, write, share.
+    """
+
+    row_reads: tuple[tuple[float, int], ...]
+    shared_reads: tuple[tuple[float, int], ...]
+    writes: tuple[tuple[float, int], ...]
+    read_bytes: int
+    written_bytes: int
+    shared_bytes: int
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a column of a row that are read."""
+        return sum(count * size for count, size in self.row_reads)
+
+
+def moved_of(workload: Workload, rows: Rows) -> Moved:
+    """Return the bytes that a workload on rows moves."""
+    elements = rows.rows * rows.cols
+
+    def of(accesses: list[Access]) -> tuple[tuple[float, int], ...]:
+        return tuple((float(access.num_elements // elements), DTYPE_BYTES[access.dtype]) for access in accesses)
+
+    own = [access for access in workload.reads if access.num_elements >= elements and rows.rows > 1]
+    own = own or [workload.reads[0]]
+    shared = [access for access in workload.reads if access not in own and access.num_elements > 1]
+    results = [workload.write, *(access for access in workload.further if access.num_elements >= elements)]
+    return Moved(
+        row_reads=of(own),
+        shared_reads=tuple((1.0, DTYPE_BYTES[access.dtype]) for access in shared),
+        writes=of(results),
+        read_bytes=sum(access.num_bytes for access in own),
+        written_bytes=workload.write.num_bytes + sum(access.num_bytes for access in workload.further),
+        shared_bytes=sum(access.num_bytes for access in shared),
+    )
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """What the model says of a batch of tiles, (num_tiles,) each; `parts`: name of `PARTS` -> seconds."""
+
+    time_s: Floats
+    rule: Ints
+    parts: dict[str, Floats]
+    threads: Ints
+    blocks: Floats
+    registers: Ints
+    shared: Ints
+    resident: Ints
+    limiter: Ints
+    held: Floats
+    waves: Floats
+    dram_bytes: Floats
+    l2_bytes: Floats
+    elements: Floats
+    """Of a thread at once."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Sizes of tiles, (num_tiles,) each, and how lanes lie on them."""
+
+    rows: Floats
+    cols: Floats
+    warps: Floats
+    steps: Floats
+    """Of a pass over a row."""
+    blocks: Floats
+    elements: Floats
+    """Of a thread in a step, those beyond the row included."""
+    vector: Floats
+    """Elements of a load."""
+    warps_across: Floats
+    lanes_across: Floats
+
+    @classmethod
+    def of(cls, sizes: Rows, points: Ints, moved: Moved, spec: GpuSpec) -> _Tile:
+        rows, cols, warps = (column.astype(np.float64) for column in points.T)
+        warp = float(spec.compute.warp_size)
+        elements = np.maximum(1.0, rows * cols / (warps * warp))
+        smallest = min(size for _, size in (*moved.row_reads, *moved.writes))
+        # rows that are no multiples of a vector begin anywhere
+        aligned = float(sizes.cols & -sizes.cols)
+        vector = np.minimum(np.minimum(elements, cols), min(_VECTOR_BYTES / smallest, aligned))
+        # Triton lays lanes, then warps, along columns first
+        lanes = np.minimum(warp, np.maximum(1.0, cols / vector))
+        across = np.minimum(warps, np.maximum(1.0, cols / (vector * lanes)))
+        col_blocks = np.ceil(sizes.cols / cols)
+        blocks = np.ceil(sizes.rows / rows) * (1.0 if sizes.is_whole else col_blocks)
+        steps = col_blocks if sizes.is_whole else np.ones_like(cols)
+        return cls(rows, cols, warps, steps, blocks, elements, vector, across, lanes)
+
+
+def score_rows(
+    workload: Workload, points: Ints, spec: GpuSpec, *, warm: bool = False, known: Floats | None = None
+) -> RowScores:
+    """Predict the time of every tile.
+
+    Parameters
+    ----------
+    points : (num_tiles, 3) int64
+        Rows and columns of a tile, warps.
+    warm : bool
+        Whether the kernel is repeated without a break, so that L2 holds what fits; else operands come from DRAM.
+    known : (3, num_tiles), optional
+        What a compiler said: registers of a thread, shared bytes of a block, spilled registers of a thread.
+    """
+    sizes = rows_of(workload)
+    moved = moved_of(workload, sizes)
+    tile = _Tile.of(sizes, points, moved, spec)
+    compute = spec.compute
+    threads = points[:, 2] * compute.warp_size
+    wanted, cap = _registers(sizes, tile, moved, spec.vendor), _register_cap(points[:, 2], spec)
+    registers, shared = np.minimum(wanted, cap).astype(np.int64), _shared_bytes(sizes, tile)
+    if known is not None:
+        registers, shared = known[:2].astype(np.int64)
+    rule = np.zeros(len(points), dtype=np.int64)
+    limits = (
+        points[:, 0] * points[:, 1] > MOST_ELEMENTS * points[:, 2],
+        threads > compute.max_threads_per_block,
+        shared > spec.shared_memory.per_block_bytes,
+        wanted > cap,
+        tile.blocks > _GRID,
+    )
+    for code, broken in reversed(list(enumerate(limits, 1))):
+        rule[broken] = code
+    resident, limiter = residency(spec, threads, registers, shared)
+    resident = np.maximum(1, resident)
+    held = np.minimum(resident.astype(np.float64), np.ceil(tile.blocks / compute.num_sms))
+
+    kept = _kept_share(moved, spec) if warm else 0.0
+    l2_bytes, dram_bytes = _traffic(sizes, tile, moved, held, spec, kept)
+    issue, functions = _work(sizes, tile, moved, spec)
+    alone = _alone(sizes, tile, moved, issue, functions, spec, kept)
+    clock, num_sms = compute.clock_hz, float(compute.num_sms)
+    port = l2_bytes / tile.blocks / CONSTANTS.l2_port_bytes
+    busy = _norm(issue, functions, port)
+
+    def wave(at_once: Floats) -> Floats:
+        return _norm(alone, at_once * busy)
+
+    per_wave = num_sms * resident
+    whole = np.floor(tile.blocks / per_wave)
+    left = tile.blocks - whole * per_wave
+    full = wave(resident.astype(np.float64))
+    # blocks of several waves start as others end
+    drift = CONSTANTS.tail_overlap + (1.0 - CONSTANTS.tail_overlap) / np.maximum(np.floor(tile.blocks / num_sms), 1.0)
+    last = wave(np.ceil(left / num_sms))
+    last = np.where(whole > 0, np.maximum(last * drift, full * left / per_wave), last)
+    cycles = whole * full + np.where(left > 0, last, 0.0)
+    l2_s = l2_bytes / _streamed_bytes_per_s(spec)
+    dram_s = dram_bytes / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
+    launch_s = np.full(len(points), spec.launch.overhead_s)
+    waves = tile.blocks / per_wave
+    each = tile.blocks / num_sms / clock
+    parts = {
+        "issue_s": issue * each,
+        "functions_s": functions * each,
+        "l2_s": l2_s,
+        "dram_s": dram_s,
+        "latency_s": np.maximum(0.0, waves * alone / clock - np.maximum(issue, functions) * each),
+        "tail_s": np.maximum(0.0, cycles - waves * full) / clock,
+        "launch_s": launch_s,
+    }
+    # what DRAM sends passes L2 at once
+    time_s = _norm(cycles / clock, np.maximum(l2_s, dram_s)) + launch_s
+    return RowScores(
+        time_s, rule, parts, threads, tile.blocks, registers, shared, resident, limiter, held, waves, dram_bytes,
+        l2_bytes, tile.elements,
+    )  # fmt: skip
+
+
+def _registers(sizes: Rows, tile: _Tile, moved: Moved, vendor: str) -> Floats:
+    """Return the registers that the compiler would take: elements that are kept, others as they arrive."""
+    shared = sum(count * size for count, size in moved.shared_reads) / _REGISTER_BYTES
+    if sizes.is_whole:
+        live = 1.0 + _ARRIVING_WHOLE[vendor] * shared
+    else:
+        live = _ARRIVING[vendor] * (shared + moved.row_bytes / _REGISTER_BYTES)
+    more = np.where(tile.steps > 1, _STEP_REGISTERS + sizes.body.sums * tile.elements, 0.0)
+    found: Floats = np.ceil(_FIXED_REGISTERS[vendor] + more + live * tile.elements)
+    return found
+
+
+def _register_cap(num_warps: Ints, spec: GpuSpec) -> Floats:
+    """Return the most registers that a thread of a block of so many warps can have."""
+    file, warp = spec.registers, spec.compute.warp_size
+    partitions = max(file.num_sub_partitions, 4)
+    rounded = -(-num_warps // partitions) * partitions
+    by_file = file.per_block // rounded // file.allocation_unit * file.allocation_unit / warp
+    return np.minimum(by_file, float(min(file.per_thread, spec.compiler.registers_per_thread)))
+
+
+def _shared_bytes(sizes: Rows, tile: _Tile) -> Ints:
+    """Return the bytes in which the warps of a row meet."""
+    needed = np.where((tile.warps_across > 1) & sizes.is_whole, tile.rows * tile.warps_across * 4.0, 0.0)
+    return needed.astype(np.int64)
+
+
+def _row_sectors(sizes: Rows, count: float, size: int) -> float:
+    """Return the bytes of the sectors of a row's elements: rows that begin anywhere touch one more, half the time."""
+    row = count * sizes.cols * size
+    return row if row % _SECTOR == 0 else row + _SECTOR / 2
+
+
+def _traffic(sizes: Rows, tile: _Tile, moved: Moved, held: Floats, spec: GpuSpec, kept: float) -> tuple[Floats, Floats]:
+    """Return the bytes that SMs exchange with L2, and those that cross into DRAM.
+
+    A row that is read again comes from L1 where the rows of all resident blocks fit it, else from L2; from DRAM where
+    those of all SMs do not fit half of that.
+    """
+    in_flight = held * tile.rows * sizes.cols * moved.row_bytes
+    again = np.where(tile.steps > 1, sizes.body.passes - 1.0, 0.0)
+    in_l1 = in_flight <= spec.l1.size_bytes / 2.0
+    in_l2 = in_flight * spec.compute.num_sms <= spec.l2.size_bytes / 2.0
+    rows_read = sizes.rows * sum(_row_sectors(sizes, count, size) for count, size in moved.row_reads)
+    written = sizes.rows * sum(_row_sectors(sizes, count, size) for count, size in moved.writes)
+    # what rows share stays in the L1 of an SM, if it is no more than a part of that
+    shared = sum(sizes.cols * size for _, size in moved.shared_reads)
+    askers = spec.compute.num_sms if shared <= spec.l1.size_bytes / 4.0 else np.inf
+    shared = np.maximum(moved.shared_bytes, shared * np.minimum(np.ceil(sizes.rows / tile.rows), askers))
+    l2 = rows_read * (1.0 + np.where(in_l1, 0.0, again)) + written + shared
+    once = moved.read_bytes + moved.shared_bytes + moved.written_bytes
+    dram = once * (1.0 - kept) + np.where(in_l2, 0.0, again * moved.read_bytes)
+    return l2, dram
+
+
+def _streamed_bytes_per_s(spec: GpuSpec) -> float:
+    """Return the bytes per second that SMs take from L2 of lines that each is read once; DRAM's at least."""
+    share = _STREAMED if spec.arch in _PARTITIONED else 1.0
+    return max(share * spec.l2.bandwidth_bytes_per_s, spec.dram.bandwidth_bytes_per_s)
+
+
+def _kept_share(moved: Moved, spec: GpuSpec) -> float:
+    """Return the share of the tensors that L2 still holds when a kernel is repeated.
+
+    Rows come in the same order each time, so that L2 loses first what is wanted next: soon beyond its size nothing is
+    kept.
+    """
+    all_kept, none_kept = _KEPT[spec.arch in _PARTITIONED]
+    size = (moved.read_bytes + moved.shared_bytes + moved.written_bytes) / spec.l2.size_bytes
+    return float(np.clip((none_kept - size) / (none_kept - all_kept), 0.0, 1.0))
+
+
+def _work(sizes: Rows, tile: _Tile, moved: Moved, spec: GpuSpec) -> tuple[Floats, Floats]:
+    """Return the cycles in which an SM issues a block's instructions, and in which its function units are at work."""
+    body, compute = sizes.body, spec.compute
+    passes = np.where(tile.steps > 1, float(body.passes), 1.0)
+    reads = sum(count for count, _ in (*moved.row_reads, *moved.shared_reads))
+    writes = sum(count for count, _ in moved.writes)
+    narrow = sum(count for count, size in (*moved.row_reads, *moved.shared_reads) if size < 4)
+    packed = sum(0.5 * count for count, size in moved.writes if size < 4)
+    element = (
+        (reads / tile.vector + narrow) * passes
+        + writes / tile.vector
+        + packed
+        + body.arithmetic * (1.0 + (passes - 1) / 2)
+    )
+    per_reduction = np.log2(np.maximum(tile.lanes_across, 1.0)) * 2.0 * np.maximum(1.0, tile.rows / tile.warps)
+    instructions = tile.warps * (
+        _ROW_INSTRUCTIONS + tile.elements * tile.steps * element + body.reductions * per_reduction
+    )
+    functions = body.functions * passes * tile.elements * tile.steps * tile.warps * compute.warp_size
+    return instructions / compute.issue_per_cycle_per_sm, functions / _FUNCTIONS_PER_CYCLE
+
+
+def _alone(
+    sizes: Rows, tile: _Tile, moved: Moved, issue: Floats, functions: Floats, spec: GpuSpec, kept: float
+) -> Floats:
+    """Return the cycles of a block that has its SM to itself: loads, arithmetic, reductions, one behind the other."""
+    body = sizes.body
+    missing = 1.0 - kept
+    first = CONSTANTS.queue * (spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles))
+    again = np.where(tile.steps > 1, (body.passes - 1.0) * tile.steps, 0.0)
+    loads = tile.steps * first + again * spec.l2.latency_cycles
+    meets = np.where(tile.warps_across > 1, _BARRIER_CYCLES + 2.0 * spec.shared_memory.latency_cycles, 0.0)
+    depth = np.log2(np.maximum(tile.lanes_across, 1.0)) + np.log2(np.maximum(tile.warps_across, 1.0))
+    reductions = body.reductions * (depth * _SHUFFLE_CYCLES + meets)
+    few = spec.registers.num_sub_partitions / np.minimum(spec.registers.num_sub_partitions, tile.warps)
+    return CONSTANTS.block_cycles + loads + reductions + np.maximum(issue, functions) * few
+
+
+def _norm(*values: Floats) -> Floats:
+    """Return (a^p + b^p + ...)^(1/p)."""
+    largest = np.maximum(np.maximum.reduce(values), 1e-30)
+    total: Floats = largest * sum((value / largest) ** _OVERLAP for value in values) ** (1.0 / _OVERLAP)
+    return total
