@@ -26,7 +26,7 @@ from anatune.plots.theme import (
 )
 from anatune.report import units
 from anatune.report.plans import FILLING
-from anatune.report.roofline import dram_bandwidth, peak_flop_per_s, reachable_share
+from anatune.report.roofline import dram_bandwidth, reachable_share, workload_peak
 from anatune.templates import template_named
 from anatune.templates.base.composition import NOT_HIDDEN
 from anatune.templates.base.model import Model
@@ -78,7 +78,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     intensities = [work / moved for one in shown for moved in one.moved_bytes.values() if moved > 0.0]
     limits = [work / bound for bound in shown.io_bounds.values() if bound > 0.0]
     low, high = min(intensities) / 2, max([*intensities, *limits]) * 2
-    peak = peak_flop_per_s(hardware, plan.workload.dtype, plan.template) if plan.workload.flop else np.inf
+    peak = workload_peak(plan.workload, hardware, plan.template) if plan.workload.flop else np.inf
     speeds = np.sort([work / one.prediction.time_s for one in shown])
     floor = float(speeds[len(speeds) // 50]) / 2  # nearly all candidates are faster than twice that
     roof = _Roof(work, unit, low, high, floor, peak * max([1.0, *saved.values()]))

@@ -19,7 +19,7 @@ from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.devices import unverified_keys
 from anatune.report.plans import rejected_lines, schedule_items
-from anatune.report.roofline import peak_flop_per_s, reachable_share, roofline
+from anatune.report.roofline import reachable_share, roofline, workload_peak
 from anatune.report.text import Line, wrapped
 from anatune.templates import template_named
 
@@ -328,7 +328,7 @@ def _roofline(plan: Plan) -> list[str]:
     )
     if plan.workload.flop:
         template = plan.template
-        peak = units.flop_rate(peak_flop_per_s(plan.hardware, plan.workload.dtype, template))
+        peak = units.flop_rate(workload_peak(plan.workload, plan.hardware, template))
         reached = units.percent(reachable_share(plan.hardware, template))
         moving = (
             f"{units.duration(floors.fma_s)} for the operations alone ({units.flop(plan.workload.flop)} at {peak}; "

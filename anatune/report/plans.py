@@ -15,7 +15,7 @@ from anatune.core.workload.nest import Workload
 from anatune.model.plan import Plan
 from anatune.model.pruning.subset import RankedSubset
 from anatune.report import units
-from anatune.report.roofline import ceiling, peak_flop_per_s
+from anatune.report.roofline import ceiling, workload_peak
 from anatune.report.text import Line, item_lines, paragraph, table, wrapped, wrapped_items
 from anatune.templates import joined_templates, template_named, templates_of, tuning_template
 from anatune.templates.base.model import Rule
@@ -158,10 +158,10 @@ def _workload_text(plan: Plan) -> str:
 
 def _hardware_text(plan: Plan) -> str:
     hardware, dtype = plan.hardware, plan.workload.dtype
-    peak = units.flop_rate(peak_flop_per_s(hardware, dtype, plan.template))
-    unit = dtype
+    peak = units.flop_rate(workload_peak(plan.workload, hardware, plan.template))
     template = template_named(plan.template)
-    if template.tensor_cores:
+    unit = dtype if plan.workload.multiplies else "float32"
+    if template.tensor_cores and plan.workload.multiplies:
         multiplied = template.multiplied(dtype, hardware)
         unit = f"{_TENSOR_DTYPE.get(multiplied, multiplied)} on tensor cores"
         unit += f", as which {dtype} is multiplied" if multiplied != dtype else ""

@@ -15,6 +15,7 @@ __all__ = [
     "peak_flop_per_s",
     "reachable_share",
     "roofline",
+    "workload_peak",
 ]
 
 
@@ -37,10 +38,17 @@ def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "")
     return template_named(template).peak_flop_per_s(dtype, hardware) if template else hardware.peak_flop_per_s(dtype)
 
 
+def workload_peak(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> float:
+    """Return the theoretical peak of the unit that makes a template's kernel of a workload, operations a second."""
+    if workload.multiplies:
+        return peak_flop_per_s(hardware, workload.dtype, template)
+    return hardware.peak_flop_per_s("float32")  # kernels of rows convert what they read
+
+
 def ceiling(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> tuple[float, float]:
     """Return the work that a speed counts, and the most of it in a second: operations, bytes where there are none."""
     if workload.flop:
-        return workload.flop, peak_flop_per_s(hardware, workload.dtype, template)
+        return workload.flop, workload_peak(workload, hardware, template)
     return workload.compulsory_bytes, hardware.dram.bandwidth_bytes_per_s
 
 
@@ -57,7 +65,7 @@ def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
 
 def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:
     """Return the floors of `workload` on `hardware`: all its operations, and its compulsory bytes once."""
-    peak = peak_flop_per_s(hardware, workload.dtype, template)
+    peak = workload_peak(workload, hardware, template)
     paper, reachable = dram_bandwidth(hardware)
     return Roofline(
         fma_s=workload.flop / peak,
