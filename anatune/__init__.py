@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.trial import Trial as Trial
     from anatune.core.workload.layers import layer as layer
     from anatune.core.workload.nest import Workload as Workload
+    from anatune.core.workload.operators import attention as attention
     from anatune.core.workload.operators import avg_pool1d as avg_pool1d
     from anatune.core.workload.operators import avg_pool2d as avg_pool2d
     from anatune.core.workload.operators import avg_pool3d as avg_pool3d
@@ -80,7 +81,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.core.workload.operators": (
             *("avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_matmul", "conv1d", "conv2d", "conv3d"),
             *("depthwise_conv2d", "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d"),
-            *("pool2d", "reduction", "softmax"),
+            *("attention", "pool2d", "reduction", "softmax"),
         ),
         "anatune.core.prediction": ("Prediction",),
         "anatune.core.schedule": ("Schedule",),

@@ -19,12 +19,14 @@ Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 FUSED = ("epilogue", "input_zero_point", "output_zero_point")
 _PRODUCT = ("dtype", "transpose_a", "transpose_b", *FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
+_ATTENTION = ("causal", "window", "page_size", "dtype")
 
 
 PLAIN: dict[str, tuple[str, ...]] = {
     "matmul": ("m", "n", "k"),
     "batch_matmul": ("b", "m", "n", "k"),
     "softmax": ("rows", "cols"),
+    "attention": ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"),
 }
 """Operators of one word -> the constructor's names of its extents."""
 
@@ -94,6 +96,9 @@ def _grammars() -> dict[str, Grammar]:
         "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _named("matmul", PLAIN["matmul"])),
         "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _named("batch_matmul", PLAIN["batch_matmul"])),
         "softmax": Grammar(("RowsxCols",), ("dtype",), "4096x8192", _named("softmax", PLAIN["softmax"])),
+        "attention": Grammar(
+            ("BxHeadsxKvHeadsxQxKvxDim",), _ATTENTION, "4x32x8x2048x2048x128", _named("attention", PLAIN["attention"])
+        ),
     }
     data = {1: "NxCxW", 2: "NxCxHxW", 3: "NxCxDxHxW"}
     taps = {1: "S", 2: "RxS", 3: "TxRxS"}

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.core.workload.access import Access
+from anatune.core.workload.access import FLOAT8_DTYPES, Access
+from anatune.core.workload.visible import attention_iterations, attention_read_bytes
 from anatune.errors import WorkloadError
 
 __all__ = ["KERNELS", "Kernel", "check_kernel_dtypes"]
 
 _FLOATS = ("float32", "float16", "bfloat16")
+_HALVES = ("float16", "bfloat16")
+_SMALL = (*_HALVES, *FLOAT8_DTYPES)
 
 
 class Kernel(NamedTuple):
@@ -52,8 +55,12 @@ class Kernel(NamedTuple):
 
 KERNELS: dict[str, Kernel] = {
     "softmax": Kernel(False, (_FLOATS,), 1, _FLOATS),
+    "attention": Kernel(
+        True, (_SMALL, _SMALL, _SMALL, ("int32",)), 3, _HALVES, attention_iterations, attention_read_bytes
+    ),
 }
-"""Body -> what it takes. "softmax": over the last axis, exp(x - largest) over their sum."""
+"""Body -> what it takes. "softmax": over the last axis, exp(x - largest) over their sum. "attention": see
+`operators.attention`, queries, keys, values and perhaps a block table."""
 
 
 def check_kernel_dtypes(operator: str, body: str, reads: Sequence[Access], write: Access) -> None:
