@@ -5,7 +5,7 @@ from __future__ import annotations
 from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
-from anatune.core.workload.operators._product import access_of
+from anatune.core.workload.operators._product import Dimension, access_of
 from anatune.errors import WorkloadError
 
 __all__ = ["attention"]
@@ -62,11 +62,12 @@ def attention(
     result = result or (element if element in _HALVES else "bfloat16")
     shared = sizes["heads"] // sizes["kv_heads"]
     b, g, d = ((sizes[name], (Term(axis),), 0) for name, axis in (("batch", "b"), ("kv_heads", "g"), ("head_dim", "d")))
-    head = (sizes["heads"], (Term("g", shared), Term("h")) if shared > 1 else (Term("g"), Term("h")), 0)
-    rows = (sizes["seq_q"], (Term("q"),), 0)
+    terms = (Term("g", shared), Term("h")) if shared > 1 else (Term("g"), Term("h"))
+    head: Dimension = (sizes["heads"], terms, 0)
+    rows: Dimension = (sizes["seq_q"], (Term("q"),), 0)
     table: tuple[Access, ...] = ()
     keys = {"kv": sizes["seq_kv"]}
-    cache = [b, g, (sizes["seq_kv"], (Term("kv"),), 0), d]
+    cache: list[Dimension] = [b, g, (sizes["seq_kv"], (Term("kv"),), 0), d]
     if page:
         pages = -(-sizes["seq_kv"] // page)
         keys = {"p": pages, "s": page}
