@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
+from anatune.templates.triton.attention.resources import OWN_REGISTERS, attention_units
 from anatune.templates.triton.attention.rules import MOST_DIM
 from anatune.templates.triton.attention.steps import count_steps
 from anatune.templates.triton.attention.times import score_attention
 from anatune.templates.triton.instructions import has_descriptors
+from anatune.templates.triton.resources import is_wide
 from bench.replay.metrics import spearman
 from bench.replay.tensorcores import anchored_specs, read
 from bench.replay.tensorcores_devices import spec_named
@@ -70,11 +72,28 @@ def flex(folder: Path, half: str, specs: dict[str, GpuSpec], *, no_keys: bool) -
         if no_keys:
             steps = replace(steps, mean=0.0 * steps.mean, most=0.0 * steps.most)
             problem = problem._replace(seq_kv=1)
-        found = score_attention(problem, tiles, specs[str(device)], steps=steps).time_s
+        known = _older(problem, tiles, specs[str(device)])
+        found = score_attention(problem, tiles, specs[str(device)], steps=steps, known=known).time_s
         measured = rows.time_ms.to_numpy(dtype=np.float64) / 1e3
         best = measured.min()
         first = measured[found.argmin()] / best
         yield device, int(dim), best, spearman(found, measured), first, found[measured.argmin()] / best
+
+
+def _older(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec) -> NDArray[np.float64]:
+    """Return registers, shared bytes and spills, (3, num_tiles), as Triton 3.0 had them.
+
+    Warps of units that read registers lay along rows, however few there were, and exchanged nothing.
+    """
+    wide = is_wide(attention_units(problem, tiles, spec))
+    repeated = np.where(wide, 1.0, np.maximum(1.0, 16.0 * tiles.num_warps / tiles.block_m))
+    columns = problem.depth * np.where(wide, 1.0, 1.5) + 1.5 * tiles.block_n
+    wanted = OWN_REGISTERS + tiles.block_m * repeated * columns / (32.0 * tiles.num_warps)
+    queries = 2 * tiles.block_m * problem.depth
+    stage = 4 * tiles.block_n * problem.depth
+    staged = np.where(wide, queries + stage * tiles.num_stages, np.maximum(queries, stage * (tiles.num_stages - 1)))
+    most = float(spec.registers.per_thread)
+    return np.array([np.minimum(wanted, most), staged, np.maximum(0.0, wanted - most)])
 
 
 def print_flex(folder: Path, half: str, specs: dict[str, GpuSpec]) -> None:

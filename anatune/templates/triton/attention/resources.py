@@ -22,13 +22,20 @@ from anatune.templates.triton.resources import (
     residency,
 )
 
-__all__ = ["attention_resources", "attention_rules", "repetition", "warp_grid"]
+__all__ = [
+    "OWN_REGISTERS",
+    "attention_resources",
+    "attention_rules",
+    "attention_units",
+    "repetition",
+    "warp_grid",
+]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _WIDE_ROWS, _WIDE_WARPS, _MOST_TCGEN05_WARPS = 64, 4, 8
-_OWN_REGISTERS = 44.0
+OWN_REGISTERS = 44.0
 """Addresses, counters, running values of a thread. Read off compiled kernels."""
 _BARRIERS = 1024
 """Bytes of barriers, and what reductions of two groups of warps pass."""
@@ -80,9 +87,9 @@ def repetition(problem: AttentionProblem, tiles: AttentionTiles) -> Floats:
 def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) -> Ints:
     """Return the bytes of queries, of the stages of keys and values, and of what warps exchange.
 
-    Wide units read queries where they lie; others keep them in registers, unless warps lie along keys and exchange
-    scores, too. Without stages keys and values take turns; 8-bit values without descriptors are turned in registers.
-    Of 33 programs of Triton 3.9 for sm_90 within 1 KiB, but some of 8 bits on small tiles (up to 24 KiB more).
+    Queries stay in shared memory (not AMD's), and where warps lie along keys they exchange scores, too. Without stages
+    keys and values take turns; 8-bit values without descriptors are turned in registers. Of 36 programs of Triton 3.9
+    for sm_90 within 1 KiB, but four of small tiles (6 to 12 KiB more).
     """
     element, wide = problem.element_bytes, is_wide(unit)
     queries = tiles.block_m * problem.depth * element
@@ -92,9 +99,9 @@ def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) 
     staged = np.where(tiles.num_stages == 1, 1, held) * tile
     exchanged = queries + tiles.block_m * tiles.block_n * element
     along_keys = warp_grid(tiles)[1] > 1
-    beside = np.where(wide, queries + np.where(tiles.descriptors > 0, _BARRIERS, 0), along_keys * exchanged)
-    powers = np.where(unit == Unit.TCGEN05, tiles.block_m * tiles.block_n * element, 0)
-    found: Ints = np.maximum(staged + beside + powers, queries).astype(np.int64)
+    by_registers = np.where(unit == Unit.MFMA, 0, queries + along_keys * (exchanged - queries))
+    beside = np.where(wide, queries + np.where(tiles.descriptors > 0, _BARRIERS, 0), by_registers)
+    found: Ints = np.maximum(staged + beside, queries).astype(np.int64)
     return found
 
 
@@ -114,15 +121,15 @@ def attention_resources(
     scores = tiles.block_m * tiles.block_n * repeated / lanes
     own = (unit == Unit.MMA) & along_rows
     queries = np.where(own, tiles.block_m * problem.depth / lanes * problem.element_bytes / 4.0, 0.0)
-    in_registers = np.where(unit == Unit.TCGEN05, 0.0, sums)
-    wanted = np.ceil(_OWN_REGISTERS + in_registers + 1.5 * scores + queries)
+    # sums of tcgen05 are in tensor memory, but pass the registers to be scaled
+    wanted = np.ceil(OWN_REGISTERS + sums + 1.5 * scores + queries)
     cap = register_cap(tiles.num_warps, spec)
     registers = np.minimum(wanted, cap).astype(np.int64)
     shared = _shared_bytes(problem, tiles, unit)
     if known is not None:
         registers, shared = known[:2].astype(np.int64)
     blocks = problem.groups * -(-problem.rows // tiles.block_m) * tiles.split_kv
-    least = in_registers + np.where(unit == Unit.TCGEN05, 0.5, 1.0) * scores + LEAST_REGISTERS
+    least = np.where(unit == Unit.TCGEN05, 0.5, 1.0) * (sums + scores) + LEAST_REGISTERS
     depth = _least_depth(spec, problem)
     limits = [
         (tiles.block_n < depth, tiles.block_n),

@@ -65,6 +65,8 @@ class _Step:
     exp: Floats
     issue: Floats
     shared: Floats
+    spilled: Floats
+    """Of registers that do not fit: softmax waits for them."""
     moved: Floats
     """Bytes from L2."""
 
@@ -185,7 +187,7 @@ def _flow(
     vector = np.maximum(step.exp, step.issue)
     by_warps = _norm(own.overlap_mma, step.mma, step.exp, step.issue)
     started = np.where(need.unit == Unit.TCGEN05, own.overlap_tcgen05, own.overlap_wgmma)
-    together = np.where(wide, _norm(started, step.mma, vector), by_warps)
+    together = np.where(wide, _norm(started, step.mma, vector), by_warps) + step.spilled
     port = step.moved / constants.l2_port_bytes
     busy = _norm(np.where(wide, constants.overlap_wide, constants.overlap_mma), together, step.shared, port)
     warps, parts = tiles.num_warps.astype(np.float64), float(spec.registers.num_sub_partitions)
@@ -195,7 +197,7 @@ def _flow(
     exchanges = np.where(~wide & (warp_grid(tiles)[1] > 1), own.exchange_cycles, 0.0)
     chain = own.step_cycles + 2.0 * product + exchanges
     streams = np.maximum(1.0, warps / parts)
-    alone = (step.mma + vector) * np.maximum(1.0, parts / warps) / streams + chain
+    alone = (step.mma + vector + step.spilled) * np.maximum(1.0, parts / warps) / streams + chain
     alone = np.maximum(alone, np.maximum(busy, step.shared))
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, blocks) / l2_cycle)
     missing = np.minimum(1.0, moved.dram / np.maximum(moved.l2, 1.0))
@@ -242,8 +244,8 @@ def _step(
     instructions += np.where(wide, 8.0 * warps, products + reads / 512.0)
     instructions += np.where(tiles.descriptors > 0, 1.0, stage / 16.0 / lanes * constants.copy_instructions)
     spilled = need.spilled * need.threads * 8.0 / _SPILL_BYTES
-    shared = (reads + stage) / spec.shared_memory.bytes_per_cycle_per_sm + spilled
-    return _Step(mma, exp, instructions / issue, shared, stage)
+    shared = (reads + stage) / spec.shared_memory.bytes_per_cycle_per_sm
+    return _Step(mma, exp, instructions / issue, shared, spilled, stage)
 
 
 def _moved(
