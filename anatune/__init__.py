@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.workload.layers import layer as layer
     from anatune.core.workload.nest import Workload as Workload
     from anatune.core.workload.operators import add_rms_norm as add_rms_norm
+    from anatune.core.workload.operators import attention as attention
     from anatune.core.workload.operators import avg_pool1d as avg_pool1d
     from anatune.core.workload.operators import avg_pool2d as avg_pool2d
     from anatune.core.workload.operators import avg_pool3d as avg_pool3d
@@ -89,7 +90,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
             *("avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_matmul", "conv1d", "conv2d", "conv3d"),
             *("depthwise_conv2d", "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d"),
             *("pool2d", "reduction", "softmax", "layer_norm", "rms_norm", "add_rms_norm", "silu_multiply", "rotary"),
-            *("quantise_tensor", "quantise_rows", "quantise_groups"),
+            *("quantise_tensor", "quantise_rows", "quantise_groups", "attention"),
         ),
         "anatune.core.prediction": ("Prediction",),
         "anatune.core.schedule": ("Schedule",),

@@ -64,6 +64,10 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     axes: Annotated[str | None, typer.Option(metavar="A[,A]", help="Reductions: axes to reduce.")] = None
 
+    causal: Annotated[bool, typer.Option("--causal", help="Attention: no query sees keys behind its own.")] = False
+    window: Annotated[str | None, typer.Option(metavar="N", help="Causal attention: last keys a query sees.")] = None
+    page_size: Annotated[str | None, typer.Option(metavar="N", help="Attention: keys of a page of the cache.")] = None
+
     @property
     def of_workload(self) -> Keywords:
         """What was given for the workload, by the names of `parse_workload`'s keywords."""

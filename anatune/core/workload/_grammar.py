@@ -19,6 +19,7 @@ Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 FUSED = ("epilogue", "input_zero_point", "output_zero_point")
 _PRODUCT = ("dtype", "transpose_a", "transpose_b", *FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
+_ATTENTION = ("causal", "window", "page_size", "dtype")
 
 ROWS = ("softmax", "layer_norm", "rms_norm", "add_rms_norm", "silu_multiply", "quantise_tensor", "quantise_rows")
 """Operators on rows of activations."""
@@ -28,6 +29,7 @@ PLAIN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(ROWS, ("rows", "cols")),
     "rotary": ("tokens", "heads", "head_dim"),
     "quantise_groups": ("rows", "cols", "group"),
+    "attention": ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"),
 }
 """Operators of one word -> the constructor's names of its extents."""
 
@@ -99,6 +101,9 @@ def _grammars() -> dict[str, Grammar]:
         "rotary": Grammar(("TokensxHeadsxHeadDim",), ("dtype",), "4096x32x128", _named("rotary", PLAIN["rotary"])),
         "quantise_groups": Grammar(
             ("RowsxColsxGroup",), ("dtype",), "4096x7168x128", _named("quantise_groups", PLAIN["quantise_groups"])
+        ),
+        "attention": Grammar(
+            ("BxHeadsxKvHeadsxQxKvxDim",), _ATTENTION, "4x32x8x2048x2048x128", _named("attention", PLAIN["attention"])
         ),
     }
     for name in ROWS:

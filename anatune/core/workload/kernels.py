@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.core.workload.access import Access, Term
+from anatune.core.workload.access import FLOAT8_DTYPES, Access, Term
+from anatune.core.workload.visible import attention_iterations, attention_read_bytes
 from anatune.errors import WorkloadError
 
 __all__ = ["EPSILON", "KERNELS", "LARGEST", "Kernel", "check_kernel_dtypes"]
@@ -29,6 +30,8 @@ LARGEST = {
 }
 """Largest number of the dtypes that results are quantised to. Source: Micikevicius et al., FP8 Formats for Deep
 Learning, 2022; AMD CDNA 3 ISA (fnuz); int8 is used symmetrically."""
+_HALVES = ("float16", "bfloat16")
+_SMALL = (*_HALVES, *FLOAT8_DTYPES)
 
 
 class Kernel(NamedTuple):
@@ -102,11 +105,21 @@ KERNELS: dict[str, Kernel] = {
     "rotary": Kernel(True, (_FLOATS,) * 3, 3, _FLOATS, iterations=_results),
     "quantise_tensor": Kernel(False, (_FLOATS, ("float32",)), 2, tuple(LARGEST)),
     "quantise_rows": Kernel(False, (_FLOATS,), 1, tuple(LARGEST), further=_scales),
+    "attention": Kernel(
+        True,
+        (_SMALL, _SMALL, _SMALL, ("int32",)),
+        3,
+        _HALVES,
+        attention_iterations,
+        attention_read_bytes,
+        multiplies=True,
+    ),
 }
 """Body -> what it takes. Over the last axis: "softmax", exp(x - largest) over their sum; "layer_norm" and "rms_norm"
 with their weights (and bias), "add_rms_norm" of the sum with a residual; "quantise_rows", x over scales = largest |x|
 over the largest number of the result's type. "quantise_tensor": the same with a factor that is given. Of a reduction
-axis of 2: "silu_multiply", silu of the first times the second; "rotary", the pair turned by an angle."""
+axis of 2: "silu_multiply", silu of the first times the second; "rotary", the pair turned by an angle.
+"attention": see `operators.attention`; queries, keys, values and perhaps a block table."""
 
 
 def check_kernel_dtypes(operator: str, body: str, reads: Sequence[Access], write: Access) -> None:

@@ -27,9 +27,21 @@ __all__ = ["operator_words", "parse_workload", "workload_to_text"]
 
 OptionValue = int | str | Sequence[int] | Sequence[str] | None
 _MAX_DIGITS = 18
-_FLAGS = ("transpose_a", "transpose_b")
+_FLAGS = ("transpose_a", "transpose_b", "causal")
 _LAYER = ("layout", "dtype", *FUSED)
-_OPTIONS = ("stride", "padding", "dilation", "groups", "layout", "dtype", *_FLAGS, *FUSED, "axes")
+_OPTIONS = (
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "layout",
+    "dtype",
+    *_FLAGS,
+    *FUSED,
+    "axes",
+    "window",
+    "page_size",
+)
 _EINSUM_EXAMPLE = "einsum 'bij,bjk->bik' 16x32x64 16x64x128"
 
 
@@ -162,6 +174,9 @@ def parse_workload(
     axes: OptionValue = None,
     input_zero_point: OptionValue = None,
     output_zero_point: OptionValue = None,
+    causal: bool = False,
+    window: OptionValue = None,
+    page_size: OptionValue = None,
 ) -> Workload:
     """Return the workload that the words and options describe.
 
@@ -172,7 +187,7 @@ def parse_workload(
         ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words
         (``"--stride", "2"``). One string is split as a shell would.
     stride, padding, dilation, groups, layout, dtype, transpose_a, transpose_b, epilogue, axes
-    input_zero_point, output_zero_point
+    input_zero_point, output_zero_point, causal, window, page_size
         As in the constructors (`anatune.core.workload.operators`); None or False: not given. Text is understood too:
         "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout, epilogue and zero points.
 

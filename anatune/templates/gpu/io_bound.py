@@ -7,9 +7,19 @@ import math
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 
-__all__ = ["contraction_traffic", "gpu_io_bounds", "lower_bound_bytes", "window_reuse"]
+__all__ = ["chip_bytes", "contraction_traffic", "gpu_io_bounds", "lower_bound_bytes", "sm_bytes", "window_reuse"]
 
 _REGISTER_BYTES = 4
+
+
+def sm_bytes(hardware: GpuSpec) -> float:
+    """Return the bytes that an SM can hold: registers, L1, shared memory."""
+    return hardware.shared_memory.per_sm_bytes + _REGISTER_BYTES * hardware.registers.per_sm + hardware.l1.size_bytes
+
+
+def chip_bytes(hardware: GpuSpec) -> float:
+    """Return the bytes that the chip can hold: L2 and all SMs."""
+    return hardware.l2.size_bytes + hardware.compute.num_sms * sm_bytes(hardware)
 
 
 def contraction_traffic(num_points: float, capacity: float, window_reuse: float) -> float:
@@ -71,10 +81,13 @@ def gpu_io_bounds(workload: Workload, hardware: GpuSpec, sharing_threads: int) -
     sharing_threads : int
         Threads that use each other's registers: 1, or a warp for tensor cores. 0: nothing is staged in shared memory.
     """
-    sm_bytes = hardware.shared_memory.per_sm_bytes + _REGISTER_BYTES * hardware.registers.per_sm
-    sm_bytes += hardware.l1.size_bytes
-    chip_bytes = hardware.l2.size_bytes + hardware.compute.num_sms * sm_bytes
-    bounds = {"dram": lower_bound_bytes(workload, chip_bytes), "l2": lower_bound_bytes(workload, sm_bytes)}
+    bounds = {
+        level: lower_bound_bytes(workload, held)
+        for level, held in (
+            ("dram", chip_bytes(hardware)),
+            ("l2", sm_bytes(hardware)),
+        )
+    }
     if sharing_threads:
         register_bytes = _REGISTER_BYTES * hardware.registers.per_thread * sharing_threads
         bounds["shared"] = lower_bound_bytes(workload, register_bytes, with_result=False)

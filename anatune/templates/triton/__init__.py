@@ -10,6 +10,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.templates.gpu.template import GpuTemplate
+from anatune.templates.triton.attention import AttentionFamily
 from anatune.templates.triton.family import Family, ProductFamily
 from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.rows import RowFamily
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["TRITON"]
 
 _PRODUCTS = ProductFamily()
-_OTHERS: tuple[Family, ...] = (RowFamily(),)
+_OTHERS: tuple[Family, ...] = (AttentionFamily(), RowFamily())
 _FAMILIES: dict[str, Family] = {body: family for family in _OTHERS for body in family.bodies}
 """Body of a workload -> its family; that of products takes every other one, or says why it does not."""
 

@@ -48,6 +48,7 @@ __all__ = [
     "least_depth",
     "most_registers",
     "multiply_adds_per_cycle",
+    "register_cap",
     "residency",
     "resources",
     "rules",
@@ -150,7 +151,7 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats
     threads = spec.compute.warp_size * tiles.num_warps
     exact = tiles.block_m * tiles.block_n / threads
     accumulators = np.maximum(1, np.ceil(exact)).astype(np.int64)
-    cap = _register_cap(tiles.num_warps, spec)
+    cap = register_cap(tiles.num_warps, spec)
     wanted = _wanted_registers(problem, tiles, unit, exact)
     if found[0].unit == Unit.MFMA:
         wanted = np.where(unit == Unit.MFMA, cdna.registers(problem, tiles, found[0], spec), wanted)
@@ -258,7 +259,7 @@ def most_registers(spec: GpuSpec) -> int:
     return file.per_thread
 
 
-def _register_cap(num_warps: Ints, spec: GpuSpec) -> Floats:
+def register_cap(num_warps: Ints, spec: GpuSpec) -> Floats:
     """Return the most registers that a thread can have in a block of so many warps."""
     partitions = max(spec.registers.num_sub_partitions, 4)
     rounded = -(-num_warps // partitions) * partitions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators.attention import attention
 from anatune.core.workload.operators.convolution import conv1d, conv2d, conv3d, depthwise_conv2d
 from anatune.core.workload.operators.einsum import einsum
 from anatune.core.workload.operators.matmul import batch_matmul, matmul
@@ -33,6 +34,7 @@ from anatune.core.workload.operators.rows import (
 __all__ = [
     "CONSTRUCTORS",
     "add_rms_norm",
+    "attention",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -84,5 +86,6 @@ CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
     "quantise_tensor": quantise_tensor,
     "quantise_rows": quantise_rows,
     "quantise_groups": quantise_groups,
+    "attention": attention,
 }
 """Operator -> constructor; ``CONSTRUCTORS[w.operator](**w.attribute)`` builds a workload equal to ``w``."""

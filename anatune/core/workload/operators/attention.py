@@ -1,0 +1,119 @@
+"""Attention, forward: softmax(Q K^T / sqrt(d)) V for every head."""
+
+from __future__ import annotations
+
+from anatune.core.workload.access import FLOAT8_DTYPES
+from anatune.core.workload.nest import Access, Axis, Term, Workload
+from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
+from anatune.core.workload.operators._product import Dimension, access_of
+from anatune.errors import WorkloadError
+
+__all__ = ["attention"]
+
+_HALVES = ("float16", "bfloat16")
+_WORDS = (*_HALVES, *FLOAT8_DTYPES, *(f"{dtype}:{result}" for dtype in FLOAT8_DTYPES for result in _HALVES))
+
+
+def attention(
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    seq_q: int,
+    seq_kv: int,
+    head_dim: int,
+    causal: bool = False,
+    window: int = 0,
+    dtype: str = "float16",
+    page_size: int = 0,
+) -> Workload:
+    """Return ``O[b, n, q] = sum_kv softmax_kv(Q[b, n, q] . K[b, n // H, kv] / sqrt(head_dim)) V[b, n // H, kv]``.
+
+    H = heads / kv_heads heads of queries share one of keys. Tensors are Q and O (batch, heads, seq_q, head_dim),
+    K and V (batch, kv_heads, seq_kv, head_dim), rows contiguous; of a paged cache (batch x pages, kv_heads, page_size,
+    head_dim) with pages = ceil(seq_kv / page_size), and block_table (batch, pages) int32 says which page is which.
+
+    Parameters
+    ----------
+    batch, heads, kv_heads, seq_q, seq_kv, head_dim : int, >= 1
+        Extents, elements; kv_heads divides heads.
+    causal : bool
+        Query q sees the keys up to q + seq_kv - seq_q; there are at least as many keys as queries.
+    window : int
+        Of a causal mask: keys that a query sees at most; 0: all.
+    dtype : str
+        "float16", "bfloat16", or an 8-bit float of Q, K and V, behind ":" the result's ("bfloat16" if left out).
+    page_size : int
+        Keys of a page of the cache; 0: keys lie in order.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range.
+    """
+    named = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq_q": seq_q, "seq_kv": seq_kv}
+    named["head_dim"] = head_dim
+    sizes = {name: checked_extent("attention", name, value) for name, value in named.items()}
+    is_causal = checked_flag("attention", "causal", causal)
+    seen = checked_integer("attention", "window", window, 0, "leave it out where a query sees all keys")
+    page = checked_integer("attention", "page_size", page_size, 0, "leave it out where keys lie in order")
+    word = checked_choice("attention", "dtype", dtype, _WORDS)
+    _check(sizes, is_causal, seen)
+    element, _, result = word.partition(":")
+    result = result or (element if element in _HALVES else "bfloat16")
+    shared = sizes["heads"] // sizes["kv_heads"]
+    b, g, d = ((sizes[name], (Term(axis),), 0) for name, axis in (("batch", "b"), ("kv_heads", "g"), ("head_dim", "d")))
+    terms = (Term("g", shared), Term("h")) if shared > 1 else (Term("g"), Term("h"))
+    head: Dimension = (sizes["heads"], terms, 0)
+    rows: Dimension = (sizes["seq_q"], (Term("q"),), 0)
+    table: tuple[Access, ...] = ()
+    keys = {"kv": sizes["seq_kv"]}
+    cache: list[Dimension] = [b, g, (sizes["seq_kv"], (Term("kv"),), 0), d]
+    if page:
+        pages = -(-sizes["seq_kv"] // page)
+        keys = {"p": pages, "s": page}
+        of_page = (sizes["batch"] * pages, (Term("b", pages), Term("p")), 0)
+        cache = [of_page, g, (page, (Term("s"),), 0), d]
+        table = (access_of("block_table", "int32", [b, (pages, (Term("p"),), 0)]),)
+    outer = {"b": sizes["batch"], "g": sizes["kv_heads"], "h": shared, "q": sizes["seq_q"], "d": sizes["head_dim"]}
+    return Workload(
+        operator="attention",
+        axes=(
+            *(Axis(name, size, "spatial") for name, size in outer.items()),
+            *(Axis(name, size, "reduction") for name, size in keys.items()),
+        ),
+        reads=(
+            access_of("queries", element, [b, head, rows, d]),
+            access_of("keys", element, cache),
+            access_of("values", element, cache),
+            *table,
+        ),
+        write=access_of("output", result, [b, head, rows, d]),
+        body="attention",
+        flop_per_point=4,  # a multiply-add of each of the two products
+        attributes=(
+            *sizes.items(),
+            ("causal", is_causal),
+            ("window", seen),
+            ("dtype", word),
+            ("page_size", page),
+        ),
+    )
+
+
+def _check(sizes: dict[str, int], causal: bool, window: int) -> None:
+    """Raise WorkloadError for sizes that do not go together."""
+    if sizes["heads"] % sizes["kv_heads"]:
+        raise WorkloadError(
+            f"attention: {sizes['heads']} heads share {sizes['kv_heads']} heads of keys, expected kv_heads to divide "
+            "heads; correct one of them"
+        )
+    if causal and sizes["seq_q"] > sizes["seq_kv"]:
+        raise WorkloadError(
+            f"attention: seq_q is {sizes['seq_q']} and seq_kv {sizes['seq_kv']}, expected at least as many keys as "
+            "queries under a causal mask; the first queries would see none"
+        )
+    if window and not causal:
+        raise WorkloadError(
+            f"attention: window is {window} without a causal mask, expected one of a causal mask; add causal=True "
+            "(--causal), or leave the window out"
+        )

@@ -1,0 +1,173 @@
+"""The analytical model of attention's kernels: one workload on one device, batches of points."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.composition import Composition, Lane
+from anatune.templates.base.model import Columns, Floats, Points
+from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
+from anatune.templates.gpu.model import BLOCK_RESOURCES, TRAFFIC, BaseGpuModel
+from anatune.templates.triton.attention.constants import ATTENTION
+from anatune.templates.triton.attention.problem import AttentionTiles
+from anatune.templates.triton.attention.resources import attention_rules
+from anatune.templates.triton.attention.space import AttentionSpace
+from anatune.templates.triton.attention.times import PARTS, score_attention
+from anatune.templates.triton.constants import CONSTANTS
+from anatune.templates.triton.instructions import instruction_of
+from anatune.templates.triton.resources import multiply_adds_per_cycle
+
+__all__ = ["AttentionModel"]
+
+_CONSTANTS = msgspec.structs.replace(ATTENTION, common=msgspec.structs.replace(CONSTANTS, cold_s=0.0))
+"""Times are compared with those of other templates, which do not count what a launch after others costs either."""
+
+
+class _Col(IntEnum):
+    """Rows of what a model fills, (COUNT, num_points): the parts of the time in their order, then the rest."""
+
+    MMA_S = 0
+    EXP_S = 1
+    ISSUE_S = 2
+    SHARED_S = 3
+    L2_S = 4
+    DRAM_S = 5
+    POWER_S = 6
+    LATENCY_S = 7
+    TAIL_S = 8
+    COMBINE_S = 9
+    LAUNCH_S = 10
+    THREADS = 11
+    WARPS = 12
+    BLOCKS = 13
+    REGISTERS = 14
+    SHARED_BYTES = 15
+    RESIDENT = 16
+    LIMITER = 17
+    HELD = 18
+    WAVES = 19
+    DRAM_BYTES = 20
+    L2_BYTES = 21
+    ACCUMULATORS = 22
+    COUNT = 23
+
+
+class AttentionModel(BaseGpuModel):
+    """Predicts the time of attention's kernels of `workload` on `hardware`, and ranks them exactly.
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+
+    Raises
+    ------
+    SpaceError
+        The template does not apply (`rules.check_supported`).
+    SpecError
+        The spec does not say what the device's matrix units do.
+    """
+
+    space: AttentionSpace
+    parts, rows = PARTS, _Col
+    resources = ("registers_per_thread", *BLOCK_RESOURCES, *TRAFFIC)
+    composition = Composition(
+        lanes=(
+            Lane(("shared_s",), ("mma_s", "exp_s", "latency_s", "tail_s")),
+            Lane(("l2_s",)),
+            Lane(("dram_s",)),
+            Lane(("power_s",)),
+        ),
+        added=("combine_s", "launch_s"),
+    )
+
+    def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
+        super().__init__(workload, hardware)
+        self.space = AttentionSpace(workload, hardware, self._is_legal)
+        self.problem = self.space.problem
+        self.rules = attention_rules(hardware, self.problem)
+
+    @property
+    def _sharing_threads(self) -> int:
+        return 0  # matrix units read operands where they lie
+
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Memory level -> lower bound on the bytes that cross it: each operand once, or [FlashAttention] Theorem 2.
+
+        A memory of M elements takes at least in the order of ``pairs * d^2 / M`` of them: every key and value is read
+        again for each group of M / d queries. For the pairs of a query and a key that it sees.
+        """
+        problem, compulsory = self.problem, float(self.workload.compulsory_bytes)
+        pairs = self.workload.flop / self.workload.flop_per_point / problem.head_dim
+        bounds = {}
+        for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
+            elements = capacity / problem.element_bytes
+            again = pairs * problem.head_dim**2 / elements * problem.element_bytes
+            bounds[level] = max(compulsory, again)
+        return bounds
+
+    def tiles(self, points: Points) -> AttentionTiles:
+        """Return points (num_points, len(space.columns)) as a batch of tiles."""
+        columns = dict(zip(self.space.columns, np.ascontiguousarray(np.atleast_2d(points).T), strict=True))
+        sizes = {f"block_{axis}": columns.pop(f"{axis}.tile") for axis in self.space.axes}
+        known = AttentionTiles.__dataclass_fields__
+        return AttentionTiles(**sizes, **{name: column for name, column in columns.items() if name in known})
+
+    def _fill(
+        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+    ) -> None:
+        tiles = self.tiles(points)
+        scores = score_attention(
+            self.problem, tiles, self.hardware, known=known if known.size else None, own=_CONSTANTS
+        )
+        need = scores.resources
+        rules[:] = need.rule
+        times[:] = scores.time_s
+        if not len(columns):
+            return
+        columns[: len(PARTS)] = [scores.parts[name] for name in PARTS]
+        columns[len(PARTS) :] = [
+            need.threads,
+            tiles.num_warps,
+            need.blocks,
+            need.registers,
+            need.shared_bytes,
+            need.resident,
+            need.limiter,
+            np.minimum(need.resident, np.ceil(need.blocks / self.hardware.compute.num_sms)),
+            scores.waves,
+            scores.dram_bytes,
+            scores.l2_bytes,
+            need.accumulators,
+        ]
+
+    def _own_columns(self, out: Floats) -> Columns:
+        """Return the features of [ICS24] Sec. 4.1."""
+        flop, accumulators = float(self.workload.flop), out[_Col.ACCUMULATORS]
+        l2_bytes = np.maximum(out[_Col.L2_BYTES], 1.0)
+        threads = out[_Col.BLOCKS] * out[_Col.THREADS]
+        return {
+            "OI_Global_Mem": flop / l2_bytes,
+            "OI_Shared_Mem": flop / l2_bytes,  # what is staged is what came from L2
+            "Reg_Reuse_Factor": flop / np.maximum(threads * accumulators, 1.0),
+            "ILP": accumulators / 4.0,
+        }
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
+        compute, unit = self.hardware.compute, instruction_of(self.hardware, self.problem.dtype).unit
+        rate = multiply_adds_per_cycle(self.hardware, self.problem.dtype, unit)
+        math_s = self.workload.flop / 2.0 / rate / compute.num_sms / compute.clock_hz
+        return math_s + self.hardware.launch.overhead_s
+
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the keys of points of equal time, least important first: two stages, then three, one, more."""
+        stages = np.array([9, 2, 0, 1, 3, 4])[np.minimum(points[:, self.space.columns.index("num_stages")], 5)]
+        return (points[:, self.space.columns.index("split_kv")], stages)

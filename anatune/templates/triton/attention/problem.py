@@ -1,0 +1,117 @@
+"""What attention computes, as its model and its program take it.
+
+Notation
+--------
+row : a query of one of the heads that share a head of keys; there are shared x seq_q, queries in order, the heads of
+    each query beside each other. A block of rows so has queries that see nearly the same keys.
+tile : block_m rows; step: block_n keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+
+__all__ = ["TILE_FIELDS", "AttentionProblem", "AttentionTiles", "padded", "problem_of"]
+
+Ints = NDArray[np.int64]
+
+TILE_FIELDS = ("block_m", "block_n", "num_warps", "num_stages", "split_kv")
+
+
+class AttentionProblem(NamedTuple):
+    """Attention of batch x kv_heads groups of rows.
+
+    Attributes
+    ----------
+    dtype : str
+        Of queries, keys and values.
+    out_bytes : int
+        Of an element of the result.
+    page_size : int
+        Keys of a page; 0: keys lie in order.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    causal: bool = False
+    window: int = 0
+    dtype: str = "float16"
+    out_bytes: int = 2
+    page_size: int = 0
+
+    @property
+    def shared(self) -> int:
+        """Heads of queries that share a head of keys."""
+        return self.heads // self.kv_heads
+
+    @property
+    def groups(self) -> int:
+        """Heads of keys of all sequences."""
+        return self.batch * self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Rows of a group."""
+        return self.shared * self.seq_q
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a query's, a key's or a value's element."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def depth(self) -> int:
+        """Elements of a row as matrix units take it: the next power of two."""
+        return padded(self.head_dim)
+
+
+def padded(extent: int) -> int:
+    """Return the next power of two."""
+    return 1 << (extent - 1).bit_length()
+
+
+def problem_of(workload: Workload) -> AttentionProblem:
+    """Return the problem of a workload whose body is "attention"."""
+    own = {name: value for name, value in workload.attributes if name != "dtype"}
+    out_bytes = DTYPE_BYTES[workload.write.dtype]
+    return AttentionProblem(**own, dtype=workload.dtype, out_bytes=out_bytes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class AttentionTiles:
+    """A batch of tiles: (num_tiles,) int64 each, >= 1; descriptors 0 or 1, zeros if left out."""
+
+    block_m: Ints
+    block_n: Ints
+    num_warps: Ints
+    num_stages: Ints
+    split_kv: Ints
+    descriptors: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.descriptors) == 0:
+            object.__setattr__(self, "descriptors", np.zeros_like(self.block_m))
+
+    @classmethod
+    def of(cls, rows: object) -> AttentionTiles:
+        """Return the tiles of rows (num_tiles, 5), `TILE_FIELDS`, or 6, descriptors behind them."""
+        table = np.asarray(rows, dtype=np.int64)
+        width = len(TILE_FIELDS) if table.ndim < 2 else table.shape[1]
+        return cls(*np.ascontiguousarray(table.reshape(-1, width).T))
+
+    def take(self, places: Ints) -> AttentionTiles:
+        """Return the tiles at these places."""
+        return AttentionTiles(**{name: getattr(self, name)[places] for name in (*TILE_FIELDS, "descriptors")})
+
+    def __len__(self) -> int:
+        return len(self.block_m)

@@ -1,0 +1,150 @@
+"""What blocks of attention need: matrix unit, registers, shared memory, and which rule they break.
+
+Read off kernels that Triton 3.9 compiled for sm_80, sm_90, sm_100 and gfx942.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.base.model import Rule
+from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
+from anatune.templates.triton.instructions import Unit, instructions_of
+from anatune.templates.triton.resources import (
+    GRID,
+    LEAST_REGISTERS,
+    Resources,
+    is_wide,
+    most_registers,
+    register_cap,
+    residency,
+)
+
+__all__ = [
+    "OWN_REGISTERS",
+    "attention_resources",
+    "attention_rules",
+    "attention_units",
+    "repetition",
+    "warp_grid",
+]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_WIDE_ROWS, _WIDE_WARPS, _MOST_TCGEN05_WARPS = 64, 4, 8
+OWN_REGISTERS = 44.0
+"""Addresses, counters, running values of a thread. Read off compiled kernels."""
+_BARRIERS = 1024
+"""Bytes of barriers, and what reductions of two groups of warps pass."""
+
+
+def attention_rules(spec: GpuSpec, problem: AttentionProblem) -> tuple[Rule, ...]:
+    """Return what limits tiles on a device, in the order in which they are tested."""
+    return (
+        Rule("dot_depth", "block_n of a product on matrix units, at least", float(_least_depth(spec, problem))),
+        Rule("threads_per_block", "threads of a block", float(spec.compute.max_threads_per_block)),
+        Rule("shared_bytes_per_block", "bytes of queries and stages", float(spec.shared_memory.per_block_bytes)),
+        Rule("registers_per_thread", "sums and scores of a thread", float(most_registers(spec))),
+        Rule("grid_blocks", "blocks of the grid", float(GRID)),
+        Rule("page", "keys of a step that come by descriptors, more than a head has", 0.0),
+    )
+
+
+def _least_depth(spec: GpuSpec, problem: AttentionProblem) -> int:
+    found = instructions_of(spec.arch, problem.dtype)
+    return 16 if found is None else max(16, found[0].least_depth)
+
+
+def attention_units(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec) -> Ints:
+    """Return what multiplies, of `Unit`."""
+    found = instructions_of(spec.arch, problem.dtype)
+    assert found is not None
+    wide, small = found
+    if wide.unit not in (Unit.WGMMA, Unit.TCGEN05):
+        return np.full(len(tiles), wide.unit, dtype=np.int64)
+    fits = (tiles.block_m >= _WIDE_ROWS) & (tiles.num_warps % _WIDE_WARPS == 0)
+    if wide.unit == Unit.TCGEN05:
+        fits &= tiles.num_warps <= _MOST_TCGEN05_WARPS
+    return np.where(fits, wide.unit, small.unit).astype(np.int64)
+
+
+def warp_grid(tiles: AttentionTiles) -> tuple[Floats, Floats]:
+    """Return the warps along rows and along keys, of units that read registers: rows first."""
+    rows = np.minimum(tiles.num_warps, np.maximum(1, tiles.block_m // 16)).astype(np.float64)
+    return rows, tiles.num_warps / rows
+
+
+def repetition(problem: AttentionProblem, tiles: AttentionTiles) -> Floats:
+    """Return how often products are computed, units that read registers: too many warps repeat each other's work."""
+    columns = np.minimum(tiles.block_n, problem.depth) / 8.0
+    found: Floats = np.maximum(1.0, warp_grid(tiles)[1] / columns)
+    return found
+
+
+def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) -> Ints:
+    """Return the bytes of queries, of the stages of keys and values, and of what warps exchange.
+
+    Queries stay in shared memory (not AMD's), and where warps lie along keys they exchange scores, too. Without stages
+    keys and values take turns; 8-bit values without descriptors are turned in registers. Of 36 programs of Triton 3.9
+    for sm_90 within 1 KiB, but four of small tiles (6 to 12 KiB more).
+    """
+    element, wide = problem.element_bytes, is_wide(unit)
+    queries = tiles.block_m * problem.depth * element
+    tile = tiles.block_n * problem.depth * element
+    turned = (element == 1) & (tiles.descriptors == 0)
+    held = np.where(wide, np.where(turned, tiles.num_stages + 1, 2 * tiles.num_stages), 2 * (tiles.num_stages - 1))
+    staged = np.where(tiles.num_stages == 1, 1, held) * tile
+    exchanged = queries + tiles.block_m * tiles.block_n * element
+    along_keys = warp_grid(tiles)[1] > 1
+    by_registers = np.where(unit == Unit.MFMA, 0, queries + along_keys * (exchanged - queries))
+    beside = np.where(wide, queries + np.where(tiles.descriptors > 0, _BARRIERS, 0), by_registers)
+    found: Ints = np.maximum(staged + beside, queries).astype(np.int64)
+    return found
+
+
+def attention_resources(
+    problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, known: Floats | None = None
+) -> Resources:
+    """Return what the blocks of `tiles` need on a device, and which rule they break first.
+
+    `known`: (3, num_tiles), what a compiler said: registers, shared bytes, spilled registers of a thread.
+    """
+    unit = attention_units(problem, tiles, spec)
+    threads = spec.compute.warp_size * tiles.num_warps
+    lanes = threads.astype(np.float64)
+    repeated = np.where(is_wide(unit), 1.0, repetition(problem, tiles))
+    along_rows = warp_grid(tiles)[1] == 1
+    sums = tiles.block_m * problem.depth * repeated / lanes
+    scores = tiles.block_m * tiles.block_n * repeated / lanes
+    own = (unit == Unit.MMA) & along_rows
+    queries = np.where(own, tiles.block_m * problem.depth / lanes * problem.element_bytes / 4.0, 0.0)
+    # sums of tcgen05 are in tensor memory, but pass the registers to be scaled
+    wanted = np.ceil(OWN_REGISTERS + sums + 1.5 * scores + queries)
+    cap = register_cap(tiles.num_warps, spec)
+    registers = np.minimum(wanted, cap).astype(np.int64)
+    shared = _shared_bytes(problem, tiles, unit)
+    if known is not None:
+        registers, shared = known[:2].astype(np.int64)
+    blocks = problem.groups * -(-problem.rows // tiles.block_m) * tiles.split_kv
+    least = np.where(unit == Unit.TCGEN05, 0.5, 1.0) * (sums + scores) + LEAST_REGISTERS
+    depth = _least_depth(spec, problem)
+    limits = [
+        (tiles.block_n < depth, tiles.block_n),
+        (threads > spec.compute.max_threads_per_block, threads),
+        (shared > spec.shared_memory.per_block_bytes, shared),
+        (least > cap, least),
+        (blocks > GRID, blocks),
+        ((tiles.descriptors == 1) & (problem.page_size > 0), tiles.block_n),
+    ]
+    rule, needed = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles))
+    for code, (broken, need) in reversed(list(enumerate(limits, 1))):
+        rule[broken] = code
+        needed[broken] = need[broken]
+    resident, limiter = residency(spec, threads, registers, shared)
+    spilled = np.maximum(0.0, wanted - cap) if known is None else known[2]
+    accumulators = np.maximum(1, np.ceil(sums)).astype(np.int64)
+    resident = np.maximum(1, resident)
+    return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, rule, needed)

@@ -1,0 +1,93 @@
+"""What is a schedule of attention, and which attentions and devices the template "triton" takes."""
+
+from __future__ import annotations
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.values import check_count, check_cover, check_names
+from anatune.templates.gpu.rules import gpu_of
+from anatune.templates.triton.attention.problem import AttentionProblem, problem_of
+from anatune.templates.triton.instructions import has_descriptors, instruction_of, known_operands
+from anatune.templates.triton.rules import is_amd
+
+__all__ = ["LEVELS", "MOST_DIM", "OPTIONS", "check_attention", "check_supported", "has_described_keys", "options_of"]
+
+LEVELS: dict[str, tuple[str, ...]] = {"m": ("block", "tile"), "n": ("step", "tile")}
+"""Factors in ``Schedule.tiles``: of rows (queries of the heads that share one of keys) and of keys."""
+OPTIONS: dict[str, tuple[int, int]] = {
+    "split_kv": (1, 1024),
+    "num_warps": (1, 16),
+    "num_stages": (1, 8),
+    "descriptors": (0, 1),
+    "waves_per_eu": (0, 10),
+}
+"""Option -> least and largest value. "split_kv": parts of the keys that blocks of their own go over; "descriptors":
+keys and values come by tensor descriptors (TMA)."""
+MOST_DIM = 256
+LEAST_TILE = 16
+_ALIGNMENT = 16
+
+
+def has_described_keys(problem: AttentionProblem, hardware: GpuSpec) -> bool:
+    """Whether keys can come by tensor descriptors: in order, rows of whole 16 bytes."""
+    aligned = problem.head_dim * problem.element_bytes % _ALIGNMENT == 0
+    return has_descriptors(hardware) and not problem.page_size and aligned
+
+
+def options_of(problem: AttentionProblem, hardware: GpuSpec) -> tuple[str, ...]:
+    """Return the options that a schedule has: those with which its code, compiled for a device, differs."""
+    described = ("descriptors",) if has_described_keys(problem, hardware) else ()
+    return ("split_kv", "num_warps", "num_stages", *described, *(("waves_per_eu",) if is_amd(hardware) else ()))
+
+
+def check_supported(workload: Workload, hardware: GpuSpec) -> AttentionProblem:
+    """Return the problem of a workload; raise SpaceError unless the template takes it on a device.
+
+    Raises
+    ------
+    SpaceError
+        Operands are of several types or no matrix unit multiplies them, or heads are too long.
+    """
+    if len({read.dtype for read in workload.reads[:3]}) > 1:
+        raise SpaceError(f"{workload.operator}: queries, keys and values are of several dtypes, expected one")
+    problem = problem_of(workload)
+    if hardware.tensor_cores is None and known_operands(hardware.arch):
+        raise SpaceError(
+            f"{hardware.name}: the spec does not say what its matrix units do; add a [tensor_cores] group, as "
+            "`anatune hw show a100` has one"
+        )
+    instruction_of(hardware, problem.dtype)
+    if hardware.tensor_flop_per_s(problem.dtype) is None:
+        raise SpaceError(
+            f"{workload.operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {problem.dtype} "
+            "operands of its own; take another dtype or device"
+        )
+    if problem.head_dim > MOST_DIM:
+        raise SpaceError(
+            f"{workload.operator}: head_dim is {problem.head_dim}, expected at most {MOST_DIM}: a block keeps the sums "
+            "of whole heads; there is no kernel for longer ones"
+        )
+    return problem
+
+
+def check_attention(schedule: Schedule) -> None:
+    """Raise SpaceError unless these are a schedule of attention."""
+    hardware, options = gpu_of(schedule), schedule.options
+    problem = check_supported(schedule.workload, hardware)
+    known = options_of(problem, hardware)
+    check_names("options", options, known, "option")
+    for name in known:
+        check_count(f"option {name}", options.get(name), *OPTIONS[name])
+    check_count("unroll", schedule.unroll, 0, 0)
+    check_names("vector", schedule.vector, (), "tensor")
+    check_names("tiles", schedule.tiles, LEVELS, "index")
+    for axis, extent in (("m", problem.rows), ("n", problem.seq_kv)):
+        check_cover(axis, schedule.tiles.get(axis), LEVELS[axis], extent)
+        tile = schedule.tiles[axis][-1]
+        if tile < LEAST_TILE or tile & (tile - 1):
+            raise SpaceError(f"tiles[{axis!r}] has a tile of {tile}, expected a power of two >= {LEAST_TILE}")
+    warps = options["num_warps"]
+    if isinstance(warps, int) and warps & (warps - 1):
+        raise SpaceError(f"option num_warps is {warps}, expected a power of two")

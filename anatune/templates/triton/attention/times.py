@@ -1,0 +1,347 @@
+"""Predicted time of attention's tiles: a bottleneck model in cycles of one SM, then waves of blocks.
+
+Notation
+--------
+stream : warps that go through a step together, one for each quarter of an SM: 4 warps, or what there is. Products and
+    softmax of one stream follow each other; those of several overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.triton.attention.constants import ATTENTION, AttentionConstants
+from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
+from anatune.templates.triton.attention.resources import attention_resources, repetition, warp_grid
+from anatune.templates.triton.attention.steps import Steps, count_steps
+from anatune.templates.triton.constants import Constants
+from anatune.templates.triton.instructions import Unit, has_descriptors
+from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
+
+__all__ = ["PARTS", "AttentionScores", "score_attention"]
+
+Floats = NDArray[np.float64]
+
+PARTS = (
+    "mma_s",
+    "exp_s",
+    "issue_s",
+    "shared_s",
+    "l2_s",
+    "dram_s",
+    "power_s",
+    "latency_s",
+    "tail_s",
+    "combine_s",
+    "launch_s",
+)
+_PART_BYTES = 4.0
+_SPILL_BYTES = 64.0
+"""Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
+
+
+@dataclass(frozen=True)
+class AttentionScores:
+    """What the model says of a batch of tiles, (num_tiles,) each; see `triton.times.TileScores`."""
+
+    time_s: Floats
+    resources: Resources
+    parts: dict[str, Floats]
+    waves: Floats
+    dram_bytes: Floats
+    l2_bytes: Floats
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Cycles of one step of a block, the whole SM at work, (num_tiles,) each."""
+
+    mma: Floats
+    exp: Floats
+    issue: Floats
+    shared: Floats
+    spilled: Floats
+    """Of registers that do not fit: softmax waits for them."""
+    moved: Floats
+    """Bytes from L2."""
+
+
+def score_attention(
+    problem: AttentionProblem,
+    tiles: AttentionTiles,
+    spec: GpuSpec,
+    *,
+    warm: bool = False,
+    known: Floats | None = None,
+    steps: Steps | None = None,
+    own: AttentionConstants = ATTENTION,
+) -> AttentionScores:
+    """Predict the time of every tile.
+
+    Parameters
+    ----------
+    warm
+        Whether it is repeated without a break, so that L2 holds what fits and the code is there.
+    known
+        See `attention_resources`.
+    steps
+        What blocks go over, where that is not what the problem says.
+
+    Raises
+    ------
+    anatune.errors.SpaceError, anatune.errors.SpecError
+        The device has no instruction for the operands, or its spec does not say what its matrix units do.
+    """
+    constants = own.common
+    need = attention_resources(problem, tiles, spec, known)
+    steps = count_steps(problem, tiles) if steps is None else steps
+    compute, split = spec.compute, tiles.split_kv > 1
+    clock, num_sms = compute.clock_hz, float(compute.num_sms)
+    resident, blocks = need.resident.astype(np.float64), steps.blocks
+    step = _step(problem, tiles, need, steps, spec, own)
+    moved = _moved(problem, tiles, steps, spec, resident, warm)
+    l2_cycle = _l2_bytes_per_s(tiles, spec, constants) / clock
+    flow = _flow(tiles, need, step, blocks, moved, l2_cycle, spec, own)
+    rows = tiles.block_m.astype(np.float64) * problem.depth
+    stored = np.where(split, _PART_BYTES, float(problem.out_bytes))
+    ends = rows * (problem.element_bytes + stored) * flow.sm_byte
+    ends = ends + rows / 32.0 * 3.0 / compute.issue_per_cycle_per_sm
+    fill = flow.latency * 2.0 + own.start_cycles + step.moved * flow.sm_byte
+
+    def block_cycles(at_once: Floats, count: Floats) -> Floats:
+        """Return the cycles of an SM with so many blocks at once of so many steps."""
+        stages = count * _norm(constants.overlap_latency, at_once * flow.busy, flow.alone)
+        cycles: Floats = stages + at_once * ends + fill
+        return cycles
+
+    uneven = problem.causal
+    cycles, wave = _in_waves(steps, num_sms, resident, block_cycles, fill, constants.tail_overlap, uneven=uneven)
+    power_s = np.full(len(tiles), _power_s(problem, steps, tiles, spec) if len(tiles) else 0.0)
+    l2_s = moved.l2 / (l2_cycle * clock)
+    dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
+    combine_s = _combine_s(problem, tiles, spec, constants)
+    launch_s = spec.launch.overhead_s * (1.0 + split) + (0.0 if warm else constants.cold_s)
+    time_s = _norm(constants.overlap_l2, cycles / clock, l2_s)
+    time_s = _norm(constants.overlap_memory, time_s, dram_s)
+    time_s = _norm(constants.overlap_power, time_s, power_s) + launch_s + combine_s
+    total = blocks * steps.mean / num_sms / clock
+    waves = blocks / (num_sms * resident)
+    parts = {
+        "mma_s": step.mma * total,
+        "exp_s": step.exp * total,
+        "issue_s": step.issue * total,
+        "shared_s": step.shared * total,
+        "l2_s": l2_s,
+        "dram_s": dram_s,
+        "power_s": power_s,
+        "latency_s": waves * (steps.mean * np.maximum(0.0, flow.alone - flow.held * flow.busy) + fill) / clock,
+        "tail_s": np.maximum(0.0, cycles - waves * wave) / clock,
+        "combine_s": combine_s,
+        "launch_s": np.broadcast_to(launch_s, len(tiles)),
+    }
+    return AttentionScores(time_s, need, parts, waves, moved.dram, moved.l2)
+
+
+@dataclass(frozen=True)
+class _Moved:
+    dram: Floats
+    l2: Floats
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """How steps follow each other, (num_tiles,) each."""
+
+    busy: Floats
+    """Cycles that a step adds to an SM that is full."""
+    alone: Floats
+    """Cycles of a step of a block that has its SM to itself."""
+    held: Floats
+    """Blocks that an SM has at once."""
+    sm_byte: Floats
+    """Cycles of a byte that an SM takes from L2 while all of them do."""
+    latency: Floats
+    """Of a load, cycles."""
+
+
+def _flow(
+    tiles: AttentionTiles,
+    need: Resources,
+    step: _Step,
+    blocks: Floats,
+    moved: _Moved,
+    l2_cycle: Floats,
+    spec: GpuSpec,
+    own: AttentionConstants,
+) -> _Flow:
+    """Return how the parts of a step overlap: in a full SM, and in a block alone."""
+    constants = own.common
+    num_sms, wide = float(spec.compute.num_sms), is_wide(need.unit)
+    held = np.minimum(need.resident.astype(np.float64), np.ceil(blocks / num_sms))
+    # warps that issue every product themselves issue nothing else meanwhile; wide units only have to be started
+    vector = np.maximum(step.exp, step.issue)
+    by_warps = _norm(own.overlap_mma, step.mma, step.exp, step.issue)
+    started = np.where(need.unit == Unit.TCGEN05, own.overlap_tcgen05, own.overlap_wgmma)
+    together = np.where(wide, _norm(started, step.mma, vector), by_warps) + step.spilled
+    port = step.moved / constants.l2_port_bytes
+    busy = _norm(np.where(wide, constants.overlap_wide, constants.overlap_mma), together, step.shared, port)
+    warps, parts = tiles.num_warps.astype(np.float64), float(spec.registers.num_sub_partitions)
+    busy = busy * np.maximum(1.0, parts / (warps * held))  # fewer warps leave quarters of the SM idle
+    product = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0
+    # maxima, sums and powers of scores pass through shared memory where warps lie along keys
+    exchanges = np.where(~wide & (warp_grid(tiles)[1] > 1), own.exchange_cycles, 0.0)
+    chain = own.step_cycles + 2.0 * product + exchanges
+    streams = np.maximum(1.0, warps / parts)
+    alone = (step.mma + vector + step.spilled) * np.maximum(1.0, parts / warps) / streams + chain
+    alone = np.maximum(alone, np.maximum(busy, step.shared))
+    sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, blocks) / l2_cycle)
+    missing = np.minimum(1.0, moved.dram / np.maximum(moved.l2, 1.0))
+    latency = spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles)
+    arrival = constants.queue * latency + step.moved * sm_byte
+    ahead = tiles.num_stages - 1.0
+    alone = np.where(ahead > 0, np.maximum(alone, arrival / np.maximum(ahead, 1.0)), alone + arrival)
+    return _Flow(busy, alone, held, sm_byte, latency)
+
+
+def _step(
+    problem: AttentionProblem,
+    tiles: AttentionTiles,
+    need: Resources,
+    steps: Steps,
+    spec: GpuSpec,
+    own: AttentionConstants,
+) -> _Step:
+    """Return what one step of every tile does."""
+    constants = own.common
+    m, n, warps = (t.astype(np.float64) for t in (tiles.block_m, tiles.block_n, tiles.num_warps))
+    depth, element = float(problem.depth), float(problem.element_bytes)
+    unit, wide = need.unit, is_wide(need.unit)
+    lanes, issue = float(spec.compute.warp_size), spec.compute.issue_per_cycle_per_sm
+    repeated = np.where(wide, 1.0, repetition(problem, tiles))
+    warps_m, warps_n = warp_grid(tiles)
+    rate = np.ones(len(tiles))
+    for code in np.unique(unit):
+        reach = constants.reach_wide if code in (Unit.WGMMA, Unit.TCGEN05) else constants.reach_mma
+        rate[unit == code] = multiply_adds_per_cycle(spec, problem.dtype, Unit(code)) * reach
+    mma = 2.0 * m * n * depth * repeated / rate
+    scores = m * n * repeated
+    exp = scores / own.exponentials
+    instructions = scores * (own.element_instructions + own.masked_instructions * steps.masked) / lanes
+    instructions += m * depth * repeated * np.where(unit == Unit.TCGEN05, 2.0, 1.0) / lanes  # sums shrink
+    instructions += own.row_instructions * m * repeated + warps * constants.step_instructions / 2.0
+    stage = 2.0 * n * depth * element
+    reads = np.where(wide, stage * np.maximum(1.0, m / np.where(unit == Unit.TCGEN05, 128.0, 64.0)), stage * warps_m)
+    # warps along keys read the queries in each step, and pass the powers of scores to each other
+    shared_rows = m * (depth + 2.0 * n) * element * warps_n
+    reads = reads + np.where(wide, m * depth * element, np.where(warps_n > 1, shared_rows, 0.0))
+    # without wide units each product is an instruction of 16 x 8 results (AMD: 16 x 16), operands come by fours
+    products = 2.0 * m * n * depth * repeated / (128.0 * {2: 16.0, 1: 32.0}[problem.element_bytes])
+    instructions += np.where(wide, 8.0 * warps, products + reads / 512.0)
+    instructions += np.where(tiles.descriptors > 0, 1.0, stage / 16.0 / lanes * constants.copy_instructions)
+    spilled = need.spilled * need.threads * 8.0 / _SPILL_BYTES
+    shared = (reads + stage) / spec.shared_memory.bytes_per_cycle_per_sm
+    return _Step(mma, exp, instructions / issue, shared, spilled, stage)
+
+
+def _moved(
+    problem: AttentionProblem, tiles: AttentionTiles, steps: Steps, spec: GpuSpec, resident: Floats, warm: bool
+) -> _Moved:
+    """Return the bytes that cross DRAM and L2."""
+    element = float(problem.element_bytes)
+    own = float(problem.groups * problem.rows * problem.head_dim)
+    rows = own * (element + problem.out_bytes)
+    seen = _keys_of_all(problem)
+    keys = 2.0 * problem.groups * seen * problem.head_dim * element
+    split = tiles.split_kv > 1
+    parts = np.where(split, 2.0 * own * _PART_BYTES * tiles.split_kv, 0.0)
+    per_group = steps.blocks / problem.groups
+    at_once = np.minimum(steps.blocks, spec.compute.num_sms * resident)
+    groups = np.minimum(problem.groups, np.ceil(at_once / per_group))
+    held = keys / problem.groups * groups
+    # keys that L2 does not hold until all tiles of a head have read them come again for each round of blocks
+    again = np.maximum(1.0, np.ceil(per_group / np.maximum(at_once, 1.0)))
+    read = keys * np.where(held > 0.5 * spec.l2.size_bytes, again, 1.0)
+    kept = float(np.clip((2.0 - (keys + rows) / spec.l2.size_bytes) / 1.2, 0.0, 1.0)) if warm else 0.0
+    dram = (rows + read) * (1.0 - kept) + np.where(parts > 0.5 * spec.l2.size_bytes, parts, 0.0)
+    stage = 2.0 * tiles.block_n * problem.head_dim * element
+    return _Moved(dram, rows + parts + steps.blocks * steps.mean * stage)
+
+
+def _keys_of_all(problem: AttentionProblem) -> float:
+    """Return the keys of a head that any query sees."""
+    if not problem.window:
+        return float(problem.seq_kv)
+    return float(min(problem.seq_kv, problem.seq_q + problem.window - 1))
+
+
+def _l2_bytes_per_s(tiles: AttentionTiles, spec: GpuSpec, constants: Constants) -> Floats:
+    """Return the bytes per second that all SMs take from L2 together while they read keys."""
+    copied = spec.l2.tiles_bytes_per_s or spec.l2.bandwidth_bytes_per_s
+    gain = constants.descriptor_gain if spec.l2.tiles_bytes_per_s and has_descriptors(spec) else 1.0
+    found: Floats = copied * np.where(tiles.descriptors > 0, gain, 1.0)
+    return found
+
+
+def _power_s(problem: AttentionProblem, steps: Steps, tiles: AttentionTiles, spec: GpuSpec) -> float:
+    """Return the seconds below which the device would need more power than it is allowed; as products'."""
+    cores = spec.tensor_cores
+    rate = spec.tensor_flop_per_s("float16")
+    if cores is None or rate is None:
+        return 0.0
+    small = problem.element_bytes == 1
+    share = 2.0 * cores.fp8_sustained_fraction if small else cores.sustained_fraction
+    flop = 4.0 * float((steps.blocks * steps.mean * tiles.block_m * tiles.block_n).min()) * problem.depth
+    return flop / (rate * share)
+
+
+def _combine_s(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, constants: Constants) -> Floats:
+    """Return the seconds of the kernel that combines parts, its launch left out; 0 where there is none."""
+    own = float(problem.groups * problem.rows)
+    parts = own * (problem.head_dim + 1.0) * _PART_BYTES * tiles.split_kv
+    dram = spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction
+    rate = np.where(parts <= 0.5 * spec.l2.size_bytes, spec.l2.bandwidth_bytes_per_s, dram)
+    start = 2.0 * constants.queue * spec.l2.latency_cycles + constants.block_cycles
+    seconds = (parts + own * problem.head_dim * problem.out_bytes) / rate + start / spec.compute.clock_hz
+    found: Floats = np.where(tiles.split_kv > 1, seconds, 0.0)
+    return found
+
+
+def _in_waves(
+    steps: Steps,
+    num_sms: float,
+    resident: Floats,
+    block_cycles: Callable[[Floats, Floats], Floats],
+    fill: Floats,
+    tail_overlap: float,
+    *,
+    uneven: bool,
+) -> tuple[Floats, Floats]:
+    """Return the cycles of all blocks, and of a whole wave."""
+    blocks, per_wave = steps.blocks, num_sms * resident
+    wave = block_cycles(resident, steps.mean)
+    if uneven:
+        # SMs take the next block when one ends: the last ones to end are a step of the average behind
+        few = block_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms), steps.most)
+        wave = wave - np.where(blocks > per_wave, fill * (1.0 - 1.0 / resident), 0.0)
+        even = blocks / per_wave * wave
+        return np.where(blocks <= per_wave, few, np.maximum(even + 0.25 * wave, few)), wave
+    whole = np.floor(blocks / per_wave)
+    left = blocks - whole * per_wave
+    tail = block_cycles(np.ceil(left / num_sms), steps.mean)
+    overlap = tail_overlap + (1.0 - tail_overlap) / np.maximum(np.floor(blocks / num_sms), 1.0)
+    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
+    tail = np.where(left > 0, tail, 0.0)
+    wave = wave - np.where(whole > 1, fill * (1.0 - 1.0 / resident), 0.0)
+    return whole * wave + tail, wave
+
+
+def _norm(exponent: Floats | float, *values: Floats) -> Floats:
+    """Return (a^p + b^p + ...)^(1/p) with the exponent p."""
+    largest = np.maximum.reduce(values)
+    total: Floats = largest * sum((value / largest) ** exponent for value in values) ** (1.0 / exponent)
+    return total

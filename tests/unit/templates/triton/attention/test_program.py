@@ -1,0 +1,74 @@
+"""Attention's kernels in Triton's interpreter against float64, and what their text says."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.measure.emulate.triton_interpreter import check_program
+from anatune.measure.run.correctness import expected, random_inputs
+from anatune.templates.triton import TRITON
+from anatune.templates.triton.attention.space import AttentionSpace
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+def schedule_of(workload: Workload, block_m: int, block_n: int, **options: int) -> Schedule:
+    spec = anatune.hardware("h100")
+    assert isinstance(spec, anatune.GpuSpec)
+    space = AttentionSpace(workload, spec, lambda points: np.ones(len(points), dtype=bool))
+    return space.schedule({"m": block_m, "n": block_n}, **options)
+
+
+CASES = [
+    ((1, 2, 2, 40, 40, 32), {}, (16, 16), {}),
+    ((2, 4, 2, 17, 50, 40), {"causal": True}, (32, 16), {}),
+    ((1, 6, 2, 70, 70, 16), {"causal": True, "window": 30, "dtype": "bfloat16"}, (64, 16), {"descriptors": 1}),
+    ((1, 3, 1, 64, 164, 16), {"causal": True, "window": 7}, (16, 16), {"split_kv": 3}),
+    ((2, 8, 2, 1, 100, 32), {"page_size": 16}, (16, 32), {"split_kv": 4}),
+    ((2, 4, 2, 3, 90, 32), {"causal": True, "page_size": 64, "window": 40}, (16, 32), {"split_kv": 2}),
+    ((1, 2, 1, 33, 65, 32), {"causal": True, "dtype": "float8_e4m3fn"}, (32, 32), {"descriptors": 1}),
+    ((1, 2, 1, 3, 5, 64), {"causal": True}, (16, 64), {"split_kv": 8}),
+]
+
+
+@needs_triton
+@pytest.mark.parametrize(("sizes", "more", "tile", "options"), CASES)
+def test_results_are_those_of_float64(sizes, more, tile, options) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("ml_dtypes")
+    workload = anatune.attention(*sizes, **more)
+    inputs = random_inputs(workload, seed=3)
+    program = TRITON.program(schedule_of(workload, *tile, **options))
+    found = check_program(workload, program, inputs, expected(workload, inputs))
+    assert found.ok, found.message
+
+
+@needs_triton
+def test_a_seeded_fault_is_found() -> None:
+    workload = anatune.attention(1, 2, 2, 40, 40, 32, causal=True)
+    program = TRITON.program(schedule_of(workload, 16, 16))
+    inputs = random_inputs(workload, seed=3)
+    want = expected(workload, inputs)
+    for before, after in (
+        ("<= query", "< query"),
+        ("* shrink[:, None]", "* 1.0"),
+        ("tl.max(scores, 1)", "0.0 * query"),
+    ):
+        assert before in program.source
+        broken = type(program)(
+            program.schedule_key, program.source.replace(before, after), program.kernels, program.result
+        )
+        same = check_program(workload, broken, inputs, want)
+        # without the maximum powers of small scores are as right: the softmax does not change
+        assert same.ok == before.startswith("tl.max")
+
+
+def test_masks_are_only_where_they_are_needed() -> None:
+    plain = TRITON.program(schedule_of(anatune.attention(1, 2, 2, 64, 64, 64), 64, 64)).source
+    assert "mask" not in plain.lower().split('"""')[2]
+    causal = TRITON.program(schedule_of(anatune.attention(1, 2, 2, 128, 128, 64, causal=True), 64, 64)).source
+    assert causal.count("attend(") == 3  # its definition, keys that all rows see, keys on the diagonal
+    assert "tl.load(keys_ptr + places)" in causal
