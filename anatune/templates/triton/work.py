@@ -1,4 +1,7 @@
-"""What one stage of a block of Triton's tiles does: products, instructions, bytes through shared memory, copies."""
+"""What one stage of a block of Triton's tiles does: products, instructions, bytes through shared memory, copies.
+
+`Walk` is how the blocks of a kernel cover what it multiplies: a plain product's; other kernels have their own.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton import cdna
 from anatune.templates.triton.constants import Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of
+from anatune.templates.triton.memory import Grid, Traffic, traffic
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import (
     LEAST_CAPABILITY,
@@ -21,7 +25,7 @@ from anatune.templates.triton.resources import (
 )
 from anatune.templates.triton.tiles import Tiles
 
-__all__ = ["Work", "stage_work"]
+__all__ = ["PRODUCT", "Walk", "Work", "stage_work"]
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +55,8 @@ class Work:
     """Cycles of dependent products."""
     asynchronous: NDArray[np.bool_]
     """Whether copies run beside the products."""
+    serial: Floats
+    """Cycles of a stage that start when its products are done, and that the next ones wait for."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     chain = np.where(is_fma, t.k * spec.compute.fma_latency_cycles, t.k / deep * latency)
     converted = np.where(is_mma, mma_converted, np.where(is_fma, 0.0, wide_converted))
     convert = converted / (constants.converted_per_warp * spec.compute.issue_per_cycle_per_sm)
-    return Work(compute, issue, shared, convert, chain, asynchronous)
+    return Work(compute, issue, shared, convert, chain, asynchronous, np.zeros(len(tiles)))
 
 
 def _mma(problem: MatmulProblem, tiles: Tiles, t: _Tile, deep: float) -> tuple[Floats, Floats, Floats, Floats]:
@@ -224,3 +230,30 @@ def _aligned_bytes(extent: int, element: int) -> float:
     while width > element and extent * element % width:
         width //= 2
     return float(width)
+
+
+class Walk:
+    """What `times.score_tiles` asks about a kernel; this one is a plain product's."""
+
+    def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
+        """Return how blocks cover the product."""
+        return Grid.of(problem, tiles, need)
+
+    def traffic(
+        self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
+    ) -> Traffic:
+        """Return the bytes that blocks take from L2 and DRAM."""
+        return traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces)
+
+    def work(
+        self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants
+    ) -> Work:
+        """Return what one stage of a block does."""
+        return stage_work(problem, tiles, need, spec, constants)
+
+    def idle_cycles(self, tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
+        """Return the cycles of blocks that find nothing to do, all SMs together."""
+        return np.zeros(len(tiles))
+
+
+PRODUCT = Walk()
