@@ -31,6 +31,10 @@ Floats = NDArray[np.float64]
 
 _CAPABILITY_OF_FP8 = 8.9
 _COPY_BYTES = 16
+_FLOAT8_SHARE = 0.375
+"""Time of converting a float of 8 bits to float16 over that of other conversions: 16 lanes of a quarter convert two
+elements a cycle, and half as many instructions unpack them. Source: CUDA C++ Programming Guide, throughput of
+conversions from 8 bits; the instructions of Triton 3.9's code for sm_90."""
 _LINES = 64.0
 """Bytes of a copied row that take a cycle: two lines of 128 bytes a cycle are looked up. Assumed."""
 _FMA_WINDOW = 1400.0
@@ -86,7 +90,8 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     deep = {4: 8.0, 2: 16.0, 1: 32.0}[problem.element_bytes]
     if problem.is_float8 and (spec.compute_capability or 0.0) < _CAPABILITY_OF_FP8:
         deep = 16.0  # converted to float16
-    repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, deep)
+    halves = problem.is_float8 and not spec.arch.startswith("gfx") and instruction_of(spec, problem.dtype, Unit.MMA).emulated
+    repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, 16.0 if halves else deep)
     if spec.arch in cdna.ARCHS:
         is_mma = unit == Unit.MFMA
         instruction = instruction_of(spec, problem.dtype)
@@ -132,6 +137,8 @@ def _mma(problem: MatmulProblem, tiles: Tiles, t: _Tile, deep: float) -> tuple[F
     if problem.is_float8:
         slots = slots + reads / (4.0 * WARP) * (1.0 if problem.b_along_n else 0.25)  # shuffles, conversions
     converted = t.n * t.k * warps_m if problem.converts else np.zeros(len(tiles))
+    if problem.is_float8 and deep == 16.0:  # to float16, two elements an instruction
+        converted = (t.m * t.k * warps_n + t.n * t.k * warps_m) * _FLOAT8_SHARE
     return repeated, slots, reads, converted
 
 
