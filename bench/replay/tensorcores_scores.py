@@ -18,7 +18,7 @@ from anatune.templates.triton.times import score_tiles
 from bench.replay.metrics import spearman
 from bench.replay.tensorcores_tables import Choices, LibraryTime
 
-__all__ = ["FIRST", "ChoiceScore", "Legality", "LibraryScore", "score_choices", "score_libraries"]
+__all__ = ["FIRST", "ChoiceScore", "Legality", "LibraryScore", "score_choices", "score_libraries", "tiles_of"]
 
 Floats = NDArray[np.float64]
 FIRST = (1, 4, 8)
@@ -118,7 +118,7 @@ def score_libraries(
         spec = specs.get(row.device)
         if spec is None:
             continue
-        tiles = _tiles(spec)
+        tiles = tiles_of(spec)
         p = row.problem
         try:
             found = score_tiles(p, tiles, spec, warm=warm, constants=constants)
@@ -140,7 +140,7 @@ def score_libraries(
 _SPACES: dict[bool, Tiles] = {}
 
 
-def _tiles(spec: GpuSpec) -> Tiles:
+def tiles_of(spec: GpuSpec) -> Tiles:
     """Return tiles that good kernels have: descriptors and persistent blocks where the device copies by descriptors."""
     descriptors = (spec.compute_capability or 0.0) >= 9.0
     if descriptors not in _SPACES:

@@ -90,7 +90,9 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     deep = {4: 8.0, 2: 16.0, 1: 32.0}[problem.element_bytes]
     if problem.is_float8 and (spec.compute_capability or 0.0) < _CAPABILITY_OF_FP8:
         deep = 16.0  # converted to float16
-    halves = problem.is_float8 and not spec.arch.startswith("gfx") and instruction_of(spec, problem.dtype, Unit.MMA).emulated
+    halves = (
+        problem.is_float8 and not spec.arch.startswith("gfx") and instruction_of(spec, problem.dtype, Unit.MMA).emulated
+    )
     repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, 16.0 if halves else deep)
     if spec.arch in cdna.ARCHS:
         is_mma = unit == Unit.MFMA
@@ -252,9 +254,7 @@ class Walk:
         """Return the bytes that blocks take from L2 and DRAM."""
         return traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces)
 
-    def work(
-        self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants
-    ) -> Work:
+    def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
         """Return what one stage of a block does."""
         return stage_work(problem, tiles, need, spec, constants)
 

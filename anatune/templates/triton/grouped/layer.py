@@ -1,4 +1,4 @@
-"""A layer of experts as servers run it: sorted rows, two grouped products, the activation between, sums over experts."""
+"""A layer of experts as servers run it: sorted rows, two grouped products, the activation between, sums."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _spread(total: int, popular: Floats, most: int) -> NDArray[np.int64]:
 
     Shares are rounded; what is then missing goes to the most popular ones, what is too much is taken from the others.
     """
-    counts = np.minimum(np.rint(popular / popular.sum() * total), most).astype(np.int64)
+    counts: NDArray[np.int64] = np.minimum(np.rint(popular / popular.sum() * total), most).astype(np.int64)
     order = np.argsort(-popular, kind="stable")
     while left := total - int(counts.sum()):
         places = order[counts[order] < most] if left > 0 else order[counts[order] > 0][::-1]

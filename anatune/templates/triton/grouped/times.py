@@ -79,9 +79,7 @@ class _Scaled(Walk):
 
     scaled: int
 
-    def work(
-        self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants
-    ) -> Work:
+    def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
         """Return what one stage of a block does: the second instruction of each result, and what waits for both."""
         work = stage_work(problem, tiles, need, spec, constants)
         if not self.scaled:
