@@ -22,6 +22,7 @@ from anatune.cli.cluster import app as cluster_app
 from anatune.cli.cluster import worker
 from anatune.cli.compile import compile_model
 from anatune.cli.completion import complete, completion
+from anatune.cli.configs.app import app as configs_app
 from anatune.cli.doctor import doctor
 from anatune.cli.export.command import export
 from anatune.cli.hardware.app import app as hardware_app
@@ -57,6 +58,7 @@ app.command("run", no_args_is_help=False)(run_model)
 app.command("worker", no_args_is_help=False)(worker)
 app.command("doctor", no_args_is_help=False)(doctor)
 app.command("completion", no_args_is_help=False)(completion)
+app.add_typer(configs_app, name="configs")
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 app.add_typer(cluster_app, name="cluster")

@@ -28,6 +28,7 @@ __all__ = [
     "quantising_s",
     "score_choices",
     "score_libraries",
+    "tiles_of",
 ]
 
 Floats = NDArray[np.float64]
@@ -134,7 +135,7 @@ def score_libraries(
         spec = specs.get(row.device)
         if spec is None:
             continue
-        tiles = _tiles(spec)
+        tiles = tiles_of(spec)
         p = row.problem
         try:
             found = score_tiles(p, tiles, spec, warm=warm, constants=constants)
@@ -164,7 +165,7 @@ def quantising_s(row: LibraryTime, spec: GpuSpec) -> float:
 _SPACES: dict[bool, Tiles] = {}
 
 
-def _tiles(spec: GpuSpec) -> Tiles:
+def tiles_of(spec: GpuSpec) -> Tiles:
     """Return tiles that good kernels have: descriptors and persistent blocks where the device copies by descriptors."""
     descriptors = (spec.compute_capability or 0.0) >= 9.0
     if descriptors not in _SPACES:

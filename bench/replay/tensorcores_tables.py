@@ -26,6 +26,8 @@ __all__ = [
     "read_aiter",
     "read_choices",
     "read_libraries",
+    "sample_of",
+    "table_of",
 ]
 
 PLAIN, MIXED = "autotune_mm", "autotune_mixed_mm"
@@ -83,12 +85,12 @@ def read_choices(folder: Path, name: str, half: str = "all", sample: int = 0, se
     FileNotFoundError
         The folder has no such table.
     """
-    table = _table(folder, name, *[key for key in _KEYS if key != "tf32"], "time_ms", "is_extern")
+    table = table_of(folder, name, *[key for key in _KEYS if key != "tf32"], "time_ms", "is_extern")
     if "tf32" not in table:
         table["tf32"] = ""
     groups = [group for group in table.groupby(_KEYS, dropna=False, sort=True) if in_half(half, *group[0][:7])]
     refused: dict[str, int] = {}
-    for place in _sample(len(groups), sample, seed):
+    for place in sample_of(len(groups), sample, seed):
         (device, m, n, k, dtype_a, dtype_b, layout, stride_a, stride_b, tf32), rows = groups[place]
         dtype = "tf32" if dtype_a == "float32" and str(tf32) == "True" else str(dtype_a)
         mixed = dtype_a != dtype_b
@@ -125,14 +127,14 @@ def read_choices(folder: Path, name: str, half: str = "all", sample: int = 0, se
 
 def read_libraries(folder: Path, half: str = "all", sample: int = 0, seed: int = 0) -> Iterator[LibraryTime]:
     """Yield the best times of libraries, `sample` of each device, library and dtype (0: all)."""
-    table = _table(folder, LIBRARIES, "device", "library_kernel", "dtype_a", "m", "n", "k", "time_us")
+    table = table_of(folder, LIBRARIES, "device", "library_kernel", "dtype_a", "m", "n", "k", "time_us")
     table = table[table.library_kernel.isin(BARE)]
     for (device, library, dtype), rows in table.groupby(["device", "library_kernel", "dtype_a"]):
         if dtype not in _DTYPES:
             print(f"{LIBRARIES}: {device}, {library}: {len(rows)} rows of {dtype} left out: no dtype of ours")
             continue
         kept = rows[[in_half(half, device, *key) for key in zip(rows.m, rows.n, rows.k, strict=True)]]
-        for place in _sample(len(kept), sample, seed):
+        for place in sample_of(len(kept), sample, seed):
             row = kept.iloc[place]
             try:
                 problem = MatmulProblem(int(row.m), int(row.n), int(row.k), _DTYPES[dtype], b_along_n=False)
@@ -145,12 +147,12 @@ def read_libraries(folder: Path, half: str = "all", sample: int = 0, seed: int =
 
 def read_aiter(folder: Path, half: str = "all", sample: int = 0, seed: int = 0) -> Iterator[LibraryTime]:
     """Yield the best times that aiter's tuner recorded on an MI300X, `sample` of each table (0: all)."""
-    table = _table(folder, AITER, "file", "batch", "m", "n", "k", "time_us")
+    table = table_of(folder, AITER, "file", "batch", "m", "n", "k", "time_us")
     table = table[table.batch == 1]
     for file, rows in table.groupby("file"):
         kept = rows[[in_half(half, *key) for key in zip(rows.m, rows.n, rows.k, strict=True)]]
         dtype = "fp8" if "blockscale" in str(file) else "int8" if "a8w8" in str(file) else "bfloat16"
-        for place in _sample(len(kept), sample, seed):
+        for place in sample_of(len(kept), sample, seed):
             row = kept.iloc[place]
             try:
                 problem = MatmulProblem(int(row.m), int(row.n), int(row.k), dtype, out_bytes=2, b_along_n=False)
@@ -160,7 +162,7 @@ def read_aiter(folder: Path, half: str = "all", sample: int = 0, seed: int = 0) 
             yield LibraryTime("mi300x", dtype, str(file), problem, float(row.time_us) / 1e6)
 
 
-def _table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
+def table_of(folder: Path, name: str, *columns: str) -> pd.DataFrame:
     """Return a table; ValueError where columns are missing."""
     found = sorted(folder.glob(f"{name}__*.csv.gz"))
     if not found:
@@ -172,7 +174,7 @@ def _table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
     return table
 
 
-def _sample(count: int, sample: int, seed: int) -> list[int]:
+def sample_of(count: int, sample: int, seed: int) -> list[int]:
     """Return the places of a sample, in order; all of them where `sample` is 0 or more than there are."""
     if not 0 < sample < count:
         return list(range(count))

@@ -12,7 +12,7 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import Resources
 from anatune.templates.triton.tiles import Tiles
 
-__all__ = ["PART_BYTES", "Grid", "Traffic", "adding_s", "traffic"]
+__all__ = ["PART_BYTES", "Grid", "Traffic", "adding_s", "fill_bytes", "traffic"]
 
 Floats = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ class Traffic:
 def traffic(problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float) -> Traffic:
     """Return what every tile moves; `warm`: so many right operands take turns when the product is repeated."""
     shallow = np.minimum(tiles.block_k.astype(np.float64), grid.depth)
-    stage = _fill_bytes(problem, problem.m / grid.rows, problem.n / grid.columns, shallow)
+    stage = fill_bytes(problem, problem.m / grid.rows, problem.n / grid.columns, shallow)
     results = float(problem.batch) * problem.m * problem.n * problem.result_bytes
     split = tiles.split_k > 1
     kept = _kept_share(problem, spec, warm) if warm else 0.0
@@ -89,7 +89,7 @@ def adding_s(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, start_cycles: 
     return np.where(tiles.split_k > 1, seconds, 0.0)
 
 
-def _fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Floats) -> Floats:
+def fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Floats) -> Floats:
     """Return the bytes of the sectors that one stage of a block takes from L2; padding is not fetched."""
     left_bytes, right_bytes = float(problem.element_bytes), float(problem.right_element_bytes)
 

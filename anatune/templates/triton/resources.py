@@ -65,6 +65,8 @@ LEAST_REGISTERS = 24
 GRID = 2**31 - 1
 _DESCRIBED_REGISTERS = 26.0
 """Of a thread beside its sums, wgmma and tensor descriptors. Read off kernels of Triton 3.9 (128 sums: 154)."""
+_MOVED_REGISTERS = 118.0
+"""The same, tcgen05 and sums that are scaled after each step. Read off kernels of Triton 3.9 (64 sums: 246)."""
 _WIDE_ROWS = 64
 _WIDE_WARPS = 4
 _MOST_TCGEN05_WARPS = 8
@@ -180,7 +182,8 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats
         needed[broken] = need[broken]
     resident, limiter = residency(spec, threads, registers, shared)
     resident = np.maximum(1, resident)
-    spilled = np.maximum(0.0, np.where(unit == Unit.TCGEN05, 0.0, wanted - cap)) if known is None else known[2]
+    spilled = np.maximum(0.0, np.where((unit == Unit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
+    spilled = spilled if known is None else known[2]
     return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, rule, needed)
 
 
@@ -284,6 +287,8 @@ def _wanted_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: F
     wanted = table[unit, 0] + table[unit, 1] * exact
     # by tensor descriptors there are no addresses
     wanted = np.where((unit == Unit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, wanted)
+    # tcgen05 keeps its sums in tensor memory; those that are moved are added up in registers, a step's beside them
+    wanted = np.where((unit == Unit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, wanted)
     found: Floats = np.ceil(wanted + np.where(_is_twice(tiles, unit), exact, 0.0))
     return found
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of
-from anatune.templates.triton.memory import PART_BYTES, Grid, Traffic, adding_s, traffic
+from anatune.templates.triton.memory import PART_BYTES, Grid, Traffic, adding_s
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 from anatune.templates.triton.resources import WARP, Resources, is_wide, resources
 from anatune.templates.triton.tiles import Tiles
-from anatune.templates.triton.work import Work, stage_work
+from anatune.templates.triton.work import PRODUCT, Walk, Work
 
 __all__ = ["PARTS", "TileScores", "score_tiles", "tile_order"]
 
@@ -70,8 +70,9 @@ def score_tiles(
     warm: int = 0,
     known: Floats | None = None,
     constants: Constants = CONSTANTS,
+    walk: Walk = PRODUCT,
 ) -> TileScores:
-    """Predict the time of every tile; `known`: see `resources`.
+    """Predict the time of every tile; `known`: see `resources`; `walk`: how blocks cover the product.
 
     Parameters
     ----------
@@ -85,9 +86,9 @@ def score_tiles(
         The spec does not say what the device's tensor cores do.
     """
     need = resources(problem, tiles, spec, known)
-    grid = Grid.of(problem, tiles, need)
-    moved = traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
-    work = stage_work(problem, tiles, need, spec, constants)
+    grid = walk.grid(problem, tiles, need)
+    moved = walk.traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
+    work = walk.work(problem, tiles, need, spec, constants)
     stage = _stage(tiles, need, grid, moved, work, spec, constants)
     compute = spec.compute
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
@@ -112,6 +113,7 @@ def score_tiles(
         return cycles
 
     wave, cycles = _in_waves(tiles, grid, num_sms, block_cycles, fill, constants)
+    cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants)
     l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     power_s = np.full(len(tiles), _power_s(problem, spec))
@@ -177,6 +179,7 @@ def _stage(
     is_fma = need.unit == Unit.FMA
     together = _norm(overlap, compute, work.issue + work.convert, work.shared)
     own = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
+    own = own + work.serial
     missing = np.minimum(1.0, moved.dram / moved.l2)
     latency = spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles)
     arrival = constants.queue * latency + moved.stage * sm_byte
@@ -228,8 +231,8 @@ def _alone(tiles: Tiles, need: Resources, work: Work, compute: Floats, arrival: 
     ahead = np.where(work.asynchronous, tiles.num_stages, np.minimum(tiles.num_stages, 2)) - 1.0
     # operands that are read into registers leave their buffer to the next copy only when the last of them is read
     ahead = ahead - np.where(~is_wide(need.unit) & (ahead > 0), constants.held, 0.0)
-    # one wgmma is still at work on its buffer when the next copy is issued
-    ahead = ahead - np.where(need.unit == Unit.WGMMA, constants.wide_pending, 0.0)
+    # one wgmma is still at work on its buffer when the next copy is issued, unless its sums are needed at once
+    ahead = ahead - np.where((need.unit == Unit.WGMMA) & (work.serial == 0.0), constants.wide_pending, 0.0)
     step = np.where(is_wide(need.unit), 0.0, constants.step_cycles)
     pipelined = np.maximum(compute + step, arrival / np.maximum(ahead, 0.2))
     return np.where(ahead >= 0.2, pipelined, compute + arrival + 2.0 * constants.step_cycles)

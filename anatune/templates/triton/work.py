@@ -1,4 +1,7 @@
-"""What one stage of a block of Triton's tiles does: products, instructions, bytes through shared memory, copies."""
+"""What one stage of a block of Triton's tiles does: products, instructions, bytes through shared memory, copies.
+
+`Walk` is how the blocks of a kernel cover what it multiplies: a plain product's; other kernels have their own.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton import cdna
 from anatune.templates.triton.constants import Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of
+from anatune.templates.triton.memory import Grid, Traffic, traffic
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import (
     LEAST_CAPABILITY,
@@ -21,12 +25,16 @@ from anatune.templates.triton.resources import (
 )
 from anatune.templates.triton.tiles import Tiles
 
-__all__ = ["Work", "stage_work"]
+__all__ = ["PRODUCT", "Walk", "Work", "stage_work"]
 
 Floats = NDArray[np.float64]
 
 _CAPABILITY_OF_FP8 = 8.9
 _COPY_BYTES = 16
+_FLOAT8_SHARE = 0.375
+"""Time of converting a float of 8 bits to float16 over that of other conversions: 16 lanes of a quarter convert two
+elements a cycle, and half as many instructions unpack them. Source: CUDA C++ Programming Guide, throughput of
+conversions from 8 bits; the instructions of Triton 3.9's code for sm_90."""
 _LINES = 64.0
 """Bytes of a copied row that take a cycle: two lines of 128 bytes a cycle are looked up. Assumed."""
 _FMA_WINDOW = 1600.0
@@ -53,6 +61,8 @@ class Work:
     """Cycles of dependent products."""
     asynchronous: NDArray[np.bool_]
     """Whether copies run beside the products."""
+    serial: Floats
+    """Cycles of a stage that start when its products are done, and that the next ones wait for."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,10 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     deep = {4: 8.0, 2: 16.0, 1: 32.0}[problem.element_bytes]
     if problem.is_float8 and (spec.compute_capability or 0.0) < _CAPABILITY_OF_FP8:
         deep = 16.0  # converted to float16
-    repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, deep)
+    halves = (
+        problem.is_float8 and not spec.arch.startswith("gfx") and instruction_of(spec, problem.dtype, Unit.MMA).emulated
+    )
+    repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, 16.0 if halves else deep)
     if spec.arch in cdna.ARCHS:
         is_mma = unit == Unit.MFMA
         instruction = instruction_of(spec, problem.dtype)
@@ -110,7 +123,7 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     chain = np.where(is_fma, lanes.chain, t.k / deep * latency)
     converted = np.where(is_mma, mma_converted, np.where(is_fma, 0.0, wide_converted))
     convert = converted / (constants.converted_per_warp * spec.compute.issue_per_cycle_per_sm)
-    return Work(compute, issue, shared, convert, chain, asynchronous)
+    return Work(compute, issue, shared, convert, chain, asynchronous, np.zeros(len(tiles)))
 
 
 def _mma(problem: MatmulProblem, tiles: Tiles, t: _Tile, deep: float) -> tuple[Floats, Floats, Floats, Floats]:
@@ -128,6 +141,8 @@ def _mma(problem: MatmulProblem, tiles: Tiles, t: _Tile, deep: float) -> tuple[F
     if problem.is_float8:
         slots = slots + reads / (4.0 * WARP) * (1.0 if problem.b_along_n else 0.25)  # shuffles, conversions
     converted = t.n * t.k * warps_m if problem.converts else np.zeros(len(tiles))
+    if problem.is_float8 and deep == 16.0:  # to float16, two elements an instruction
+        converted = (t.m * t.k * warps_n + t.n * t.k * warps_m) * _FLOAT8_SHARE
     return repeated, slots, reads, converted
 
 
@@ -252,3 +267,28 @@ def _aligned_bytes(extent: int, element: int) -> float:
     while width > element and extent * element % width:
         width //= 2
     return float(width)
+
+
+class Walk:
+    """What `times.score_tiles` asks about a kernel; this one is a plain product's."""
+
+    def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
+        """Return how blocks cover the product."""
+        return Grid.of(problem, tiles, need)
+
+    def traffic(
+        self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
+    ) -> Traffic:
+        """Return the bytes that blocks take from L2 and DRAM."""
+        return traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces)
+
+    def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
+        """Return what one stage of a block does."""
+        return stage_work(problem, tiles, need, spec, constants)
+
+    def idle_cycles(self, tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
+        """Return the cycles of blocks that find nothing to do, all SMs together."""
+        return np.zeros(len(tiles))
+
+
+PRODUCT = Walk()

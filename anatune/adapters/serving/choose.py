@@ -1,0 +1,152 @@
+"""Which tile a server should take for so many rows: its tuner's whole space, timed by the model."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.adapters.serving.defaults import Tile
+from anatune.adapters.serving.shapes import DTYPES, Experts, Product
+from anatune.core.hardware.spec import GpuSpec
+from anatune.errors import SpaceError
+from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
+from anatune.templates.triton.grouped.routing import Routing, power_law, uniform
+from anatune.templates.triton.grouped.times import score_scaled
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.tiles import Tiles
+
+__all__ = ["ROWS", "Predicted", "Race", "race", "space_of"]
+
+Floats = NDArray[np.float64]
+
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+"""Rows that servers' files have usually; the nearest is taken."""
+_SIZES = ((16, 32, 64, 128, 256), (32, 64, 128, 256), (64, 128, 256))
+_GROUPS = (1, 16, 32, 64)
+_TIE_SHARE = 1e-3
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A tile and its seconds: of both products of a layer of experts, or of one product."""
+
+    tile: Tile
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Race:
+    """All tiles of a space for so many rows.
+
+    Attributes
+    ----------
+    tokens : int
+    tiles : Tiles
+    time_s : (num_tiles,) float64
+        inf where the device cannot run the tile.
+    parts : (2, num_tiles) float64, or (1, num_tiles)
+        Of the up and the down product.
+    """
+
+    tokens: int
+    tiles: Tiles
+    time_s: Floats
+    parts: Floats
+
+    def best(self, count: int = 1, part: int | None = None, block_m: int | None = None) -> list[Predicted]:
+        """Return the first choices, each of another shape.
+
+        Times within 0.1 % are ties: three stages come first, then four; then the smaller group.
+
+        Parameters
+        ----------
+        part : int, optional
+            Only that product counts.
+        block_m : int, optional
+            Of all of them.
+
+        Raises
+        ------
+        SpaceError
+            No tile is legal.
+        """
+        times = np.where(np.isfinite(self.time_s), self.time_s if part is None else self.parts[part], np.inf)
+        if block_m is not None:
+            times = np.where(self.tiles.block_m == block_m, times, np.inf)
+        legal = int(np.isfinite(times).sum())
+        if not legal:
+            raise SpaceError(f"{self.tokens} rows: the device can run none of {len(times)} tiles, expected one")
+        t = self.tiles
+        with np.errstate(invalid="ignore"):
+            steps = np.floor(np.log(times / times.min()) / np.log1p(_TIE_SHARE))
+        stages = np.array([9, 4, 3, 0, 1, 2])[np.minimum(t.num_stages, 5)]
+        order = np.lexsort((t.group_m, stages, steps))[:legal]
+        shapes = np.stack([t.block_m, t.block_n, t.block_k, t.num_warps])[:, order]
+        _, first = np.unique(shapes, axis=1, return_index=True)
+        return [Predicted(_tile(t, place), float(times[place])) for place in order[np.sort(first)][:count]]
+
+    def time_of(self, tile: Tile) -> float:
+        """Return the seconds of a tile of the space, inf where it is illegal."""
+        found = np.flatnonzero((_rows(self.tiles) == np.array(tile)).all(axis=1))
+        return float(self.time_s[found[0]])
+
+
+def space_of(shape: Experts | Product, spec: GpuSpec, also: tuple[Tile, ...] = ()) -> Tiles:
+    """Return the tiles that servers' tuners try, and others.
+
+    Where operands have scales for blocks, a step is one block deep.
+    """
+    depths = _SIZES[2] if shape.block is None else (shape.block[1],)
+    amd = spec.vendor == "amd"
+    warps, stages = ((1, 2, 4, 8), (2,)) if amd else ((4, 8), (2, 3, 4, 5))
+    rows = [(*row, 1, group) for *row, group in itertools.product(*_SIZES[:2], depths, warps, stages, _GROUPS)]
+    return Tiles.of(list(dict.fromkeys((*map(tuple, rows), *also))))
+
+
+def race(shape: Experts | Product, tokens: int, spec: GpuSpec, tiles: Tiles, exponent: float | None = None) -> Race:
+    """Return the predicted times of all tiles.
+
+    Parameters
+    ----------
+    exponent
+        Of a power law of the experts' popularity; None: tokens take experts at random, as servers' tuners have it.
+
+    Raises
+    ------
+    SpaceError, SpecError
+        The device has no instruction for the operands, or its spec does not say how fast they are.
+    """
+    dtype, right_bytes = DTYPES[shape.dtype]
+    scaled = shape.block[1] if shape.block is not None else 0
+    if isinstance(shape, Product):
+        product = MatmulProblem(tokens, shape.n, shape.k, dtype, out_bytes=2, b_along_n=False)
+        found = score_scaled(product, scaled, tiles, spec)
+        times = np.where(found.resources.rule == 0, found.time_s, np.inf)
+        return Race(tokens, tiles, times, times[None])
+    layer = ExpertLayer(
+        tokens, shape.hidden, shape.intermediate, shape.experts, shape.top_k,
+        routing_of(shape, tokens, exponent), dtype, right_bytes, scaled,
+    )  # fmt: skip
+    scores = score_layer(layer, tiles, spec)
+    parts = np.stack([scores.up.time_s, scores.down.time_s])
+    return Race(tokens, tiles, np.where(scores.is_legal, parts.sum(axis=0), np.inf), parts)
+
+
+def routing_of(shape: Experts, tokens: int, exponent: float | None) -> Routing:
+    """Return how so many tokens spread over experts."""
+    if exponent is None:
+        return uniform(tokens, shape.experts, shape.top_k)
+    return power_law(tokens, shape.experts, shape.top_k, exponent)
+
+
+def _rows(tiles: Tiles) -> NDArray[np.int64]:
+    t = tiles
+    return np.stack([t.block_m, t.block_n, t.block_k, t.num_warps, t.num_stages, t.split_k, t.group_m], axis=1)
+
+
+def _tile(tiles: Tiles, place: int) -> Tile:
+    m, n, k, warps, stages, split, group = (int(value) for value in _rows(tiles.take(np.array([place])))[0])
+    return m, n, k, warps, stages, split, group

@@ -1,0 +1,1 @@
+"""``anatune configs``: files for servers."""

@@ -1,0 +1,128 @@
+"""How tokens spread over experts: a histogram of rows an expert, expected values where the routing is random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.arguments import shown
+from anatune.errors import SpaceError
+
+__all__ = ["Routing", "balanced", "counted", "power_law", "uniform"]
+
+Floats = NDArray[np.float64]
+
+_LEAST_SHARE, _MOST_SHARE = 1.0, 0.8
+"""Of a power law: rows of the least popular expert, and of the most popular one over the tokens. Source: the tables
+of aiconfigurator, which are drawn so (ai-dynamo/aiconfigurator, collector/helper.py)."""
+_FEW = (0.01, 2.0)
+"""The same where there are fewer rows than experts."""
+_UNLIKELY = 1e-12
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Rows an expert.
+
+    Attributes
+    ----------
+    rows : (num_counts,) float64
+        Rows of an expert, >= 1; experts without rows are left out.
+    experts : (num_counts,) float64
+        How many experts have so many, expected values.
+    """
+
+    rows: Floats
+    experts: Floats
+
+    @property
+    def num_rows(self) -> float:
+        """Rows of all experts."""
+        return float(self.rows @ self.experts)
+
+    @property
+    def num_active(self) -> float:
+        """Experts that have a row."""
+        return float(self.experts.sum())
+
+    def blocks(self, block_rows: NDArray[np.int64]) -> Floats:
+        """Return how many blocks of so many rows cover each expert's rows, all experts together."""
+        sizes, places = np.unique(block_rows, return_inverse=True)
+        found = np.ceil(self.rows[:, None] / sizes) * self.experts[:, None]
+        total: Floats = found.sum(axis=0)[places]
+        return total
+
+
+def uniform(tokens: int, experts: int, top_k: int) -> Routing:
+    """Return what to expect where every token takes `top_k` different experts at random.
+
+    An expert's rows are binomially distributed.
+    """
+    share = min(1.0, top_k / experts)
+    if share == 1.0:
+        return Routing(np.array([float(tokens)]), np.array([float(experts)]))
+    mean, deviation = tokens * share, math.sqrt(tokens * share * (1.0 - share))
+    most = min(tokens, int(mean + 9.0 * deviation + 12.0))
+    least = max(1, int(mean - 9.0 * deviation))
+    rows = np.arange(least, most + 1)
+    logs = np.array(
+        [
+            math.lgamma(tokens + 1) - math.lgamma(c + 1) - math.lgamma(tokens - c + 1)
+            + c * math.log(share) + (tokens - c) * math.log1p(-share)
+            for c in rows
+        ]
+    )  # fmt: skip
+    likely = np.exp(logs)
+    kept = likely > _UNLIKELY
+    return Routing(rows[kept].astype(np.float64), likely[kept] * experts)
+
+
+def balanced(tokens: int, experts: int, top_k: int) -> Routing:
+    """Return the routing that gives experts as equally many rows as can be."""
+    return counted(_spread(tokens * top_k, np.ones(experts), tokens))
+
+
+def power_law(tokens: int, experts: int, top_k: int, exponent: float) -> Routing:
+    """Return a routing where popularity falls with a power, at the quantiles of its distribution."""
+    least, most = (_LEAST_SHARE, _MOST_SHARE * tokens) if tokens * top_k > experts else _FEW
+    if most <= least:
+        return balanced(tokens, experts, top_k)
+    at = (np.arange(experts) + 0.5) / experts
+    if abs(exponent - 1.0) < 1e-9:
+        popular = least * (most / least) ** at
+    else:
+        power = 1.0 - exponent
+        popular = ((most**power - least**power) * at + least**power) ** (1.0 / power)
+    return counted(_spread(tokens * top_k, popular, tokens))
+
+
+def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
+    """Return the routing of given rows an expert.
+
+    Raises
+    ------
+    SpaceError
+        A count is negative, or all are 0.
+    """
+    found = np.asarray(counts)
+    if found.ndim != 1 or not len(found) or (found < 0).any() or not found.any():
+        raise SpaceError(f"routing: counts are {shown(counts)}, expected the rows of each expert, >= 0 and not all 0")
+    rows, experts = np.unique(found[found > 0], return_counts=True)
+    return Routing(rows.astype(np.float64), experts.astype(np.float64))
+
+
+def _spread(total: int, popular: Floats, most: int) -> NDArray[np.int64]:
+    """Return whole rows an expert, in proportion to how popular they are, at most `most`.
+
+    Shares are rounded; what is then missing goes to the most popular ones, what is too much is taken from the others.
+    """
+    counts: NDArray[np.int64] = np.minimum(np.rint(popular / popular.sum() * total), most).astype(np.int64)
+    order = np.argsort(-popular, kind="stable")
+    while left := total - int(counts.sum()):
+        places = order[counts[order] < most] if left > 0 else order[counts[order] > 0][::-1]
+        counts[places[: abs(left)]] += 1 if left > 0 else -1
+    return counts

@@ -1,0 +1,153 @@
+"""Predicted time of kernels of grouped products, and of products whose operands have a scale for every block.
+
+A kernel as vLLM and SGLang launch it: rows sorted by expert, each expert's padded to whole blocks, one launch over all
+blocks; as many blocks are launched as the worst routing needs, and those that find nothing to do end at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.triton.constants import CONSTANTS, Constants
+from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.memory import Grid, Traffic, fill_bytes
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import WARP, Resources
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import TileScores, score_tiles
+from anatune.templates.triton.work import Walk, Work, stage_work
+
+__all__ = ["score_grouped", "score_scaled"]
+
+Floats = NDArray[np.float64]
+
+_READ_WARPS = 4.0
+"""Warps that read a word of each lane from tensor memory in a cycle. Assumed: each sub-partition has its own lanes."""
+_READ_CYCLES = 300.0
+"""From the last product of a step to its sums in registers: commit, barrier, wait, load. Assumed."""
+
+
+def score_scaled(
+    problem: MatmulProblem, scaled: int, tiles: Tiles, spec: GpuSpec, *, warm: int = 0, constants: Constants = CONSTANTS
+) -> TileScores:
+    """Predict the time of every tile of a product whose operands have a scale for every `scaled` elements of k.
+
+    Raises
+    ------
+    SpaceError, SpecError
+        As `score_tiles`.
+    """
+    return score_tiles(problem, _leaving(tiles, scaled), spec, warm=warm, constants=constants, walk=_Scaled(scaled))
+
+
+def score_grouped(
+    problem: GroupedProblem, tiles: Tiles, spec: GpuSpec, *, held: float = 0.0, constants: Constants = CONSTANTS
+) -> TileScores:
+    """Predict the time of every tile of a kernel of grouped products.
+
+    Parameters
+    ----------
+    held
+        Share of the weights that L2 holds from the start, in [0, 1].
+
+    Raises
+    ------
+    SpaceError, SpecError
+        As `score_tiles`.
+    """
+    walk = _Grouped(problem.scaled, problem, held)
+    return score_tiles(problem.product, _leaving(tiles, problem.scaled), spec, warm=1, constants=constants, walk=walk)
+
+
+def _leaving(tiles: Tiles, scaled: int) -> Tiles:
+    """Return tiles whose sums leave the matrix units after each step, where they have to be scaled there."""
+    return Tiles(**{**vars(tiles), "promote": tiles.block_k}) if scaled else tiles
+
+
+@dataclass(frozen=True)
+class _Scaled(Walk):
+    """A product whose sums are multiplied with scales after each step of k.
+
+    The program of Triton 3.9 for sm_90 waits for the step's products, then has a multiplication and a multiply-add for
+    every result; the next products wait for them.
+    """
+
+    scaled: int
+
+    def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
+        """Return what one stage of a block does: the second instruction of each result, and what waits for both."""
+        work = stage_work(problem, tiles, need, spec, constants)
+        if not self.scaled:
+            return work
+        each = tiles.block_m * tiles.block_n / WARP
+        lanes = min(spec.compute.issue_per_cycle_per_sm, spec.compute.fp32_lanes_per_sm / WARP)
+        issue = work.issue + each / spec.compute.issue_per_cycle_per_sm
+        serial = 2.0 * each / lanes
+        # sums of tcgen05 come from tensor memory first
+        serial = serial + np.where(need.unit == Unit.TCGEN05, each / _READ_WARPS + _READ_CYCLES, 0.0)
+        return replace(work, issue=issue, serial=serial)
+
+
+@dataclass(frozen=True)
+class _Grouped(_Scaled):
+    """Blocks over the rows of all experts."""
+
+    layer: GroupedProblem
+    held: float
+
+    def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
+        """Return how blocks cover the rows of experts."""
+        rows = self.layer.routing.blocks(tiles.block_m)
+        columns = np.ceil(problem.n / tiles.block_n)
+        depth = np.full(len(tiles), float(problem.k))
+        return Grid(
+            rows, columns, depth, np.ceil(depth / tiles.block_k), rows * columns, need.resident.astype(np.float64)
+        )
+
+    def traffic(
+        self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
+    ) -> Traffic:
+        """Return the bytes that blocks take from L2 and DRAM; padded rows are not fetched.
+
+        An expert's weights come from DRAM once where its blocks run together, again for every group of blocks where
+        the weights of one expert fill half of L2; rows that the kernels before it have just written are in L2 as far
+        as they fit.
+        """
+        layer = self.layer
+        rows = layer.routing.num_rows
+        shallow = np.minimum(tiles.block_k.astype(np.float64), float(problem.k))
+        stage = fill_bytes(problem, rows / grid.rows, problem.n / grid.columns, shallow)
+        results = rows * problem.n * problem.result_bytes
+        left = (layer.tokens if layer.gathered else rows) * problem.k * problem.element_bytes
+        expert = problem.n * problem.k * problem.right_element_bytes
+        window = np.minimum(spec.compute.num_sms * grid.resident, grid.blocks)
+        at_once = np.maximum(np.minimum(tiles.group_m, grid.rows), window / grid.columns)
+        again = np.maximum(1.0, grid.rows / layer.routing.num_active / at_once)
+        half = 0.5 * spec.l2.size_bytes
+        weights = layer.routing.num_active * expert * (again if expert >= half else 1.0) * (1.0 - self.held)
+        strip = at_once * tiles.block_m * problem.k * problem.element_bytes
+        passes = np.where((left >= half) & (strip >= half), grid.columns / np.maximum(1.0, window / at_once), 1.0)
+        fresh = _beyond(left + results, spec)
+        dram = weights + left * np.maximum(1.0, passes) * fresh + results * fresh
+        return Traffic(stage, stage * grid.steps * grid.blocks + results, dram, self.held)
+
+    def idle_cycles(self, tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
+        """Return the cycles of the blocks of the worst routing that this one leaves without rows."""
+        layer = self.layer
+        rows = layer.tokens * layer.top_k
+        launched = rows + layer.experts * (tiles.block_m - 1.0)
+        launched = np.where(layer.tokens < tiles.block_m, np.minimum(launched, rows * tiles.block_m), launched)
+        idle = np.maximum(0.0, np.ceil(launched / tiles.block_m) - grid.rows) * grid.columns
+        each = spec.l2.latency_cycles + constants.block_cycles
+        found: Floats = idle * each / (spec.compute.num_sms * grid.resident)
+        return found
+
+
+def _beyond(size: float, spec: GpuSpec) -> float:
+    """Return the share of so many bytes that L2 does not keep: as `memory` has it of repeated products. Assumed."""
+    return float(np.clip((size / spec.l2.size_bytes - 0.8) / 1.2, 0.0, 1.0))

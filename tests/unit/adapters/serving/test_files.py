@@ -1,0 +1,78 @@
+"""Files, their manifest, and the judgement of others' files."""
+
+import json
+
+import pytest
+
+from anatune.adapters.serving.files import MANIFEST, Request, check_file, write_configs
+from anatune.adapters.serving.shapes import Experts
+from anatune.core.hardware.files import hardware
+from anatune.errors import SpaceError
+
+H200, SHAPE = hardware("h200"), Experts(128, 768, 2048, 8)
+FIELDS = {"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages"}
+
+
+def request(server="vllm", **fields):
+    return Request(server, H200, (SHAPE,), rows=(1, 512), **fields)
+
+
+def test_a_file_and_its_manifest(tmp_path):
+    told = []
+    (written,) = write_configs(request(keep=3), tmp_path, lambda done, total: told.append((done, total)))
+    entries = json.loads((tmp_path / written.path).read_text())
+    assert list(entries) == ["1", "512"]
+    assert set(entries["1"]) == FIELDS
+    assert told == [(1, 2), (2, 2)]
+    candidates = json.loads((tmp_path / written.path.replace(".json", ".candidates.json")).read_text())
+    assert [len(found) for found in candidates.values()] == [3, 3]
+    assert candidates["512"][0] == entries["512"]
+    manifest = json.loads((tmp_path / MANIFEST).read_text())["files"][written.path]
+    assert (manifest["shape"]["hidden"], manifest["shape"]["top_k"]) == (2048, 8)
+    for choice in written.choices:
+        assert choice.time_s <= 1.001 * choice.default_s
+    write_configs(request(), tmp_path)  # its own files are replaced
+
+
+def test_a_file_of_others_stays(tmp_path):
+    place = tmp_path / "E=128,N=768,device_name=NVIDIA_H200.json"
+    place.write_text("{}")
+    with pytest.raises(SpaceError, match="did not write it"):
+        write_configs(request(), tmp_path)
+    assert place.read_text() == "{}"
+
+
+def test_sglang_has_folders_and_files_of_the_down_product(tmp_path):
+    up, down = write_configs(request("sglang", triton="3.6.0", down=True), tmp_path)
+    assert down.path == "configs/triton_3_6_0/E=128,N=768,device_name=NVIDIA_H200_down.json"
+    sizes = [
+        [entry["BLOCK_SIZE_M"] for entry in json.loads((tmp_path / file.path).read_text()).values()]
+        for file in (up, down)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_amds_files_have_more_fields(tmp_path):
+    (written,) = write_configs(Request("vllm", hardware("mi300x"), (SHAPE,), rows=(16,)), tmp_path)
+    assert set(json.loads((tmp_path / written.path).read_text())["16"]) > FIELDS
+
+
+def test_a_file_is_judged(tmp_path):
+    (written,) = write_configs(request(), tmp_path)
+    place = tmp_path / written.path
+    assert [entry.time_s / entry.best_s for entry in check_file(place, SHAPE, H200)] == pytest.approx(
+        [1.0, 1.0], abs=2e-3
+    )
+    poor = {"512": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}}
+    place.write_text(json.dumps({"triton_version": "3.5.0", **poor}))
+    (entry,) = check_file(place, SHAPE, H200)
+    assert entry.tile == (16, 32, 64, 4, 3, 1, 1)
+    assert entry.time_s > 1.1 * entry.best_s
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"1": 2}', '{"1": {"BLOCK_SIZE_M": 0}}'])
+def test_what_is_no_file_of_configurations(tmp_path, text):
+    place = tmp_path / "E=128,N=768,device_name=NVIDIA_H200.json"
+    place.write_text(text)
+    with pytest.raises(SpaceError, match="expected"):
+        check_file(place, SHAPE, H200)

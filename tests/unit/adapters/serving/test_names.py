@@ -1,0 +1,54 @@
+"""Names of files, as the servers' own loaders have them (tried against vLLM 0.33 and SGLang 0.5.23 on 2026-11-23)."""
+
+import pytest
+
+from anatune.adapters.serving.names import device_name, file_name, parse_name, version_folder
+from anatune.adapters.serving.shapes import Experts, Product
+from anatune.core.hardware.files import hardware
+from anatune.errors import SpaceError, UnknownNameError
+
+SCALED = Experts(256, 256, 7168, 8, "fp8_w8a8", (128, 128))
+
+
+@pytest.mark.parametrize(
+    ("server", "shape", "device", "name"),
+    [
+        ("vllm", Experts(8, 7168, 4096, 2), "NVIDIA_L40S", "E=8,N=7168,device_name=NVIDIA_L40S.json"),
+        (
+            "vllm", SCALED, "NVIDIA_H200_NVL",
+            "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json",
+        ),
+        (
+            "sglang", SCALED, "NVIDIA_H200_NVL",
+            "E=256,N=256,device_name=NVIDIA_H200_NVL,dtype=fp8_w8a8,block_shape=[128, 128].json",
+        ),
+        (
+            "vllm", Product(1536, 7168), "NVIDIA_B200",
+            "N=1536,K=7168,device_name=NVIDIA_B200,dtype=fp8_w8a8,block_shape=[128,128].json",
+        ),
+    ],
+)  # fmt: skip
+def test_names(server, shape, device, name):
+    assert file_name(server, shape, device) == name
+    said = parse_name(name)
+    assert said["device"] in device
+    assert ("experts" in said) == isinstance(shape, Experts)
+    assert ("block_n" in said) == (shape.block is not None)
+
+
+def test_a_file_of_the_down_product():
+    assert file_name("sglang", SCALED, "X", down=True).endswith("block_shape=[128, 128]_down.json")
+
+
+def test_devices_are_called_as_their_driver_calls_them():
+    assert device_name(hardware("h100_sxm")) == "NVIDIA_H100_80GB_HBM3"
+    assert device_name(hardware("h200"), "NVIDIA H200 NVL") == "NVIDIA_H200_NVL"
+    with pytest.raises(UnknownNameError, match="--device-name"):
+        device_name(hardware("gtx1080ti"))
+
+
+def test_what_is_no_name():
+    assert version_folder("3.6.0") == "configs/triton_3_6_0"
+    for call, argument in ((version_folder, "3.6"), (parse_name, "config.json")):
+        with pytest.raises(SpaceError):
+            call(argument)

@@ -1,0 +1,41 @@
+"""Rows an expert."""
+
+import numpy as np
+import pytest
+
+from anatune.errors import SpaceError
+from anatune.templates.triton.grouped.routing import balanced, counted, power_law, uniform
+
+
+@pytest.mark.parametrize("routing", [uniform(96, 64, 8), balanced(96, 64, 8), power_law(96, 64, 8, 1.2)])
+def test_all_rows_are_there(routing):
+    assert routing.num_rows == pytest.approx(96 * 8, rel=1e-6)
+    assert routing.num_active <= 64
+    assert routing.blocks(np.array([1]))[0] == pytest.approx(96 * 8, rel=1e-6)
+
+
+def test_uniform_is_what_drawing_gives():
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(200):
+        chosen = np.argsort(rng.random((20, 32)), axis=1)[:, :4]
+        drawn.append(counted(np.bincount(chosen.ravel(), minlength=32)).blocks(np.array([2, 16])))
+    assert uniform(20, 32, 4).blocks(np.array([2, 16])) == pytest.approx(np.mean(drawn, axis=0), rel=0.02)
+
+
+def test_balanced_activates_as_many_experts_as_there_are_rows():
+    assert balanced(3, 64, 8).num_active == 24
+    assert balanced(64, 8, 2).blocks(np.array([16, 32])).tolist() == [8, 8]
+
+
+def test_a_power_law_has_popular_experts():
+    law, even = power_law(64, 128, 8, 1.2), balanced(64, 128, 8)
+    assert law.rows.max() > even.rows.max()
+    assert law.rows.max() <= 64
+    assert law.num_active < even.num_active
+
+
+@pytest.mark.parametrize("counts", [[], [0, 0], [3, -1]])
+def test_counts_that_are_none(counts):
+    with pytest.raises(SpaceError, match="rows of each expert"):
+        counted(counts)
