@@ -88,8 +88,8 @@ def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) 
     """Return the bytes of queries, of the stages of keys and values, and of what warps exchange.
 
     Queries stay in shared memory (not AMD's), and where warps lie along keys they exchange scores, too. Without stages
-    keys and values take turns; 8-bit values without descriptors are turned in registers. Of 36 programs of Triton 3.9
-    for sm_90 within 1 KiB, but four of small tiles (6 to 12 KiB more).
+    keys and values take turns; 8-bit values without descriptors are turned in registers. Of 90 programs of Triton 3.9
+    for sm_90 81 % are within 1 KiB, of 47 for sm_80 87 %; others, small tiles mostly, ask for up to 16 KiB more.
     """
     element, wide = problem.element_bytes, is_wide(unit)
     queries = tiles.block_m * problem.depth * element
