@@ -12,6 +12,7 @@ __all__ = ["GROUPS", "Grouped", "subcommands"]
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
     "--input-zero-point --output-zero-point --axes",
+    "Layer": "--experts --intermediate --hidden --n --k --tp --block-shape --power-law",
     "Device and kernels": "--hw --template --accuracy --threads --target --input-shape",
     "Ranges of extents": "--kernels --loss --mean",
     "Predictions": "--model --plain --compile",
@@ -20,6 +21,7 @@ _GROUPS = {
     "Records": "--records --resume --no-reuse --session --outcome --worker --limit",
     "Where and how it is measured": "--cluster --tls --tracker --key --device --backend --build-only --manifest --l2 "
     "--check --measure",
+    "Servers": "--rows --device-name --triton-version --down",
     "Answer": "--top-k --distinct --for --most --format --sessions --name --output --json --explain --html",
 }
 GROUPS = {option: title for title, options in _GROUPS.items() for option in options.split()}

@@ -10,7 +10,7 @@ import typer
 
 from anatune.cli.options import AsJson, Device, spread
 from anatune.cli.output import UsageError, line_width, print_json, print_lines
-from anatune.cli.panels import subcommands
+from anatune.cli.panels import Grouped, subcommands
 from anatune.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -116,14 +116,14 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({int(word) for word in words}))
 
 
-@app.command("vllm")
+@app.command("vllm", cls=Grouped)
 @spread
 def vllm(layer: Layer, writing: Writing, hw: Device, as_json: AsJson = False) -> None:
     """Write the files that vLLM looks for."""
     _write("vllm", layer, writing, hw, as_json)
 
 
-@app.command("sglang")
+@app.command("sglang", cls=Grouped)
 @spread
 def sglang(
     layer: Layer,
@@ -139,7 +139,7 @@ def sglang(
     _write("sglang", layer, writing, hw, as_json, triton=triton_version, down=down)
 
 
-@app.command("check")
+@app.command("check", cls=Grouped)
 @spread
 def check(
     layer: Layer,
