@@ -51,6 +51,8 @@ def random_schedule(draw: random.Random, device: str | None = None) -> Schedule:
         options["split_k"] = 1 if persistent else draw.choice((1, 1, 2, 3, 5))
         if "descriptors" in space.columns:
             options |= {"descriptors": 1 if persistent else draw.choice((0, 1)), "persistent": int(persistent)}
+        if persistent and "warp_specialize" in space.columns:
+            options["warp_specialize"] = draw.choice((0, 1))
         return space.schedule(tiles, **options)
 
 

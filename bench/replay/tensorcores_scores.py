@@ -162,16 +162,17 @@ def quantising_s(row: LibraryTime, spec: GpuSpec) -> float:
     return launches * spec.launch.overhead_s + each * row.problem.m * row.problem.k / bandwidth
 
 
-_SPACES: dict[bool, Tiles] = {}
+_SPACES: dict[str, Tiles] = {}
 
 
 def tiles_of(spec: GpuSpec) -> Tiles:
     """Return tiles that good kernels have: descriptors and persistent blocks where the device copies by descriptors."""
     descriptors = (spec.compute_capability or 0.0) >= 9.0
-    if descriptors not in _SPACES:
+    if spec.arch not in _SPACES:
         sizes = itertools.product(
             (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (32, 64, 128), (4, 8), (2, 3, 4, 5), (1, 2, 4, 8, 16)
         )
         rows = [(*size, 8, int(descriptors), int(descriptors)) for size in sizes if size[0] * size[1] <= 128 * 256]
-        _SPACES[descriptors] = Tiles.of(rows)
-    return _SPACES[descriptors]
+        rows = [(*row, 0, special) for row in rows for special in ((0, 1) if descriptors else (0,))]
+        _SPACES[spec.arch] = Tiles.of(rows)  # specialised warps are illegal where the compiler makes none
+    return _SPACES[spec.arch]

@@ -17,6 +17,9 @@ CASES = {
     "batch_persistent": (
         "b200", anatune.batch_matmul(16, 256, 512, 64, dtype="float16"), {"descriptors": 1, "persistent": 1},
     ),
+    "matmul_specialised": (
+        "b200", anatune.matmul(4096, 1024, 256, **MATMUL), {"descriptors": 1, "persistent": 1, "warp_specialize": 1},
+    ),
     "conv2d_nhwc": ("mi300x", anatune.conv2d(8, 64, 28, 28, 128, 3, 3, stride=2, layout="NHWC", **IMAGES), {}),
     "conv2d_nchw": ("a100", anatune.conv2d(8, 64, 28, 28, 128, 3, 3, **IMAGES), {}),
 }  # fmt: skip

@@ -131,7 +131,7 @@ class TritonModel(BaseGpuModel):
         columns[: len(PARTS)] = [scores.parts[name] for name in TILE_PARTS]
         columns[len(PARTS) :] = [
             need.threads,
-            tiles.num_warps,
+            need.threads // self.hardware.compute.warp_size,
             need.blocks,
             need.registers,
             need.shared_bytes,

@@ -70,6 +70,9 @@ _MOVED_REGISTERS = 118.0
 _WIDE_ROWS = 64
 _WIDE_WARPS = 4
 _MOST_TCGEN05_WARPS = 8
+SPECIAL_WARPS = 4
+"""Beside those of num_warps: one starts products, two copy, one fills the group of four up that registers are given to.
+They divide the whole file with the others, in eights. Source: kernels of Triton 3.9, sm_100."""
 _MFMA_FLOAT32 = 128.0
 """Multiply-adds of unrounded float32 a cycle and CU. Source: AMD data sheets of MI210, MI300X and MI355X."""
 
@@ -135,6 +138,9 @@ def rules(spec: GpuSpec, dtype: str) -> tuple[Rule, ...]:
         Rule("registers_per_thread", "accumulators and addresses of a thread", float(most_registers(spec))),
         Rule("grid_blocks", "blocks of the grid", float(GRID)),
         Rule("tensor_memory", "columns of tensor memory that the sums of a block take", float(TENSOR_COLUMNS)),
+        Rule(
+            "warp_specialize", "warps of their own elsewhere than in persistent programs of several tcgen05 tiles", 0.0
+        ),
     )
 
 
@@ -150,14 +156,16 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats
     """
     found = _instructions(problem, spec)
     unit = _units(tiles, spec, *found)
-    threads = spec.compute.warp_size * tiles.num_warps
-    exact = tiles.block_m * tiles.block_n / threads
+    exact = tiles.block_m * tiles.block_n / (spec.compute.warp_size * tiles.num_warps)
+    threads = spec.compute.warp_size * (tiles.num_warps + SPECIAL_WARPS * tiles.warp_specialize)
     accumulators = np.maximum(1, np.ceil(exact)).astype(np.int64)
     cap = register_cap(tiles.num_warps, spec)
     wanted = _wanted_registers(problem, tiles, unit, exact)
     if found[0].unit == Unit.MFMA:
         wanted = np.where(unit == Unit.MFMA, cdna.registers(problem, tiles, found[0], spec), wanted)
     registers = np.minimum(wanted, cap).astype(np.int64)
+    shares = np.minimum(spec.registers.per_block // threads // 8 * 8, most_registers(spec))
+    registers = np.where(tiles.warp_specialize == 1, shares, registers)
     by_unit = {int(instruction.unit): instruction for instruction in (*found, _LANES)}
     shared = shared_bytes(problem, tiles, unit, by_unit, spec)
     if known is not None:
@@ -175,6 +183,7 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats
         (least > cap, least),
         (blocks > GRID, blocks),
         (columns > TENSOR_COLUMNS, columns),
+        (_stays_whole(tiles, unit, blocks, spec), tiles.warp_specialize),
     ]
     rule, needed = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles))
     for code, (broken, need) in reversed(list(enumerate(limits, 1))):
@@ -185,6 +194,14 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats
     spilled = np.maximum(0.0, np.where((unit == Unit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
     spilled = spilled if known is None else known[2]
     return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, rule, needed)
+
+
+def _stays_whole(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
+    """Return which tiles ask for specialised warps where the compiler makes none that help: (num_tiles,)."""
+    walks = (tiles.persistent == 1) & (tiles.descriptors == 1) & (tiles.split_k == 1)
+    alone = (unit != Unit.TCGEN05) | ~walks | (blocks <= spec.compute.num_sms)
+    found: NDArray[np.bool_] = alone & (tiles.warp_specialize == 1)
+    return found
 
 
 def least_depth(spec: GpuSpec, dtype: str) -> int:

@@ -13,7 +13,14 @@ from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 from anatune.templates.gpu.rules import gpu_of
-from anatune.templates.triton.instructions import has_descriptors, instruction_of, known_operands, operand_type
+from anatune.templates.triton.instructions import (
+    Unit,
+    has_descriptors,
+    instruction_of,
+    instructions_of,
+    known_operands,
+    operand_type,
+)
 
 __all__ = [
     "DTYPES",
@@ -42,13 +49,15 @@ OPTIONS: dict[str, tuple[int, int]] = {
     "descriptors": (0, 1),
     "persistent": (0, 1),
     "promote": (0, 2**20),
+    "warp_specialize": (0, 1),
     "waves_per_eu": (0, 10),
     "matrix_instr_nonkdim": (0, 32),
 }
 """Option of a schedule -> least and largest value. "descriptors": operands come by tensor descriptors (TMA);
-"persistent": one program a multiprocessor takes tiles in turn; "promote": steps of k after which sums
-of 8-bit floats leave the tensor core's own accumulators, 0 for never. The last two are AMD's: 0 leaves the choice to
-the compiler."""
+"persistent": one program a multiprocessor takes tiles in turn; "promote": steps of k after which sums of 8-bit floats
+leave the tensor core's own accumulators, 0 for never; "warp_specialize": in persistent programs warps of their own copy
+operands and start products while the others store the tile before. The last two are AMD's: 0 leaves the choice to the
+compiler."""
 _LEAST_TILE = 16
 _MFMA_ROWS = (0, 16, 32)
 """Values of "matrix_instr_nonkdim": rows and columns of the results of AMD's instructions."""
@@ -69,7 +78,22 @@ def options_of(workload: Workload, hardware: GpuSpec) -> tuple[str, ...]:
     own = ("waves_per_eu", "matrix_instr_nonkdim") if is_amd(hardware) else ()
     tma = ("descriptors", "persistent") if has_descriptors(hardware) and _is_described(workload) else ()
     promote = ("promote",) if loses_sums(workload, hardware) else ()
-    return ("group_m", "split_k", "num_warps", "num_stages", *tma, *promote, *own)
+    special = ("warp_specialize",) if tma and _has_tensor_memory(workload, hardware) else ()
+    return ("group_m", "split_k", "num_warps", "num_stages", *tma, *promote, *special, *own)
+
+
+def _has_tensor_memory(workload: Workload, hardware: GpuSpec) -> bool:
+    """Whether products are tcgen05's, of operands as they lie; persistent loops of sm_90 are compiled as without it."""
+    found = instructions_of(hardware.arch, operand_type(multiplied_dtype(workload)))
+    return found is not None and found[0].unit == Unit.TCGEN05 and _lie_ready(workload)
+
+
+@lru_cache(maxsize=64)
+def _lie_ready(workload: Workload) -> bool:
+    """Whether no warp has to touch operands between copy and product: to convert them, or to turn those of 32 bits."""
+    gemm = implicit_gemm(workload)
+    sizes = {DTYPE_BYTES[operand.access.dtype] for operand in gemm.operands}
+    return len(sizes) == 1 and (sizes != {4} or all(operand.along_k for operand in gemm.operands))
 
 
 @lru_cache(maxsize=64)  # a list of schedules is checked one by one
@@ -94,6 +118,12 @@ def check_options(workload: Workload, hardware: GpuSpec, options: Iterable[str])
                 f"{workload.operator}, expected sm_90 or later, and plain matrices whose rows are multiples of 16 "
                 "bytes; leave the option out"
             )
+    if "warp_specialize" in options and "warp_specialize" not in known:
+        raise SpaceError(
+            f"option warp_specialize: {hardware.name} ({hardware.arch}) has no specialised warps for this "
+            f"{workload.operator}, expected tcgen05 (sm_100, sm_103) and operands with tensor descriptors that need no "
+            "conversion; leave the option out"
+        )
     check_names("options", options, known, "option")
 
 
@@ -167,3 +197,5 @@ def check_triton(schedule: Schedule) -> None:
         )
     if options.get("persistent") and options["split_k"] != 1:
         raise SpaceError("options persistent and split_k are both set, expected one: a persistent program walks tiles")
+    if options.get("warp_specialize") and not (options["persistent"] and options["descriptors"]):
+        raise SpaceError("option warp_specialize is set, expected the options persistent and descriptors set with it")

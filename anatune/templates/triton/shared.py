@@ -37,6 +37,7 @@ Flags = NDArray[np.bool_]
 
 _BARRIER_BYTES = 8
 _ALIGNED_BYTES = 16
+_WARP_STATES = 4
 _COPY_BYTES = 4
 """Of a thread: what an asynchronous copy moves at least."""
 _STORE_MATRIX_SINCE = 9.0
@@ -109,6 +110,7 @@ def _of_unit(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, spe
     stored = tiles.block_m * tiles.block_n * np.where(tiles.split_k > 1, 4, problem.result_bytes)
     by_descriptors = tiles.descriptors == 1
     behind = np.where(by_descriptors, stored, _exchange(problem, tiles, instruction.unit, spec))
+    loop = np.where(tiles.warp_specialize == 1, _specialised(left, right, tiles), loop)
     return np.where(by_descriptors & (tiles.persistent == 1), loop + stored, np.maximum(loop, behind))
 
 
@@ -184,6 +186,16 @@ def _tcgen05(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
     rings = _barriers(counts[0] * by_descriptors, np.where(apart, counts[1], 0) * by_descriptors, own=2)
     whole: Ints = total + np.where(single, _BARRIER_BYTES, rings)
     return whole
+
+
+def _specialised(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
+    """Return the bytes of the loop of specialised warps: every stage, and barriers of their own.
+
+    Full and empty ones of each stage, of each of two accumulators, and a byte for each of four warps.
+    """
+    stages = 2 * _aligned(tiles.num_stages * _BARRIER_BYTES) + 2 * _ALIGNED_BYTES + _WARP_STATES
+    barriers = np.where(tiles.num_stages == 1, 4 * _ALIGNED_BYTES + _BARRIER_BYTES, stages)
+    return (left.bytes(tiles) + right.bytes(tiles)) * tiles.num_stages + barriers
 
 
 def _barriers(first: Ints, second: Ints, own: int = 0) -> Ints:

@@ -91,6 +91,7 @@ class TritonSpace(Space):
             "descriptors": (0, 1),
             "persistent": (0, 1),
             "promote": (PROMOTED_STEPS,) if self.accuracy == STANDARD else (0, PROMOTED_STEPS),
+            "warp_specialize": (0, 1),
             "waves_per_eu": (0,),
             "matrix_instr_nonkdim": (0,),
         }

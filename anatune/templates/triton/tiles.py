@@ -12,9 +12,9 @@ __all__ = ["OPTION_FIELDS", "TILE_FIELDS", "Tiles"]
 Ints = NDArray[np.int64]
 
 TILE_FIELDS = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "split_k", "group_m")
-OPTION_FIELDS = ("descriptors", "persistent", "promote")
+OPTION_FIELDS = ("descriptors", "persistent", "promote", "warp_specialize")
 """What a tile may say besides, else 0: operands by tensor descriptors, blocks that take several tiles in turn, steps
-of k after which sums leave the matrix units."""
+of k after which sums leave the matrix units, warps that only copy or only start products."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Tiles:
     descriptors: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     persistent: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     promote: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    warp_specialize: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         for name in OPTION_FIELDS:

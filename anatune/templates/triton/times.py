@@ -6,7 +6,7 @@ NumPy on whole batches, for every unit that a tile compiler may choose.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,10 @@ def score_tiles(
     grid = walk.grid(problem, tiles, need)
     moved = walk.traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
     work = walk.work(problem, tiles, need, spec, constants)
+    results = tiles.block_m * tiles.block_n
+    # results pass the shared memory on their way out, beside the next tile's operands where warps are specialised
+    passing = 2.0 * results * problem.result_bytes / spec.shared_memory.bytes_per_cycle_per_sm / grid.steps
+    work = replace(work, shared=work.shared + np.where(tiles.warp_specialize == 1, passing, 0.0))
     stage = _stage(tiles, need, grid, moved, work, spec, constants)
     compute = spec.compute
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
@@ -96,7 +100,6 @@ def score_tiles(
 
     # a block: first stages, all stages, results; then waves of blocks
     cost = np.where(split & problem.atomic, _ATOMIC_COST, 1.0)
-    results = tiles.block_m * tiles.block_n
     stored = problem.result_bytes if problem.atomic else np.where(split, PART_BYTES, problem.result_bytes)
     stores = results * (8.0 / 128.0 + stored * stage.sm_byte * cost)
     stores += results / (4.0 * WARP) * 5.0 * cost / compute.issue_per_cycle_per_sm
@@ -104,16 +107,20 @@ def score_tiles(
     fill = first + moved.stage * stage.sm_byte + constants.block_cycles
 
     overlap = constants.overlap_converted if problem.converts else constants.overlap_latency
+    special = tiles.warp_specialize == 1
 
     def block_cycles(at_once: Floats) -> Floats:
         """Return the cycles of an SM with so many blocks at once."""
         together = _norm(overlap, at_once * stage.busy, stage.alone)
         stages = grid.steps * np.where(need.unit == Unit.FMA, _of_lanes(tiles, stage, at_once, spec), together)
-        cycles: Floats = stages + at_once * stores + fill
+        # warps of their own start the next tile's products while the others store this one
+        beside = _norm(constants.overlap_wide, stages, at_once * stores)
+        cycles: Floats = np.where(special, beside, stages + at_once * stores) + fill
         return cycles
 
     wave, cycles = _in_waves(tiles, grid, num_sms, block_cycles, fill, constants)
     cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants)
+    cycles = cycles + np.where(special, stores, 0.0)  # behind the last tile there is no other one
     l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     power_s = np.full(len(tiles), _power_s(problem, spec))
@@ -170,7 +177,8 @@ def _stage(
     overlap = np.where(wide, constants.overlap_wide, constants.overlap_mma)
     port = moved.stage / constants.l2_port_bytes
     busy = _norm(overlap, compute, work.issue + work.convert, work.shared, port)
-    busy = busy + np.where(wide, constants.wide_step, 0.0)
+    # the same warps wait for a product, copy, and start the next one; specialised ones queue products up
+    busy = busy + np.where(wide & (tiles.warp_specialize == 0), constants.wide_step, 0.0)
 
     # what one block alone cannot overlap
     l2_cycle = _tiles_bytes_per_s(tiles, grid, spec, constants) / spec.compute.clock_hz

@@ -134,7 +134,11 @@ class _ProductWriter:
                 descriptor.write(text)
             if sizes.persistent:
                 text.line("# one program a multiprocessor, which takes several tiles in turn")
-                loop = "for program in tl.range(tl.program_id(0), PROGRAMS, tl.num_programs(0), flatten=True):"
+                how = "flatten=True"
+                if self.schedule.options.get("warp_specialize"):
+                    text.line("# warps of their own copy operands and start products; the others store the tile before")
+                    how += ", warp_specialize=True"
+                loop = f"for program in tl.range(tl.program_id(0), PROGRAMS, tl.num_programs(0), {how}):"
             else:
                 text.line("program = tl.program_id(0)")
                 loop = ""

@@ -15,6 +15,7 @@ from anatune.codegen.triton import compiler
 from anatune.codegen.triton.compiler import compile_kernel, compiler_version, pointer_type
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, MissingDependencyError
+from anatune.templates.triton import TRITON
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 SOURCE = """
@@ -51,6 +52,23 @@ def test_a_kernel_for_a_device_that_is_not_there(device, instruction, threads):
     assert any(name.startswith(instruction) for name in image.facts.instructions)
     assert compile_kernel(PROGRAM, KERNEL, hardware, NOTHING).image == image.image
     assert not [name for name in sys.modules if name.startswith("anatune_triton")]
+
+
+def test_warps_are_specialised_where_tensor_memory_is_and_nowhere_else():
+    """What makes the option an axis on sm_100 and sm_103, and none on sm_90."""
+    blackwell = anatune.hardware("b200")
+    space = anatune.space(anatune.matmul(2048, 2048, 128, dtype="bfloat16"), blackwell, template="triton")
+    options = {"descriptors": 1, "persistent": 1, "warp_specialize": 1}
+    program = TRITON.program(space.schedule({"m": 128, "n": 64, "k": 64}, **options))
+    for hardware, warps in (
+        (blackwell, 8),
+        (msgspec.structs.replace(blackwell, arch="sm_103"), 8),
+        (anatune.hardware("h100"), 4),
+    ):
+        image = compile_kernel(program, program.kernels[0], hardware, NOTHING)
+        assert image.threads == 32 * warps
+        assert image.facts.spill_bytes == 0
+        assert any(name.startswith("tcgen05.mma") for name in image.facts.instructions) == (warps == 8)
 
 
 def test_an_image_is_compiled_once(tmp_path):

@@ -109,6 +109,23 @@ def test_a_persistent_program_starts_no_more_than_the_device_has_processors() ->
     assert "tl.range" not in few.source
 
 
+def test_specialised_warps_are_asked_for_on_the_loop_over_tiles() -> None:
+    options = {"persistent": 1, "descriptors": 1}
+    workload = anatune.matmul(2048, 2048, 64, dtype="float16")
+    loops = [
+        next(
+            line
+            for line in source_of(workload, "b200", warp_specialize=on, **options).splitlines()
+            if "tl.range" in line
+        )
+        for on in (0, 1)
+    ]
+    assert loops[1].replace(", warp_specialize=True", "") == loops[0]
+    assert "flatten=True, warp_specialize=True)" in loops[1]
+    few = source_of(anatune.matmul(128, 128, 64, dtype="float16"), "b200", warp_specialize=1, **options)
+    assert "warp_specialize" not in few  # there is no loop over tiles
+
+
 def test_channels_that_a_step_divides_leave_one_window_position_a_step() -> None:
     """Then positions in the window are numbers, not vectors, and addresses are the same in each step."""
     source = source_of(anatune.conv2d(2, 64, 14, 14, 64, 3, 3, padding=1, dtype="float16", layout="NHWC"))

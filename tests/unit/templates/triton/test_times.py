@@ -227,6 +227,57 @@ def test_persistent_blocks_hide_the_first_loads_of_their_tiles():
     assert best_s(problem, [(*LARGE[1], 1, 1)], "h100_sxm") < best_s(problem, [(*LARGE[1], 1, 0)], "h100_sxm")
 
 
+SPECIAL = (128, 256, 64, 8, 3, 1, 8, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("tile", "threads", "registers", "shared"),
+    [
+        ((128, 256, 64, 8, 3), 384, 168, 213092),
+        ((128, 256, 64, 4, 2), 256, 255, 163908),
+        ((128, 64, 64, 4, 5), 256, 255, 139396),
+        ((128, 256, 32, 8, 6), 384, 168, 213124),
+        ((128, 128, 64, 4, 1), 256, 255, 65608),
+    ],
+)
+def test_specialised_warps_share_the_registers_of_a_processor(tile, threads, registers, shared):
+    """As Triton 3.9 compiles them for sm_100; none of them spills."""
+    need = resources(MatmulProblem(4096, 4096, 4096), Tiles.of([(*tile, 1, 8, 1, 1, 0, 1)]), hardware("b200"))
+    assert (need.threads[0], need.registers[0], need.shared_bytes[0]) == (threads, registers, shared)
+    assert (need.rule[0], need.spilled[0], need.resident[0]) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "tile", "extent"),
+    [
+        ("b200", (32, 128, 64, 4, 3, 1, 8, 1, 1, 0, 1), 4096),  # mma.sync
+        ("b200", (128, 128, 64, 4, 3, 1, 8, 1, 0, 0, 1), 4096),
+        ("b200", (128, 128, 64, 4, 3, 1, 8, 0, 1, 0, 1), 4096),
+        ("b200", (128, 128, 64, 4, 3, 1, 8, 1, 1, 0, 1), 512),  # fewer tiles than processors
+        ("h100_sxm", (128, 128, 64, 4, 3, 1, 8, 1, 1, 0, 1), 4096),
+    ],
+)
+def test_warps_are_not_specialised_where_nothing_comes_of_it(spec, tile, extent):
+    problem, tiles = MatmulProblem(extent, extent, extent), Tiles.of([tile])
+    rule = int(resources(problem, tiles, hardware(spec)).rule[0])
+    assert rules(hardware(spec), "float16")[rule - 1].id == "warp_specialize"
+    assert resources(problem, Tiles.of([tile[:-1]]), hardware(spec)).rule[0] == 0
+
+
+def test_specialised_warps_hide_the_results_of_a_tile_behind_the_next_ones_products():
+    """The less a tile multiplies, the more its results are of the time; what passes shared memory is never free."""
+    gains = []
+    for k in (512, 2048, 16384):
+        problem = MatmulProblem(8192, 8192, k)
+        time_s = score_tiles(problem, Tiles.of([(*SPECIAL, 0), (*SPECIAL, 1)]), hardware("b200")).time_s
+        gains.append(time_s[0] / time_s[1])
+    assert gains[0] > gains[1] > gains[2] > 1.0
+    parts = score_tiles(
+        MatmulProblem(8192, 8192, 512), Tiles.of([(*SPECIAL, 0), (*SPECIAL, 1)]), hardware("b200")
+    ).parts
+    assert parts["shared_s"][1] > parts["shared_s"][0]
+
+
 def test_weights_of_8_bits_move_half_and_have_to_be_converted():
     rows = [(16, 64, 128, 4, 4, 1, 8)]
     half = MatmulProblem(16, 65536, 8192, b_along_n=False)
