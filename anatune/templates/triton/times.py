@@ -88,17 +88,14 @@ def score_tiles(
     need = resources(problem, tiles, spec, known)
     grid = walk.grid(problem, tiles, need)
     moved = walk.traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
-    work = walk.work(problem, tiles, need, spec, constants)
-    results = tiles.block_m * tiles.block_n
-    # results pass the shared memory on their way out, beside the next tile's operands where warps are specialised
-    passing = 2.0 * results * problem.result_bytes / spec.shared_memory.bytes_per_cycle_per_sm / grid.steps
-    work = replace(work, shared=work.shared + np.where(tiles.warp_specialize == 1, passing, 0.0))
+    work = _with_results(walk.work(problem, tiles, need, spec, constants), problem, tiles, grid, spec)
     stage = _stage(tiles, need, grid, moved, work, spec, constants)
     compute = spec.compute
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
     split = tiles.split_k > 1
 
     # a block: first stages, all stages, results; then waves of blocks
+    results = tiles.block_m * tiles.block_n
     cost = np.where(split & problem.atomic, _ATOMIC_COST, 1.0)
     stored = problem.result_bytes if problem.atomic else np.where(split, PART_BYTES, problem.result_bytes)
     stores = results * (8.0 / 128.0 + stored * stage.sm_byte * cost)
@@ -119,8 +116,8 @@ def score_tiles(
         return cycles
 
     wave, cycles = _in_waves(tiles, grid, num_sms, block_cycles, fill, constants)
-    cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants)
-    cycles = cycles + np.where(special, stores, 0.0)  # behind the last tile there is no other one
+    # behind the last tile there is no other one
+    cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants) + np.where(special, stores, 0.0)
     l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     power_s = np.full(len(tiles), _power_s(problem, spec))
@@ -146,6 +143,16 @@ def score_tiles(
         "launch_s": launch_s,
     }
     return TileScores(time_s, need, parts, waves)
+
+
+def _with_results(work: Work, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec) -> Work:
+    """Return the work of a stage with its part of what results cost beside the next tile's operands.
+
+    They pass the shared memory on their way out; where warps are specialised, another tile is multiplied meanwhile.
+    """
+    passing = 2.0 * tiles.block_m * tiles.block_n * problem.result_bytes / grid.steps
+    passing = passing / spec.shared_memory.bytes_per_cycle_per_sm
+    return replace(work, shared=work.shared + np.where(tiles.warp_specialize == 1, passing, 0.0))
 
 
 @dataclass(frozen=True)
