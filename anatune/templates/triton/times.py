@@ -104,7 +104,6 @@ def score_tiles(
     fill = first + moved.stage * stage.sm_byte + constants.block_cycles
 
     overlap = constants.overlap_converted if problem.converts else constants.overlap_latency
-    special = tiles.warp_specialize == 1
 
     def block_cycles(at_once: Floats) -> Floats:
         """Return the cycles of an SM with so many blocks at once."""
@@ -112,12 +111,12 @@ def score_tiles(
         stages = grid.steps * np.where(need.unit == Unit.FMA, _of_lanes(tiles, stage, at_once, spec), together)
         # warps of their own start the next tile's products while the others store this one
         beside = _norm(constants.overlap_wide, stages, at_once * stores)
-        cycles: Floats = np.where(special, beside, stages + at_once * stores) + fill
+        cycles: Floats = np.where(tiles.warp_specialize == 1, beside, stages + at_once * stores) + fill
         return cycles
 
     wave, cycles = _in_waves(tiles, grid, num_sms, block_cycles, fill, constants)
-    # behind the last tile there is no other one
-    cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants) + np.where(special, stores, 0.0)
+    cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants)
+    cycles = cycles + tiles.warp_specialize * stores  # behind the last tile there is no other one
     l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     power_s = np.full(len(tiles), _power_s(problem, spec))
