@@ -87,11 +87,9 @@ def score_tiles(
     need = resources(problem, tiles, spec, known)
     grid = Grid.of(problem, tiles, need)
     moved = traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
-    work = stage_work(problem, tiles, need, spec, constants)
     results = tiles.block_m * tiles.block_n
-    # results pass the shared memory on their way out, beside the next tile's operands where warps are specialised
-    passing = 2.0 * results * problem.result_bytes / spec.shared_memory.bytes_per_cycle_per_sm / grid.steps
-    work = replace(work, shared=work.shared + np.where(tiles.warp_specialize == 1, passing, 0.0))
+    work = stage_work(problem, tiles, need, spec, constants)
+    work = replace(work, shared=work.shared + _passing(problem, tiles, grid, spec))
     stage = _stage(tiles, need, grid, moved, work, spec, constants)
     compute = spec.compute
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
@@ -144,6 +142,17 @@ def score_tiles(
         "launch_s": launch_s,
     }
     return TileScores(time_s, need, parts, waves)
+
+
+def _passing(problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec) -> Floats:
+    """Return the cycles of a stage in which results pass the shared memory on their way out, beside the next operands.
+
+    They do where warps are specialised; elsewhere the stores of a tile have a time of their own.
+    """
+    moved = 2.0 * tiles.block_m * tiles.block_n * problem.result_bytes
+    cycles = moved / spec.shared_memory.bytes_per_cycle_per_sm / grid.steps
+    found: Floats = np.where(tiles.warp_specialize == 1, cycles, 0.0)
+    return found
 
 
 @dataclass(frozen=True)
