@@ -63,7 +63,7 @@ def _parts(schedule: Schedule) -> list[str]:
     """Return what a point has of what is counted."""
     options, workload = schedule.options, schedule.workload
     words = [workload.operator, workload.dtype, schedule.hardware.name, *workload.epilogue]
-    words += [name for name in ("descriptors", "persistent") if options.get(name)]
+    words += [name for name in ("descriptors", "persistent", "warp_specialize") if options.get(name)]
     return words + (["split_k"] if options["split_k"] != 1 else [])
 
 
