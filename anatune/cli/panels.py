@@ -11,7 +11,7 @@ __all__ = ["GROUPS", "Grouped", "subcommands"]
 
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
-    "--input-zero-point --output-zero-point --axes",
+    "--input-zero-point --output-zero-point --axes --causal --window --page-size",
     "Layer": "--experts --intermediate --hidden --n --k --tp --block-shape --power-law",
     "Device and kernels": "--hw --template --accuracy --threads --target --input-shape",
     "Ranges of extents": "--kernels --loss --mean",

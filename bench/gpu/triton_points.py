@@ -48,7 +48,8 @@ def random_schedule(draw: random.Random, device: str | None = None) -> Schedule:
         tiles = {index: draw.choice((16, 32, 64)) for index in "mnk"}
         options = {"group_m": draw.choice((1, 2, 3, 8))}
         persistent = persistent and "persistent" in space.columns
-        options["split_k"] = 1 if persistent else draw.choice((1, 1, 2, 3, 5))
+        steps = -(-space.extents["k"] // tiles["k"])
+        options["split_k"] = 1 if persistent else min(steps, draw.choice((1, 1, 2, 3, 5)))
         if "descriptors" in space.columns:
             options |= {"descriptors": 1 if persistent else draw.choice((0, 1)), "persistent": int(persistent)}
         if persistent and "warp_specialize" in space.columns:

@@ -18,6 +18,7 @@ from tests.unit.tuning.fakes import session
 
 CPU = ("--hw", "xeon_gold_6230r", "matmul", "8x8x8")
 HOST = ("--hw", "host", "matmul", "8x8x8", "--threads", 1)
+EXPERTS = ("--hw", "h100", "--experts", 8, "--intermediate", 2048, "--hidden", 2048, "--top-k", 2, "--rows", 1)
 FILES = {
     "plan --html": ("plan", *CPU, "--top-k", 1, "--html"),
     "prune --html": ("prune", *CPU, "--keep", 2, "--html"),
@@ -36,6 +37,11 @@ FOLDERS = {
     "export --output": (("export", *CPU, "--name", "f", "--output"), "f.json"),
     "tune --build-only": (("tune", "--hw", "h200", "matmul", "64x64x64", "--build-only"), "manifest.json"),
     "cluster certificates DIR": (("cluster", "certificates"), "key.pem"),
+    "configs vllm --output": (("configs", "vllm", *EXPERTS, "--output"), "anatune-configs.json"),
+    "configs sglang --output": (
+        ("configs", "sglang", "--triton-version", "3.4.0", *EXPERTS, "--output"),
+        "anatune-configs.json",
+    ),
 }
 """What writes a folder, or several files into one, and the name of a file that may be somebody else's."""
 RECORDS = {
@@ -51,6 +57,8 @@ READ = {
     *(f"{command} --tls" for command in ("tune", "compile", "worker", "cluster scheduler", "cluster status")),
     *(f"{command} --model" for command in ("plan", "prune")),
     *("export FILE|WORKLOAD...", "compile MODEL", "run DIR", "run --input", "tune --manifest"),
+    *(f"configs {command} {option}" for command in ("vllm", "sglang", "check") for option in ("--hw", "--model")),
+    *("configs check FILE",),
     *("hw show NAME|FILE", "hw check FILE", "records import FILE"),
 }
 

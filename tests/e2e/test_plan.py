@@ -35,6 +35,14 @@ OPERATORS = {  # one small shape for every operator that a workload's text may s
     "copy": "copy 32x64",
     "einsum": "einsum bij,bjk->bik 2x8x16 2x16x8",
 }
+FOR_GPUS = {  # kernels that only Triton makes
+    "attention": "attention 1x4x2x64x64x64 --causal --dtype float16",
+    "rotary": "rotary 64x4x64",
+    "quantise_groups": "quantise_groups 64x256x128 --dtype bfloat16:float8_e4m3fn",
+    "quantise_tensor": "quantise_tensor 64x256 --dtype bfloat16:float8_e4m3fn",
+    "quantise_rows": "quantise_rows 64x256 --dtype float16:int8",
+    **{name: f"{name} 64x256" for name in ("softmax", "layer_norm", "rms_norm", "add_rms_norm", "silu_multiply")},
+}
 PREDICTION_KEYS = {
     "time_s",
     "gflop_per_s",
@@ -107,7 +115,13 @@ def test_every_operator(anatune, operator, device):
 def test_no_operator_is_missing_here():
     from anatune.core.workload.text import operator_words
 
-    assert set(operator_words()) == set(OPERATORS)
+    assert set(operator_words()) == {*OPERATORS, *FOR_GPUS}
+
+
+@pytest.mark.parametrize("operator", FOR_GPUS)
+def test_kernels_for_gpus_are_planned(anatune, operator):
+    tree = answer(anatune("plan", "--hw", "h100", *FOR_GPUS[operator].split(), "--top-k", 3, "--json"))
+    assert [schedule["template"] for schedule in tree["schedules"]] == ["triton"] * 3
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -135,10 +135,12 @@ def write_configs(
     name = device_name(request.spec, request.device)
     below = version_folder(request.triton or "") if request.server == "sglang" and _has_experts(request) else ""
     make_folder(folder)
+    known = _known(folder)
+    if known is None:
+        raise SpaceError(f"{folder / MANIFEST} is there, and anatune did not write it; name another folder")
     place = folder / below
     for part in [*reversed([p for p in place.parents if folder in p.parents]), place]:
         make_folder(part)
-    known = _known(folder)
     parts: tuple[bool, ...] = (False, True) if request.down else (False,)
     targets = [place / file_name(request.server, shape, name, down=down) for shape in request.shapes for down in parts]
     for target in targets:
@@ -244,13 +246,15 @@ def _has_experts(request: Request) -> bool:
     return any(isinstance(shape, Experts) for shape in request.shapes)
 
 
-def _known(folder: Path) -> dict[str, object]:
-    """Return the files that the manifest of a folder lists; none where there is none of ours."""
+def _known(folder: Path) -> dict[str, object] | None:
+    """Return the files that the manifest of a folder lists, none without a manifest; None: it is somebody else's."""
     try:
         files = from_json(read_file(folder / MANIFEST), dict[str, object]).get("files")
-    except (OSError, msgspec.MsgspecError):
+    except FileNotFoundError:
         return {}
-    return files if isinstance(files, dict) else {}
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return files if isinstance(files, dict) else None
 
 
 def _manifest(request: Request, known: dict[str, object], written: list[Written]) -> dict[str, object]:

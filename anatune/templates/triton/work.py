@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton import cdna
 from anatune.templates.triton.constants import Constants
-from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of
+from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of, instructions_of
 from anatune.templates.triton.memory import Grid, Traffic, traffic
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import (
@@ -92,9 +92,8 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     deep = {4: 8.0, 2: 16.0, 1: 32.0}[problem.element_bytes]
     if problem.is_float8 and (spec.compute_capability or 0.0) < _CAPABILITY_OF_FP8:
         deep = 16.0  # converted to float16
-    halves = (
-        problem.is_float8 and not spec.arch.startswith("gfx") and instruction_of(spec, problem.dtype, Unit.MMA).emulated
-    )
+    known = None if spec.arch.startswith("gfx") else instructions_of(spec.arch, problem.dtype)
+    halves = problem.is_float8 and known is not None and known[known[1].unit == Unit.MMA].emulated
     repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, 16.0 if halves else deep)
     if spec.arch in cdna.ARCHS:
         is_mma = unit == Unit.MFMA

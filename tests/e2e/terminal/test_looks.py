@@ -52,7 +52,7 @@ def test_a_long_search_has_a_bar_and_a_clean_answer(script, environment, tmp_pat
         limits = ["--time-limit", "4", "--json"]
         with Pseudo(["env", "NO_COLOR=1", script, *words, *limits], environment, answer=answer) as running:
             assert running.end() == 0
-            assert re.search(r"━ +searching +(\d+ % )?\d+:\d\d (left|so far)", running.drawn)
+            assert re.search(r"[━╸] +searching +(\d+ % )?\d+:\d\d (left|so far)", running.drawn)
             assert not re.search(r"\x1b\[[0-9;]*3[0-9]", running.drawn), "colours in spite of NO_COLOR"
             assert [line for line in readable(running.drawn) if not line.startswith("note: compiling")] == []
     assert json.loads((tmp_path / "answer").read_bytes())["schedules"]
