@@ -107,10 +107,7 @@ class TritonModel(BaseGpuModel):
 
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
-        columns = dict(zip(self.space.columns, np.ascontiguousarray(np.atleast_2d(points).T), strict=True))
-        sizes = {f"block_{axis}": columns.pop(f"{axis}.tile") for axis in self.space.axes}
-        known = Tiles.__dataclass_fields__
-        return Tiles(**sizes, **{name: column for name, column in columns.items() if name in known})
+        return Tiles(**self.space.columns_of(points, Tiles.__dataclass_fields__))
 
     def _fill(
         self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats

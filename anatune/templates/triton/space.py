@@ -7,7 +7,9 @@ three sizes, then a value for each option of the device. The space is small enou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ from anatune.templates.base.space import LegalityCheck, Part, Space, listed
 from anatune.templates.base.values import check_names, checked_count, covering_factors
 from anatune.templates.triton.rules import LEVELS, OPTIONS, check_options, check_supported, is_amd, options_of
 
-__all__ = ["TritonSpace"]
+__all__ = ["TileSpace", "TritonSpace"]
 
 LEAST_TILE, MOST_TILE = 16, 256
 MOST_DEPTH = 256
@@ -33,10 +35,99 @@ LEAST_DEPTH = 256
 MOST_SPLIT = 32
 PROMOTED_STEPS = 128
 """Source: [DeepSeek-V3] Sec. 3.3.2, four wgmma of 32 steps."""
-_DEFAULTS = {"group_m": 8, "split_k": 1, "num_warps": 4, "num_stages": 3}
 
 
-class TritonSpace(Space):
+class TileSpace(Space):
+    """Powers of two for each index, and a value for each option: what the spaces of all families are.
+
+    A family's space sets `axes`, `extents` and `choices` when it is made. Deterministic; safe to share between threads
+    (immutable).
+
+    Attributes
+    ----------
+    limits : mapping of str to (int, int)
+        Option -> least and largest value.
+    defaults : mapping of str to int
+        Option -> its value where it is left out; all others are 0.
+    example : str
+        Tiles as a caller writes them.
+    """
+
+    template = "triton"
+    hardware: GpuSpec
+    limits: ClassVar[Mapping[str, tuple[int, int]]]
+    defaults: ClassVar[Mapping[str, int]]
+    example: ClassVar[str]
+
+    def _powers(self, axis: str, least: int, most: int) -> Part:
+        """Return the powers of two from `least` on, up to the first that is not below `most`."""
+        sizes = [least]
+        while sizes[-1] < most:
+            sizes.append(2 * sizes[-1])
+        return listed(axis, [f"{axis}.tile"], np.array(sizes, dtype=np.int64)[:, None], f"one of {tuple(sizes)}")
+
+    def columns_of(self, points: NDArray[np.int64], known: Collection[str]) -> dict[str, NDArray[np.int64]]:
+        """Return "block_..." and those options of points (num_points, len(columns)) that are `known`, by name."""
+        columns = dict(zip(self.columns, np.ascontiguousarray(np.atleast_2d(points).T), strict=True))
+        sizes = {f"block_{axis}": columns[f"{axis}.tile"] for axis in self.axes}
+        return sizes | {name: column for name, column in columns.items() if name in known}
+
+    def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
+        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        values = self._values(point)
+        options = dict(zip(self.choices, values[len(self.axes) :], strict=True))
+        return self.schedule(dict(zip(self.axes, values, strict=False)), **options)
+
+    def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
+        """Return the integer vector of `schedule`, (len(columns),) int64.
+
+        Raises
+        ------
+        SpaceError
+            The schedule belongs to another workload or template.
+        """
+        self._check_own(schedule)
+        sizes = [schedule.tiles[axis][-1] for axis in self.axes]
+        return np.array([*sizes, *(schedule.options[name] for name in self.choices)], dtype=np.int64)
+
+    def _default_tile(self, axis: str) -> int:
+        return 64
+
+    def _check_options(self, options: Mapping[str, int]) -> None:
+        check_names("options", options, tuple(self.choices), "option")
+
+    def schedule(self, tiles: Mapping[str, int | Sequence[int]], **options: int) -> Schedule:
+        """Build the schedule with these tiles; any powers of two are accepted, legal on the device or not.
+
+        Parameters
+        ----------
+        tiles : mapping of str to int
+            Index of `axes` -> size of a block's tile; what is left out is 64, of rows one and all columns.
+        options : int
+            Those of `choices`; what is left out is as `defaults` says.
+
+        Raises
+        ------
+        SpaceError
+            Unknown index or option, a value out of range.
+        """
+        if not isinstance(tiles, Mapping):
+            raise SpaceError(f"schedule: tiles is a mapping, such as tiles={self.example}")
+        check_names("tiles", tiles, self.axes, "index")
+        complete = {}
+        for axis in self.axes:
+            size = tiles.get(axis, self._default_tile(axis))
+            factors = size if isinstance(size, Sequence) else (size,)
+            complete[axis] = covering_factors(axis, factors, ("tile",), self.extents[axis])
+        self._check_options(options)
+        values: dict[str, OptionValue] = {
+            name: checked_count(name, options.get(name, self.defaults.get(name, 0)), *self.limits[name])
+            for name in self.choices
+        }
+        return Schedule(self.workload, self.hardware, self.template, complete, 0, {}, values).check()
+
+
+class TritonSpace(TileSpace):
     """All schedules of one workload on one GPU that Triton's kernels of products can have.
 
     Guarantees: deterministic; safe to share between threads (immutable).
@@ -56,8 +147,9 @@ class TritonSpace(Space):
         As `check_supported`.
     """
 
-    template = "triton"
-    hardware: GpuSpec
+    limits = OPTIONS
+    defaults = MappingProxyType({"group_m": 8, "split_k": 1, "num_warps": 4, "num_stages": 3})
+    example = "{'m': 128, 'n': 128, 'k': 64}"
 
     def __init__(
         self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD
@@ -74,10 +166,7 @@ class TritonSpace(Space):
         extent, most = self.extents[axis], MOST_TILE
         if axis == "k":
             most = MOST_DEPTH // min(2, DTYPE_BYTES[self.workload.dtype])
-        sizes = [LEAST_TILE]
-        while sizes[-1] < min(most, extent):
-            sizes.append(2 * sizes[-1])
-        return listed(axis, [f"{axis}.tile"], np.array(sizes, dtype=np.int64)[:, None], f"one of {tuple(sizes)}")
+        return self._powers(axis, LEAST_TILE, min(most, extent))
 
     def _values_of(self, option: str) -> tuple[int, ...]:
         """Return the values of an option that are tried."""
@@ -104,50 +193,5 @@ class TritonSpace(Space):
         most = min(MOST_SPLIT, self.extents["k"] // LEAST_DEPTH, 4 * full // max(results, 1))
         return tuple(2**e for e in range(max(1, most).bit_length()))
 
-    def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
-        """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        values = self._values(point)
-        options = dict(zip(self.choices, values[len(self.axes) :], strict=True))
-        return self.schedule(dict(zip(self.axes, values, strict=False)), **options)
-
-    def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
-        """Return the integer vector of `schedule`, (len(columns),) int64.
-
-        Raises
-        ------
-        SpaceError
-            The schedule belongs to another workload or template.
-        """
-        self._check_own(schedule)
-        sizes = [schedule.tiles[axis][-1] for axis in self.axes]
-        return np.array([*sizes, *(schedule.options[name] for name in self.choices)], dtype=np.int64)
-
-    def schedule(self, tiles: Mapping[str, int | Sequence[int]], **options: int) -> Schedule:
-        """Build the schedule with these tiles; any powers of two are accepted, legal on the device or not.
-
-        Parameters
-        ----------
-        tiles : mapping of str to int
-            "m", "n", "k" -> block_m, block_n, block_k; what is left out is 64.
-        options : int
-            Of `rules.options_of`; left out: group_m=8, split_k=1, num_warps=4, num_stages=3, all others 0.
-
-        Raises
-        ------
-        SpaceError
-            Unknown index or option, a value out of range.
-        """
-        if not isinstance(tiles, Mapping):
-            raise SpaceError("schedule: tiles is a mapping, such as tiles={'m': 128, 'n': 128, 'k': 64}")
-        check_names("tiles", tiles, self.axes, "index")
-        complete = {}
-        for axis in self.axes:
-            size = tiles.get(axis, 64)
-            factors = size if isinstance(size, Sequence) else (size,)
-            complete[axis] = covering_factors(axis, factors, ("tile",), self.extents[axis])
+    def _check_options(self, options: Mapping[str, int]) -> None:
         check_options(self.workload, self.hardware, options)
-        values: dict[str, OptionValue] = {}
-        for name in self.choices:
-            least, most = OPTIONS[name]
-            values[name] = checked_count(name, options.get(name, _DEFAULTS.get(name, 0)), least, most)
-        return Schedule(self.workload, self.hardware, self.template, complete, 0, {}, values).check()
