@@ -171,13 +171,12 @@ def rank_templates(
         model = plain if learned is None else learned
         left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - at))
         part = watch.part(at / number, (at + 1) / number)
-        if learned is None and plain.floor_s > cut_s:
-            ranking = _slower(model)
-        else:
+        left_out = LeftOut(plain.floor_s, cut_s) if learned is None and plain.floor_s > cut_s else None
+        if left_out is None:
             ranking = model.rank(count, left_s, distinct=distinct, progress=part.report)
-        answer, points = _plan(model, ranking, accuracy), ranking.points
-        if not len(points) and ranking.num_legal is None and plain.floor_s > cut_s:
-            answer = replace(answer, left_out=LeftOut(plain.floor_s, cut_s))
+        else:
+            ranking = _slower(model)
+        answer, points = replace(_plan(model, ranking, accuracy), left_out=left_out), ranking.points
         if learned is not None and saved is not None and len(points):
             support = float(learned.correction(points[:1]).support[0])
             applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))

@@ -16,7 +16,7 @@ from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
 from anatune.templates.triton.grouped.routing import Routing, power_law, uniform
 from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
-from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.tiles import Tiles, stage_preference
 
 __all__ = ["ROWS", "Predicted", "Race", "race", "space_of"]
 
@@ -82,8 +82,7 @@ class Race:
         t = self.tiles
         with np.errstate(invalid="ignore"):
             steps = np.floor(np.log(times / times.min()) / np.log1p(_TIE_SHARE))
-        stages = np.array([9, 4, 3, 0, 1, 2])[np.minimum(t.num_stages, 5)]
-        order = np.lexsort((t.group_m, stages, steps))[:legal]
+        order = np.lexsort((t.group_m, stage_preference(t.num_stages), steps))[:legal]
         shapes = np.stack([t.block_m, t.block_n, t.block_k, t.num_warps])[:, order]
         _, first = np.unique(shapes, axis=1, return_index=True)
         return [Predicted(_tile(t, place), float(times[place])) for place in order[np.sort(first)][:count]]

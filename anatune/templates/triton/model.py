@@ -21,7 +21,7 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, rules
 from anatune.templates.triton.rules import multiplied_dtype
 from anatune.templates.triton.space import TritonSpace
-from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.times import PARTS as TILE_PARTS
 from anatune.templates.triton.times import score_tiles
 
@@ -164,7 +164,7 @@ class TritonModel(BaseGpuModel):
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
         """Return the keys of points of equal time, least important first: three stages, then four, more, two, one."""
-        stages = np.array([9, 4, 3, 0, 1, 2])[np.minimum(points[:, self.space.columns.index("num_stages")], 5)]
+        stages = stage_preference(points[:, self.space.columns.index("num_stages")])
         return (points[:, self.space.columns.index("group_m")], stages)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OPTION_FIELDS", "TILE_FIELDS", "Tiles"]
+__all__ = ["OPTION_FIELDS", "TILE_FIELDS", "Tiles", "stage_preference"]
 
 Ints = NDArray[np.int64]
 
@@ -51,3 +51,9 @@ class Tiles:
 
     def __len__(self) -> int:
         return len(self.block_m)
+
+
+def stage_preference(num_stages: Ints) -> Ints:
+    """Return the order of stages among tiles of equal time, lower first: three, then four, more, two, one."""
+    order: Ints = np.array([9, 4, 3, 0, 1, 2])[np.minimum(num_stages, 5)]
+    return order

@@ -17,7 +17,7 @@ from anatune.templates.triton.instructions import Unit, has_descriptors, instruc
 from anatune.templates.triton.memory import PART_BYTES, Grid, Traffic, adding_s
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 from anatune.templates.triton.resources import WARP, Resources, is_wide, resources
-from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.work import PRODUCT, Walk, Work
 
 __all__ = ["PARTS", "TileScores", "score_tiles", "tile_order"]
@@ -183,7 +183,7 @@ def _stage(
     overlap = np.where(wide, constants.overlap_wide, constants.overlap_mma)
     port = moved.stage / constants.l2_port_bytes
     busy = _norm(overlap, compute, work.issue + work.convert, work.shared, port)
-    # the same warps wait for a product, copy, and start the next one; specialised ones queue products up
+    # the same warps wait for a product, copy, and start the next one; specialised ones queue products up (assumed)
     busy = busy + np.where(wide & (tiles.warp_specialize == 0), constants.wide_step, 0.0)
 
     # what one block alone cannot overlap
@@ -301,7 +301,7 @@ def tile_order(scores: TileScores, problem: MatmulProblem, tiles: Tiles) -> NDAr
 def _plain_order(logarithms: Floats, problem: MatmulProblem, tiles: Tiles) -> NDArray[np.int64]:
     """Return the places of tiles in the order of these times, ties broken."""
     steps = np.floor(logarithms / np.log1p(_TIE_SHARE))
-    stages = np.array([9, 4, 3, 0, 1, 2])[np.minimum(tiles.num_stages, 5)]
+    stages = stage_preference(tiles.num_stages)
     row = np.abs(np.log2(tiles.block_k * problem.element_bytes / 128.0))
     order: NDArray[np.int64] = np.lexsort((row, stages, steps))
     return order
