@@ -12,7 +12,7 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import Resources
 from anatune.templates.triton.tiles import Tiles
 
-__all__ = ["PART_BYTES", "Grid", "Traffic", "adding_s", "fill_bytes", "traffic"]
+__all__ = ["PART_BYTES", "Grid", "Traffic", "adding_s", "combining_s", "fill_bytes", "kept_share", "traffic"]
 
 Floats = NDArray[np.float64]
 
@@ -82,11 +82,18 @@ def traffic(problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, 
 def adding_s(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, start_cycles: float) -> Floats:
     """Return the seconds of the kernel that adds up parts of sums, its launch left out; 0 where there is none."""
     results = float(problem.batch) * problem.m * problem.n
-    parts = results * tiles.split_k * PART_BYTES
+    seconds = combining_s(
+        results * PART_BYTES * tiles.split_k.astype(np.float64), results * problem.result_bytes, spec, start_cycles
+    )
+    return np.where(tiles.split_k > 1, seconds, 0.0)
+
+
+def combining_s(parts: Floats, results: float, spec: GpuSpec, start_cycles: float) -> Floats:
+    """Return the seconds of a kernel that reads so many bytes of parts, from L2 if they fit, and writes results."""
     dram = spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction
     rate = np.where(parts <= 0.5 * spec.l2.size_bytes, spec.l2.bandwidth_bytes_per_s, dram)
-    seconds = (parts + results * problem.result_bytes) / rate + start_cycles / spec.compute.clock_hz
-    return np.where(tiles.split_k > 1, seconds, 0.0)
+    seconds: Floats = (parts + results) / rate + start_cycles / spec.compute.clock_hz
+    return seconds
 
 
 def fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Floats) -> Floats:
@@ -134,11 +141,15 @@ def _pieces(run: NDArray[np.int64], element: int, pieces: float) -> Floats:
 
 
 def _kept_share(problem: MatmulProblem, spec: GpuSpec, turns: int) -> float:
-    """Return the share of the operands that L2 still holds when a product is repeated and right ones take turns.
+    """Return the share of the operands that L2 still holds when a product is repeated and right ones take turns."""
+    right = turns * problem.n * problem.k * problem.right_element_bytes
+    left = problem.m * problem.k * problem.element_bytes
+    return kept_share(problem.batch * (left + right + problem.m * problem.n * problem.result_bytes), spec)
+
+
+def kept_share(num_bytes: float, spec: GpuSpec) -> float:
+    """Return the share of so many bytes that L2 still holds when they are used again.
 
     All of them up to 0.8 of its size, none from twice its size on, between them in proportion. Assumed.
     """
-    right = turns * problem.n * problem.k * problem.right_element_bytes
-    left = problem.m * problem.k * problem.element_bytes
-    size = problem.batch * (left + right + problem.m * problem.n * problem.result_bytes) / spec.l2.size_bytes
-    return float(np.clip((2.0 - size) / 1.2, 0.0, 1.0))
+    return float(np.clip((2.0 - num_bytes / spec.l2.size_bytes) / 1.2, 0.0, 1.0))

@@ -20,7 +20,7 @@ from anatune.templates.triton.resources import WARP, Resources, is_wide, resourc
 from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.work import PRODUCT, Walk, Work
 
-__all__ = ["PARTS", "TileScores", "score_tiles", "tile_order"]
+__all__ = ["PARTS", "TileScores", "norm", "score_tiles", "sustained_flop_per_s", "tile_order"]
 
 Floats = NDArray[np.float64]
 
@@ -107,10 +107,10 @@ def score_tiles(
 
     def block_cycles(at_once: Floats) -> Floats:
         """Return the cycles of an SM with so many blocks at once."""
-        together = _norm(overlap, at_once * stage.busy, stage.alone)
+        together = norm(overlap, at_once * stage.busy, stage.alone)
         stages = grid.steps * np.where(need.unit == Unit.FMA, _of_lanes(tiles, stage, at_once, spec), together)
         # warps of their own start the next tile's products while the others store this one
-        beside = _norm(constants.overlap_wide, stages, at_once * stores)
+        beside = norm(constants.overlap_wide, stages, at_once * stores)
         cycles: Floats = np.where(tiles.warp_specialize == 1, beside, stages + at_once * stores) + fill
         return cycles
 
@@ -122,11 +122,11 @@ def score_tiles(
     power_s = np.full(len(tiles), _power_s(problem, spec))
     # the result is set to zero, or the parts of sums are added up, by a launch of its own
     launch_s = spec.launch.overhead_s * (1.0 + split) + (0.0 if warm else constants.cold_s)
-    time_s = _norm(constants.overlap_l2, cycles / clock, l2_s)
-    time_s = _norm(constants.overlap_memory, time_s, dram_s)
+    time_s = norm(constants.overlap_l2, cycles / clock, l2_s)
+    time_s = norm(constants.overlap_memory, time_s, dram_s)
     latency = constants.queue * spec.l2.latency_cycles + constants.block_cycles
     split_s = np.zeros(len(tiles)) if problem.atomic else adding_s(problem, tiles, spec, latency)
-    time_s = _norm(constants.overlap_power, time_s, power_s) + launch_s + split_s
+    time_s = norm(constants.overlap_power, time_s, power_s) + launch_s + split_s
     total = grid.blocks * grid.steps / num_sms / clock
     waves = grid.blocks / (num_sms * grid.resident)
     parts = {
@@ -182,7 +182,7 @@ def _stage(
     wide = is_wide(need.unit)
     overlap = np.where(wide, constants.overlap_wide, constants.overlap_mma)
     port = moved.stage / constants.l2_port_bytes
-    busy = _norm(overlap, compute, work.issue + work.convert, work.shared, port)
+    busy = norm(overlap, compute, work.issue + work.convert, work.shared, port)
     # the same warps wait for a product, copy, and start the next one; specialised ones queue products up (assumed)
     busy = busy + np.where(wide & (tiles.warp_specialize == 0), constants.wide_step, 0.0)
 
@@ -191,7 +191,7 @@ def _stage(
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, grid.blocks) / l2_cycle)
     chain = np.maximum(work.compute * np.ceil(warps / parts) * parts / warps, work.chain)
     is_fma = need.unit == Unit.FMA
-    together = _norm(overlap, compute, work.issue + work.convert, work.shared)
+    together = norm(overlap, compute, work.issue + work.convert, work.shared)
     own = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
     own = own + work.serial
     missing = np.minimum(1.0, moved.dram / moved.l2)
@@ -226,18 +226,23 @@ def _tiles_bytes_per_s(tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Const
     return found
 
 
-def _power_s(problem: MatmulProblem, spec: GpuSpec) -> float:
-    """Return the seconds below which the device would need more power than it is allowed."""
+def sustained_flop_per_s(spec: GpuSpec, dtype: str) -> float | None:
+    """Return the operations a second that the device's power lets matrix units make of operands; None: no limit."""
     cores = spec.tensor_cores
-    if cores is None or problem.dtype == "float32":
-        return 0.0
-    multiplied = instruction_of(spec, problem.dtype).as_dtype
+    if cores is None or dtype == "float32":
+        return None
+    multiplied = instruction_of(spec, dtype).as_dtype
     small = DTYPES[multiplied] == 1
     rate = spec.tensor_flop_per_s("float16" if small else "float32" if multiplied == "tf32" else multiplied)
     if rate is None:
-        return 0.0
-    share = 2.0 * cores.fp8_sustained_fraction if small else cores.sustained_fraction
-    return 2.0 * problem.batch * problem.m * problem.n * problem.k / (rate * share)
+        return None
+    return rate * (2.0 * cores.fp8_sustained_fraction if small else cores.sustained_fraction)
+
+
+def _power_s(problem: MatmulProblem, spec: GpuSpec) -> float:
+    """Return the seconds below which the device would need more power than it is allowed."""
+    rate = sustained_flop_per_s(spec, problem.dtype)
+    return 0.0 if rate is None else 2.0 * problem.batch * problem.m * problem.n * problem.k / rate
 
 
 def _alone(tiles: Tiles, need: Resources, work: Work, compute: Floats, arrival: Floats, constants: Constants) -> Floats:
@@ -307,8 +312,8 @@ def _plain_order(logarithms: Floats, problem: MatmulProblem, tiles: Tiles) -> ND
     return order
 
 
-def _norm(exponent: Floats | float, *values: Floats) -> Floats:
+def norm(exponent: Floats | float, *values: Floats) -> Floats:
     """Return (a^p + b^p + ...)^(1/p) with the exponent p."""
-    largest = np.maximum.reduce(values)
+    largest = np.maximum(np.maximum.reduce(values), 1e-30)
     total: Floats = largest * sum((value / largest) ** exponent for value in values) ** (1.0 / exponent)
     return total

@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.visible import first_key
 from anatune.templates.triton.attention.constants import ATTENTION, AttentionConstants
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.attention.resources import attention_resources, repetition, warp_grid
 from anatune.templates.triton.attention.steps import Steps, count_steps
 from anatune.templates.triton.constants import Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors
+from anatune.templates.triton.memory import PART_BYTES, combining_s, kept_share
 from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
+from anatune.templates.triton.times import norm, sustained_flop_per_s
 
 __all__ = ["PARTS", "AttentionScores", "score_attention"]
 
@@ -40,7 +43,6 @@ PARTS = (
     "combine_s",
     "launch_s",
 )
-_PART_BYTES = 4.0
 _SPILL_BYTES = 64.0
 """Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
 
@@ -108,14 +110,14 @@ def score_attention(
     l2_cycle = _l2_bytes_per_s(tiles, spec, constants) / clock
     flow = _flow(tiles, need, step, blocks, moved, l2_cycle, spec, own)
     rows = tiles.block_m.astype(np.float64) * problem.depth
-    stored = np.where(split, _PART_BYTES, float(problem.out_bytes))
+    stored = np.where(split, PART_BYTES, float(problem.out_bytes))
     ends = rows * (problem.element_bytes + stored) * flow.sm_byte
     ends = ends + rows / 32.0 * 3.0 / compute.issue_per_cycle_per_sm
     fill = flow.latency * 2.0 + own.start_cycles + step.moved * flow.sm_byte
 
     def block_cycles(at_once: Floats, count: Floats) -> Floats:
         """Return the cycles of an SM with so many blocks at once of so many steps."""
-        stages = count * _norm(constants.overlap_latency, at_once * flow.busy, flow.alone)
+        stages = count * norm(constants.overlap_latency, at_once * flow.busy, flow.alone)
         cycles: Floats = stages + at_once * ends + fill
         return cycles
 
@@ -126,9 +128,9 @@ def score_attention(
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     combine_s = _combine_s(problem, tiles, spec, constants)
     launch_s = spec.launch.overhead_s * (1.0 + split) + (0.0 if warm else constants.cold_s)
-    time_s = _norm(constants.overlap_l2, cycles / clock, l2_s)
-    time_s = _norm(constants.overlap_memory, time_s, dram_s)
-    time_s = _norm(constants.overlap_power, time_s, power_s) + launch_s + combine_s
+    time_s = norm(constants.overlap_l2, cycles / clock, l2_s)
+    time_s = norm(constants.overlap_memory, time_s, dram_s)
+    time_s = norm(constants.overlap_power, time_s, power_s) + launch_s + combine_s
     total = blocks * steps.mean / num_sms / clock
     waves = blocks / (num_sms * resident)
     parts = {
@@ -185,11 +187,11 @@ def _flow(
     held = np.minimum(need.resident.astype(np.float64), np.ceil(blocks / num_sms))
     # warps that issue every product themselves issue nothing else meanwhile; wide units only have to be started
     vector = np.maximum(step.exp, step.issue)
-    by_warps = _norm(own.overlap_mma, step.mma, step.exp, step.issue)
+    by_warps = norm(own.overlap_mma, step.mma, step.exp, step.issue)
     started = np.where(need.unit == Unit.TCGEN05, own.overlap_tcgen05, own.overlap_wgmma)
-    together = np.where(wide, _norm(started, step.mma, vector), by_warps) + step.spilled
+    together = np.where(wide, norm(started, step.mma, vector), by_warps) + step.spilled
     port = step.moved / constants.l2_port_bytes
-    busy = _norm(np.where(wide, constants.overlap_wide, constants.overlap_mma), together, step.shared, port)
+    busy = norm(np.where(wide, constants.overlap_wide, constants.overlap_mma), together, step.shared, port)
     warps, parts = tiles.num_warps.astype(np.float64), float(spec.registers.num_sub_partitions)
     busy = busy * np.maximum(1.0, parts / (warps * held))  # fewer warps leave quarters of the SM idle
     product = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0
@@ -255,10 +257,10 @@ def _moved(
     element = float(problem.element_bytes)
     own = float(problem.groups * problem.rows * problem.head_dim)
     rows = own * (element + problem.out_bytes)
-    seen = _keys_of_all(problem)
+    seen = float(problem.seq_kv - first_key(problem.seq_q, problem.seq_kv, problem.window))
     keys = 2.0 * problem.groups * seen * problem.head_dim * element
     split = tiles.split_kv > 1
-    parts = np.where(split, 2.0 * own * _PART_BYTES * tiles.split_kv, 0.0)
+    parts = np.where(split, 2.0 * own * PART_BYTES * tiles.split_kv, 0.0)
     per_group = steps.blocks / problem.groups
     at_once = np.minimum(steps.blocks, spec.compute.num_sms * resident)
     groups = np.minimum(problem.groups, np.ceil(at_once / per_group))
@@ -266,17 +268,10 @@ def _moved(
     # keys that L2 does not hold until all tiles of a head have read them come again for each round of blocks
     again = np.maximum(1.0, np.ceil(per_group / np.maximum(at_once, 1.0)))
     read = keys * np.where(held > 0.5 * spec.l2.size_bytes, again, 1.0)
-    kept = float(np.clip((2.0 - (keys + rows) / spec.l2.size_bytes) / 1.2, 0.0, 1.0)) if warm else 0.0
+    kept = kept_share(keys + rows, spec) if warm else 0.0
     dram = (rows + read) * (1.0 - kept) + np.where(parts > 0.5 * spec.l2.size_bytes, parts, 0.0)
     stage = 2.0 * tiles.block_n * problem.head_dim * element
     return _Moved(dram, rows + parts + steps.blocks * steps.mean * stage)
-
-
-def _keys_of_all(problem: AttentionProblem) -> float:
-    """Return the keys of a head that any query sees."""
-    if not problem.window:
-        return float(problem.seq_kv)
-    return float(min(problem.seq_kv, problem.seq_q + problem.window - 1))
 
 
 def _l2_bytes_per_s(tiles: AttentionTiles, spec: GpuSpec, constants: Constants) -> Floats:
@@ -289,24 +284,17 @@ def _l2_bytes_per_s(tiles: AttentionTiles, spec: GpuSpec, constants: Constants) 
 
 def _power_s(problem: AttentionProblem, steps: Steps, tiles: AttentionTiles, spec: GpuSpec) -> float:
     """Return the seconds below which the device would need more power than it is allowed; as products'."""
-    cores = spec.tensor_cores
-    rate = spec.tensor_flop_per_s("float16")
-    if cores is None or rate is None:
-        return 0.0
-    small = problem.element_bytes == 1
-    share = 2.0 * cores.fp8_sustained_fraction if small else cores.sustained_fraction
+    rate = sustained_flop_per_s(spec, problem.dtype)
     flop = 4.0 * float((steps.blocks * steps.mean * tiles.block_m * tiles.block_n).min()) * problem.depth
-    return flop / (rate * share)
+    return 0.0 if rate is None else flop / rate
 
 
 def _combine_s(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, constants: Constants) -> Floats:
     """Return the seconds of the kernel that combines parts, its launch left out; 0 where there is none."""
     own = float(problem.groups * problem.rows)
-    parts = own * (problem.head_dim + 1.0) * _PART_BYTES * tiles.split_kv
-    dram = spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction
-    rate = np.where(parts <= 0.5 * spec.l2.size_bytes, spec.l2.bandwidth_bytes_per_s, dram)
+    parts = own * (problem.head_dim + 1.0) * PART_BYTES * tiles.split_kv.astype(np.float64)
     start = 2.0 * constants.queue * spec.l2.latency_cycles + constants.block_cycles
-    seconds = (parts + own * problem.head_dim * problem.out_bytes) / rate + start / spec.compute.clock_hz
+    seconds = combining_s(parts, own * problem.head_dim * problem.out_bytes, spec, start)
     found: Floats = np.where(tiles.split_kv > 1, seconds, 0.0)
     return found
 
@@ -338,10 +326,3 @@ def _in_waves(
     tail = np.where(left > 0, tail, 0.0)
     wave = wave - np.where(whole > 1, fill * (1.0 - 1.0 / resident), 0.0)
     return whole * wave + tail, wave
-
-
-def _norm(exponent: Floats | float, *values: Floats) -> Floats:
-    """Return (a^p + b^p + ...)^(1/p) with the exponent p."""
-    largest = np.maximum.reduce(values)
-    total: Floats = largest * sum((value / largest) ** exponent for value in values) ** (1.0 / exponent)
-    return total

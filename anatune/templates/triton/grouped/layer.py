@@ -12,6 +12,7 @@ from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.grouped.routing import Routing
 from anatune.templates.triton.grouped.times import score_grouped
+from anatune.templates.triton.memory import kept_share
 from anatune.templates.triton.problem import DTYPES
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores
@@ -107,7 +108,7 @@ def score_layer(
     held = 0.0
     if warm:
         weights = layer.routing.num_active * sum(p.n * p.k * p.product.right_element_bytes for p in (up, down))
-        held = float(np.clip((2.0 - weights / spec.l2.size_bytes) / 1.2, 0.0, 1.0))
+        held = kept_share(weights, spec)
     scores = [score_grouped(product, tiles, spec, held=held, constants=constants) for product in (up, down)]
     return LayerScores(scores[0], scores[1], rest_s(layer, spec))
 

@@ -15,7 +15,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.instructions import Unit
-from anatune.templates.triton.memory import Grid, Traffic, fill_bytes
+from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import WARP, Resources
 from anatune.templates.triton.tiles import Tiles
@@ -132,7 +132,7 @@ class _Grouped(_Scaled):
         weights = layer.routing.num_active * expert * (again if expert >= half else 1.0) * (1.0 - self.held)
         strip = at_once * tiles.block_m * problem.k * problem.element_bytes
         passes = np.where((left >= half) & (strip >= half), grid.columns / np.maximum(1.0, window / at_once), 1.0)
-        fresh = _beyond(left + results, spec)
+        fresh = 1.0 - kept_share(left + results, spec)
         dram = weights + left * np.maximum(1.0, passes) * fresh + results * fresh
         return Traffic(stage, stage * grid.steps * grid.blocks + results, dram, self.held)
 
@@ -146,8 +146,3 @@ class _Grouped(_Scaled):
         each = spec.l2.latency_cycles + constants.block_cycles
         found: Floats = idle * each / (spec.compute.num_sms * grid.resident)
         return found
-
-
-def _beyond(size: float, spec: GpuSpec) -> float:
-    """Return the share of so many bytes that L2 does not keep: as `memory` has it of repeated products. Assumed."""
-    return float(np.clip((size / spec.l2.size_bytes - 0.8) / 1.2, 0.0, 1.0))

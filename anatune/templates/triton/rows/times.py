@@ -18,6 +18,7 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.triton.constants import CONSTANTS
 from anatune.templates.triton.resources import residency
 from anatune.templates.triton.rows.rules import Rows, rows_of
+from anatune.templates.triton.times import norm
 
 __all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "RowScores", "moved_of", "score_rows"]
 
@@ -204,10 +205,10 @@ def score_rows(
     alone = _alone(sizes, tile, moved, issue, functions, spec, kept)
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
     port = l2_bytes / tile.blocks / CONSTANTS.l2_port_bytes
-    busy = _norm(issue, functions, port)
+    busy = norm(_OVERLAP, issue, functions, port)
 
     def wave(at_once: Floats) -> Floats:
-        return _norm(alone, at_once * busy)
+        return norm(_OVERLAP, alone, at_once * busy)
 
     per_wave = num_sms * resident
     whole = np.floor(tile.blocks / per_wave)
@@ -233,7 +234,7 @@ def score_rows(
         "launch_s": launch_s,
     }
     # what DRAM sends passes L2 at once
-    time_s = _norm(cycles / clock, np.maximum(l2_s, dram_s)) + launch_s
+    time_s = norm(_OVERLAP, cycles / clock, np.maximum(l2_s, dram_s)) + launch_s
     return RowScores(
         time_s, rule, parts, threads, tile.blocks, registers, shared, resident, limiter, held, waves, dram_bytes,
         l2_bytes, tile.elements,
@@ -348,10 +349,3 @@ def _alone(
     reductions = body.reductions * (depth * _SHUFFLE_CYCLES + meets)
     few = spec.registers.num_sub_partitions / np.minimum(spec.registers.num_sub_partitions, tile.warps)
     return CONSTANTS.block_cycles + loads + reductions + np.maximum(issue, functions) * few
-
-
-def _norm(*values: Floats) -> Floats:
-    """Return (a^p + b^p + ...)^(1/p)."""
-    largest = np.maximum(np.maximum.reduce(values), 1e-30)
-    total: Floats = largest * sum((value / largest) ** _OVERLAP for value in values) ** (1.0 / _OVERLAP)
-    return total
