@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from anatune.adapters.device import AUTO, GpuLike, find_gpu
+from anatune.adapters.device import AUTO, GpuLike
+from anatune.adapters.triton.asked import KernelPruner
 from anatune.adapters.triton.checks import Config, unmodelled_option
 from anatune.adapters.triton.operands import Argument, Arguments
-from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
-from anatune.model.pruning.subset import kept_count
+from anatune.errors import AnatuneError, SpaceError
 from anatune.templates.triton.attention.problem import AttentionTiles
 from anatune.templates.triton.attention.rules import check_supported
 from anatune.templates.triton.attention.times import score_attention
@@ -54,33 +52,19 @@ def attention_pruner(workload: WorkloadLike, hw: GpuLike = AUTO, keep: float = 8
     return AttentionPruner(workload, hw, keep)
 
 
-class AttentionPruner(Mapping[str, object]):
-    """A mapping with ``early_config_prune``, ``perf_model`` and ``top_k``. Called by Triton, it raises nothing.
+class AttentionPruner(KernelPruner):
+    """Judges configurations of a kernel of attention.
 
     Guarantees: deterministic; the first configuration and those that cannot be judged are kept.
     """
 
+    name = "attention_pruner"
+
     def __init__(self, workload: WorkloadLike, hw: GpuLike = AUTO, keep: float = 8) -> None:
-        kept_count(keep, 1)
+        super().__init__(hw, keep)
         if not callable(workload) and getattr(workload, "body", "") != "attention":
             raise SpaceError("attention_pruner: workload is no attention, expected one of anatune.attention(...)")
-        self.keep, self.top_k = keep, 1.0
-        self._workload, self._hw = workload, hw
-        self._spec: GpuSpec | None = None if str(hw) == AUTO else find_gpu(hw)
-
-    def __getitem__(self, key: str) -> object:
-        if key not in self:
-            raise KeyError(key)
-        return getattr(self, key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in tuple(self)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("early_config_prune", "perf_model", "top_k"))
-
-    def __len__(self) -> int:
-        return 3
+        self._workload = workload
 
     def early_config_prune(
         self, configs: Sequence[Config], named_args: Arguments | None = None, **kwargs: Argument
@@ -94,23 +78,21 @@ class AttentionPruner(Mapping[str, object]):
         known = [at for at in range(len(configs)) if at not in unknown]
         if unknown:
             self._say(
-                f"{len(unknown)} configurations have no {_BLOCK_M[0]}, {_BLOCK_N[0]}, or options beyond the model"
+                f"{len(unknown)} configurations have no {_BLOCK_M[0]}, {_BLOCK_N[0]}, or options beyond the model: these "
+                "stay"
             )
         if not known:
             return configs
         try:
             seconds = self._seconds([_tile(configs[at].kwargs, configs[at]) for at in known], arguments)
         except AnatuneError as error:
-            self._say(str(error))
+            self._say(f"{error}: all {len(configs)} stay")
             return configs
         order = [known[at] for at in np.argsort(seconds, kind="stable") if np.isfinite(seconds[at])]
         if not order:
-            self._say("no configuration keeps to the limits of the device")
+            self._say(f"no configuration keeps to the limits of {self.hardware.name}: all {len(configs)} stay")
             return configs
-        kept = order[: kept_count(self.keep, len(order))]
-        if 0 in known and 0 not in kept and len(kept) > 1:
-            kept[-1] = 0
-        return [configs[at] for at in (*kept, *unknown)]
+        return [configs[at] for at in (*self._first(order, known), *unknown)]
 
     def perf_model(self, **arguments: Argument) -> float:
         """Return the predicted seconds of one configuration, infinite where it breaks a limit; 0: not judged."""
@@ -120,19 +102,14 @@ class AttentionPruner(Mapping[str, object]):
                 raise SpaceError(f"the configuration has no {_BLOCK_M[0]} and {_BLOCK_N[0]}")
             return float(self._seconds([tile], arguments)[0])
         except AnatuneError as error:
-            self._say(str(error))
+            self._say(f"{error}: perf_model leaves the order as it is")
             return 0.0
 
     def _seconds(self, tiles: Sequence[tuple[int, ...] | None], arguments: Mapping[str, Argument]) -> np.ndarray:  # type: ignore[type-arg]
-        if self._spec is None:
-            self._spec = find_gpu(self._hw)
         workload = self._workload if isinstance(self._workload, Workload) else self._workload(arguments)
-        problem = check_supported(workload, self._spec)
-        scores = score_attention(problem, AttentionTiles.of(tiles), self._spec)
+        problem = check_supported(workload, self.hardware)
+        scores = score_attention(problem, AttentionTiles.of(tiles), self.hardware)
         return np.where(scores.resources.rule == 0, scores.time_s, np.inf)
-
-    def _say(self, text: str) -> None:
-        warnings.warn(f"anatune, attention_pruner: {text}: left as they are", NotJudgedWarning, stacklevel=3)
 
 
 def _tile(arguments: Mapping[str, Argument], config: Config | None) -> tuple[int, ...] | None:

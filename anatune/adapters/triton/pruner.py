@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from anatune.adapters.device import AUTO, GpuLike, find_gpu
+from anatune.adapters.device import AUTO, GpuLike
 from anatune.adapters.triton.arguments import ArgumentNames, DtypeLike, KernelNames
+from anatune.adapters.triton.asked import KernelPruner
 from anatune.adapters.triton.calls import Reading, judged
 from anatune.adapters.triton.checks import Config, unmodelled_option
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.adapters.triton.tiles import bound_by
-from anatune.core.hardware.spec import GpuSpec
-from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
-from anatune.model.pruning.subset import Verdict, kept_count
+from anatune.errors import AnatuneError, SpaceError
+from anatune.model.pruning.subset import Verdict
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import rules
 from anatune.templates.triton.tiles import Tiles
@@ -88,20 +87,15 @@ class _Call:
     reason: str = ""
 
 
-class MatmulPruner(Mapping[str, object]):
-    """A mapping with ``early_config_prune``, ``perf_model`` and ``top_k``; each of them can be used on its own.
+class MatmulPruner(KernelPruner):
+    """Judges configurations of a kernel that multiplies matrices.
 
     Guarantees: deterministic; the configurations kept are the first of the predicted order, the caller's first (where
     more than one is kept), and those that cannot be judged. Called by Triton, it raises nothing. One object may serve
     many shapes; `explain` is about the last one unless told otherwise.
-
-    Attributes
-    ----------
-    keep : int or float
-        As asked.
-    top_k : float
-        What Triton then keeps of what is left: all, ``early_config_prune`` has counted.
     """
+
+    name = "matmul_pruner"
 
     def __init__(
         self,
@@ -110,43 +104,11 @@ class MatmulPruner(Mapping[str, object]):
         names: KernelNames | None = None,
         dtype: DtypeLike | None = None,
     ) -> None:
-        kept_count(keep, 1)
-        self.keep = keep
-        self.top_k = 1.0
-        self._hw = hw
+        super().__init__(hw, keep)
         self._arguments = ArgumentNames(names, dtype)
-        self._spec: GpuSpec | None = None if str(hw) == AUTO else find_gpu(hw)
         self._timed: MatmulProblem | None = None
         self._times: dict[tuple[int, ...], float] = {}
         self._call: _Call | None = None
-        self._said: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"matmul_pruner(hw={self._hw if self._spec is None else self._spec.name!r}, keep={self.keep})"
-
-    def __getitem__(self, key: str) -> object:
-        if key not in ("early_config_prune", "perf_model", "top_k"):
-            raise KeyError(key)
-        return getattr(self, key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("early_config_prune", "perf_model", "top_k"))
-
-    def __len__(self) -> int:
-        return 3
-
-    @property
-    def hardware(self) -> GpuSpec:
-        """The device; looked up when it is first needed.
-
-        Raises
-        ------
-        DeviceError, UnknownNameError, SpecError, SpaceError
-            As `find_gpu`.
-        """
-        if self._spec is None:
-            self._spec = find_gpu(self._hw)
-        return self._spec
 
     @property
     def product(self) -> MatmulProblem | None:
@@ -186,9 +148,7 @@ class MatmulPruner(Mapping[str, object]):
             self._call.reason = f"no configuration keeps to the limits of {self.hardware.name} for {problem.describe()}"
             self._say(f"no configuration keeps to the limits of {self.hardware.name}: all {len(configs)} stay")
             return configs
-        kept = order[: kept_count(self.keep, len(order))]
-        if 0 in tiles and 0 not in kept and len(kept) > 1:
-            kept = [*kept[:-1], 0]
+        kept = self._first(order, tiles)
         for reason in dict.fromkeys(unjudged.values()):
             self._say(f"{reason}: such configurations stay, beside the {len(kept)} best of the others")
         kept += list(unjudged)
@@ -225,11 +185,6 @@ class MatmulPruner(Mapping[str, object]):
             seconds = np.where(scores.resources.rule == 0, scores.time_s, np.inf)
             self._times |= dict(zip(rows, seconds.tolist(), strict=True))
         return self._times[tile]
-
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            warnings.warn(f"anatune, matmul_pruner: {text}", NotJudgedWarning, stacklevel=3)
 
     def explain(self, config: Config, **arguments: Argument) -> Verdict:
         """Return why a configuration is measured or not.
