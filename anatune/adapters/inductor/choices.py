@@ -58,27 +58,26 @@ class _Judge:
             rounded: MatmulPruner(hw, keep, dtype=None if rounded else "float32") for rounded in (True, False)
         }
 
-    def left_out(self, ours: Sequence[_Choice], call: Mapping[str, Argument], *, rounded: bool) -> set[int]:
-        """Return the places of choices that are not worth it; `rounded`: float32 operands become tf32."""
-        pruner = self._pruners[rounded or not str(call["a"].dtype).endswith("float32")]
-        kept = set(map(id, pruner.early_config_prune(ours, dict(call))))
-        return {choice.place for choice in ours if id(choice) not in kept}
+    def kept(self, ours: Sequence[_Choice], call: Mapping[str, Argument], *, rounded: bool) -> list[_Choice]:
+        """Return the choices that are worth it, best first; `rounded`: float32 operands become tf32."""
+        known = {id(choice): choice for choice in ours}
+        return [known[id(found)] for found in self._pruner(call, rounded).early_config_prune(ours, dict(call))]
 
-    def is_behind(self, ours: Sequence[_Choice], call: Mapping[str, Argument], *, rounded: bool) -> bool | None:
-        """Return whether the best choice is slower than a library would be; None: the model does not know the product.
+    def is_behind(self, best: _Choice, call: Mapping[str, Argument], *, rounded: bool) -> bool | None:
+        """Return whether the best of the choices kept last is slower than a library; None: the product is not known.
 
         A library is taken to be as fast as the best tile that the model knows, whoever would write it.
         """
-        pruner = self._pruners[rounded or not str(call["a"].dtype).endswith("float32")]
-        best = min((pruner.explain(choice) for choice in ours), key=lambda verdict: verdict.place or len(ours) + 1)
-        problem = pruner.product
-        if problem is None or best.place is None:
+        pruner = self._pruner(call, rounded)
+        problem, spec = pruner.product, pruner.hardware
+        if problem is None:
             return None
-        options = ((0, 1), (0, 1)) if has_descriptors(pruner.hardware) else ((0,), (0,))
-        return (
-            best.time_s
-            > _BEHIND * propose(problem, pruner.hardware, split_k=True, group_m=True, options=options)[0].time_s
-        )
+        options = ((0, 1), (0, 1)) if has_descriptors(spec) else ((0,), (0,))
+        found = propose(problem, spec, split_k=True, group_m=True, options=options)
+        return pruner.explain(best).time_s > _BEHIND * found[0].time_s
+
+    def _pruner(self, call: Mapping[str, Argument], rounded: bool) -> MatmulPruner:
+        return self._pruners[rounded or not str(call["a"].dtype).endswith("float32")]
 
 
 def choice_pruner(hw: GpuLike = AUTO, keep: float = 8) -> Callable[[Sequence[Argument]], list[Argument]]:
@@ -115,7 +114,8 @@ def choice_pruner(hw: GpuLike = AUTO, keep: float = 8) -> Callable[[Sequence[Arg
         call = _call(first.input_nodes[-2:], first.layout)
         if call is None:
             return list(choices)
-        left_out = judge.left_out(ours, call, rounded=first.info_dict().get("allow_tf32") != "False")
+        kept = judge.kept(ours, call, rounded=first.info_dict().get("allow_tf32") != "False")
+        left_out = _left_out(ours, kept)
         return [choice for place, choice in enumerate(choices) if place not in left_out]
 
     return preprocess
@@ -159,8 +159,9 @@ def inductor_choices(hw: GpuLike = AUTO, keep: float = 4, library: str = "measur
         if call is None:
             return list(choices)
         rounded = choices[ours[0].place].extra_kwargs.get("ALLOW_TF32", True)
-        left_out = judge.left_out(ours, call, rounded=rounded)
-        behind = None if measured else judge.is_behind(ours, call, rounded=rounded)
+        kept = judge.kept(ours, call, rounded=rounded)
+        left_out = _left_out(ours, kept)
+        behind = None if measured else judge.is_behind(kept[0], call, rounded=rounded)
         if behind is not None:
             libraries = {place for place, choice in enumerate(choices) if choice.template.uid.startswith("aten::")}
             if libraries:
@@ -180,6 +181,11 @@ def inductor_choices(hw: GpuLike = AUTO, keep: float = 4, library: str = "measur
         return type("AnatuneChoices", (base,), {"_finalize_template_configs": finalize, "uuid": lambda self: known})()
 
     return make
+
+
+def _left_out(ours: Sequence[_Choice], kept: Sequence[_Choice]) -> set[int]:
+    """Return the places in Inductor's list of those that are not kept."""
+    return {choice.place for choice in ours} - {choice.place for choice in kept}
 
 
 def _of_caller(choice: Argument, place: int) -> _Choice | None:

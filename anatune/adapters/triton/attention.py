@@ -78,8 +78,8 @@ class AttentionPruner(KernelPruner):
         known = [at for at in range(len(configs)) if at not in unknown]
         if unknown:
             self._say(
-                f"{len(unknown)} configurations have no {_BLOCK_M[0]}, {_BLOCK_N[0]}, or options beyond the model: these "
-                "stay"
+                f"{len(unknown)} configurations have no {_BLOCK_M[0]}, {_BLOCK_N[0]}, or options beyond the model: "
+                "these stay"
             )
         if not known:
             return configs

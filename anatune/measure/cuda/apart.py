@@ -38,11 +38,7 @@ def build_apart(schedule: Schedule, folder: Path) -> GpuArtifact:
 
 def facts_apart(schedule: Schedule) -> CompilerFacts:
     """Compile a schedule in a process of its own and return what the compiler says; errors as `build_apart`."""
-    try:
-        with temporary_folder() as folder:
-            facts = _apart("compile_entry", schedule, folder)
-    except OSError as error:
-        raise BuildError(no_scratch(error)) from None
+    facts = _in_scratch("compile_entry", schedule)
     assert isinstance(facts, CompilerFacts)
     return facts
 
@@ -52,13 +48,17 @@ def images_apart(schedule: Schedule) -> list[Cubin]:
 
     Errors as `build_apart`.
     """
-    try:
-        with temporary_folder() as folder:
-            images = _apart("compile_images", schedule, folder)
-    except OSError as error:
-        raise BuildError(no_scratch(error)) from None
+    images = _in_scratch("compile_images", schedule)
     assert isinstance(images, list)
     return images
+
+
+def _in_scratch(function: str, schedule: Schedule) -> object:
+    try:
+        with temporary_folder() as folder:
+            return _apart(function, schedule, folder)
+    except OSError as error:
+        raise BuildError(no_scratch(error)) from None
 
 
 def _apart(function: str, schedule: Schedule, folder: Path) -> object:

@@ -20,7 +20,7 @@ from anatune.templates.triton.resources import WARP, Resources, is_wide, resourc
 from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.work import PRODUCT, Walk, Work
 
-__all__ = ["PARTS", "TileScores", "norm", "score_tiles", "sustained_flop_per_s", "tile_order"]
+__all__ = ["PARTS", "TileScores", "in_waves", "norm", "score_tiles", "sustained_flop_per_s", "tile_order"]
 
 Floats = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ def score_tiles(
         cycles: Floats = np.where(tiles.warp_specialize == 1, beside, stages + at_once * stores) + fill
         return cycles
 
-    wave, cycles = _in_waves(tiles, grid, num_sms, block_cycles, fill, constants)
+    wave, cycles = in_waves(grid.blocks, grid.resident, num_sms, block_cycles, fill * _hidden(tiles, grid), constants)
     cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants)
     cycles = cycles + tiles.warp_specialize * stores  # behind the last tile there is no other one
     l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
@@ -257,16 +257,31 @@ def _alone(tiles: Tiles, need: Resources, work: Work, compute: Floats, arrival: 
     return np.where(ahead >= 0.2, pipelined, compute + arrival + 2.0 * constants.step_cycles)
 
 
-def _in_waves(
-    tiles: Tiles,
-    grid: Grid,
+def _hidden(tiles: Tiles, grid: Grid) -> Floats:
+    """Return the share of a block's first loads that other blocks hide; its last tile, where it is persistent."""
+    share: Floats = np.where(tiles.persistent > 0, 1.0, 1.0 - 1.0 / grid.resident)
+    return share
+
+
+def in_waves(
+    blocks: Floats,
+    resident: Floats,
     num_sms: float,
     block_cycles: Callable[[Floats], Floats],
-    fill: Floats,
+    hidden: Floats | float,
     constants: Constants,
 ) -> tuple[Floats, Floats]:
-    """Return the cycles of a whole wave, and of all blocks; the last wave overlaps the one before it in part."""
-    blocks, resident = grid.blocks, grid.resident
+    """Return the cycles of a whole wave, and of all blocks; the last wave overlaps the one before it in part.
+
+    Parameters
+    ----------
+    blocks, resident : (num_tiles,)
+        All of them, and those that an SM holds at once.
+    block_cycles : callable
+        Blocks that an SM has at once -> its cycles until all of them end.
+    hidden
+        Cycles of a wave that those before it hide.
+    """
     per_wave = num_sms * resident
     whole = np.floor(blocks / per_wave)
     wave = block_cycles(resident)
@@ -276,9 +291,7 @@ def _in_waves(
     overlap = constants.tail_overlap + (1.0 - constants.tail_overlap) / np.maximum(np.floor(blocks / num_sms), 1.0)
     tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
     tail = np.where(left > 0, tail, 0.0)
-    # the first loads of a block are hidden behind other blocks, those of a persistent one behind its last tile
-    hidden = np.where(tiles.persistent > 0, 1.0, 1.0 - 1.0 / resident)
-    wave = wave - np.where(whole > 1, fill * hidden, 0.0)
+    wave = wave - np.where(whole > 1, hidden, 0.0)
     return wave, whole * wave + tail
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from anatune.templates.triton.constants import Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors
 from anatune.templates.triton.memory import PART_BYTES, combining_s, kept_share
 from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
-from anatune.templates.triton.times import norm, sustained_flop_per_s
+from anatune.templates.triton.times import in_waves, norm, sustained_flop_per_s
 
 __all__ = ["PARTS", "AttentionScores", "score_attention"]
 
@@ -121,8 +122,12 @@ def score_attention(
         cycles: Floats = stages + at_once * ends + fill
         return cycles
 
-    uneven = problem.causal
-    cycles, wave = _in_waves(steps, num_sms, resident, block_cycles, fill, constants.tail_overlap, uneven=uneven)
+    if problem.causal:
+        wave, cycles = _uneven_waves(steps, num_sms, resident, block_cycles, fill)
+    else:
+        hidden = fill * (1.0 - 1.0 / resident)
+        even = partial(block_cycles, count=steps.mean)
+        wave, cycles = in_waves(blocks, resident, num_sms, even, hidden, constants)
     power_s = np.full(len(tiles), _power_s(problem, steps, tiles, spec) if len(tiles) else 0.0)
     l2_s = moved.l2 / (l2_cycle * clock)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
@@ -299,30 +304,16 @@ def _combine_s(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, 
     return found
 
 
-def _in_waves(
-    steps: Steps,
-    num_sms: float,
-    resident: Floats,
-    block_cycles: Callable[[Floats, Floats], Floats],
-    fill: Floats,
-    tail_overlap: float,
-    *,
-    uneven: bool,
+def _uneven_waves(
+    steps: Steps, num_sms: float, resident: Floats, block_cycles: Callable[[Floats, Floats], Floats], fill: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the cycles of all blocks, and of a whole wave."""
+    """Return the cycles of a whole wave, and of all blocks, some of which have fewer steps than others.
+
+    SMs take the next block when one ends: the last ones to end are a step of the average behind.
+    """
     blocks, per_wave = steps.blocks, num_sms * resident
+    few = block_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms), steps.most)
     wave = block_cycles(resident, steps.mean)
-    if uneven:
-        # SMs take the next block when one ends: the last ones to end are a step of the average behind
-        few = block_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms), steps.most)
-        wave = wave - np.where(blocks > per_wave, fill * (1.0 - 1.0 / resident), 0.0)
-        even = blocks / per_wave * wave
-        return np.where(blocks <= per_wave, few, np.maximum(even + 0.25 * wave, few)), wave
-    whole = np.floor(blocks / per_wave)
-    left = blocks - whole * per_wave
-    tail = block_cycles(np.ceil(left / num_sms), steps.mean)
-    overlap = tail_overlap + (1.0 - tail_overlap) / np.maximum(np.floor(blocks / num_sms), 1.0)
-    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
-    tail = np.where(left > 0, tail, 0.0)
-    wave = wave - np.where(whole > 1, fill * (1.0 - 1.0 / resident), 0.0)
-    return whole * wave + tail, wave
+    wave = wave - np.where(blocks > per_wave, fill * (1.0 - 1.0 / resident), 0.0)
+    even = blocks / per_wave * wave
+    return wave, np.where(blocks <= per_wave, few, np.maximum(even + 0.25 * wave, few))

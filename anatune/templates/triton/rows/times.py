@@ -16,9 +16,9 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.access import DTYPE_BYTES, Access
 from anatune.core.workload.nest import Workload
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.resources import residency
+from anatune.templates.triton.resources import register_cap, residency
 from anatune.templates.triton.rows.rules import Rows, rows_of
-from anatune.templates.triton.times import norm
+from anatune.templates.triton.times import in_waves, norm
 
 __all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "RowScores", "moved_of", "score_rows"]
 
@@ -181,7 +181,7 @@ def score_rows(
     tile = _Tile.of(sizes, points, moved, spec)
     compute = spec.compute
     threads = points[:, 2] * compute.warp_size
-    wanted, cap = _registers(sizes, tile, moved, spec.vendor), _register_cap(points[:, 2], spec)
+    wanted, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(points[:, 2], spec)
     registers, shared = np.minimum(wanted, cap).astype(np.int64), _shared_bytes(sizes, tile)
     if known is not None:
         registers, shared = known[:2].astype(np.int64)
@@ -210,19 +210,11 @@ def score_rows(
     def wave(at_once: Floats) -> Floats:
         return norm(_OVERLAP, alone, at_once * busy)
 
-    per_wave = num_sms * resident
-    whole = np.floor(tile.blocks / per_wave)
-    left = tile.blocks - whole * per_wave
-    full = wave(resident.astype(np.float64))
-    # blocks of several waves start as others end
-    drift = CONSTANTS.tail_overlap + (1.0 - CONSTANTS.tail_overlap) / np.maximum(np.floor(tile.blocks / num_sms), 1.0)
-    last = wave(np.ceil(left / num_sms))
-    last = np.where(whole > 0, np.maximum(last * drift, full * left / per_wave), last)
-    cycles = whole * full + np.where(left > 0, last, 0.0)
+    full, cycles = in_waves(tile.blocks, resident.astype(np.float64), num_sms, wave, 0.0, CONSTANTS)
     l2_s = l2_bytes / _streamed_bytes_per_s(spec)
     dram_s = dram_bytes / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     launch_s = np.full(len(points), spec.launch.overhead_s)
-    waves = tile.blocks / per_wave
+    waves = tile.blocks / (num_sms * resident)
     each = tile.blocks / num_sms / clock
     parts = {
         "issue_s": issue * each,
@@ -251,15 +243,6 @@ def _registers(sizes: Rows, tile: _Tile, moved: Moved, vendor: str) -> Floats:
     more = np.where(tile.steps > 1, _STEP_REGISTERS + sizes.body.sums * tile.elements, 0.0)
     found: Floats = np.ceil(_FIXED_REGISTERS[vendor] + more + live * tile.elements)
     return found
-
-
-def _register_cap(num_warps: Ints, spec: GpuSpec) -> Floats:
-    """Return the most registers that a thread of a block of so many warps can have."""
-    file, warp = spec.registers, spec.compute.warp_size
-    partitions = max(file.num_sub_partitions, 4)
-    rounded = -(-num_warps // partitions) * partitions
-    by_file = file.per_block // rounded // file.allocation_unit * file.allocation_unit / warp
-    return np.minimum(by_file, float(min(file.per_thread, spec.compiler.registers_per_thread)))
 
 
 def _shared_bytes(sizes: Rows, tile: _Tile) -> Ints:
