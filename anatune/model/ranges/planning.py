@@ -140,7 +140,8 @@ def families_of(
     found = [template.family(workload, hardware) for template in templates if template.has_ranges]
     if not found:
         names = ", ".join(one.name for one in templates)
-        raise SpaceError(f"template {names} has no programs for a range of extents; leave --template out")
+        advice = "give one extent" if workload.largest.is_kernel else "leave --template out, or give one extent"
+        raise SpaceError(f"template {names} has no programs for a range of extents; {advice}")
     return found
 
 
