@@ -105,7 +105,7 @@ FAULTS = (
     Fault("rounded_ratio", "report", ("units",), "if value >= 99.95:", "if value >= 100.0:"),
     Fault("reader_went_away", "cli", ("test_process.py",), "return 141", "return 0"),
     # -- adapters
-    Fault("default_of_the_caller", "adapters", ("triton",), "kept = [*kept[:-1], 0]", "kept = [*kept, 0]"),
+    Fault("default_of_the_caller", "adapters", ("triton",), "kept[-1] = 0", "kept.append(0)"),
 )  # fmt: skip
 
 
