@@ -24,9 +24,9 @@ from anatune.adapters.serving.choose import race, space_of
 from anatune.adapters.serving.defaults import Tile, default_tile
 from anatune.adapters.serving.shapes import Experts, Product
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.routing import balanced, power_law
 from anatune.errors import AnatuneError
 from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
-from anatune.templates.triton.grouped.routing import balanced, power_law
 from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from anatune.adapters.serving.defaults import Tile
 from anatune.adapters.serving.shapes import DTYPES, Experts, Product
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.routing import Routing, power_law, uniform
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
-from anatune.templates.triton.grouped.routing import Routing, power_law, uniform
 from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles, stage_preference

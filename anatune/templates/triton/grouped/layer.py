@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.routing import Routing
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.routing import Routing
 from anatune.templates.triton.grouped.times import score_grouped
 from anatune.templates.triton.memory import kept_share
 from anatune.templates.triton.problem import DTYPES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anatune.templates.triton.grouped.routing import Routing
+from anatune.core.workload.routing import Routing
 from anatune.templates.triton.problem import MatmulProblem
 
 __all__ = ["GroupedProblem"]

@@ -3,8 +3,8 @@
 import numpy as np
 
 from anatune.core.hardware.files import hardware
+from anatune.core.workload.routing import uniform
 from anatune.templates.triton.grouped.layer import ExpertLayer, rest_s, score_layer
-from anatune.templates.triton.grouped.routing import uniform
 from anatune.templates.triton.tiles import Tiles
 
 H200 = hardware("h200")

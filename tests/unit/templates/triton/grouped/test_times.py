@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from anatune.core.hardware.files import hardware
+from anatune.core.workload.routing import balanced, counted, uniform
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.routing import balanced, counted, uniform
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles

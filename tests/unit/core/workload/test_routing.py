@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from anatune.errors import SpaceError
-from anatune.templates.triton.grouped.routing import balanced, counted, power_law, uniform
+from anatune.core.workload.routing import balanced, counted, power_law, uniform
+from anatune.errors import WorkloadError
 
 
 @pytest.mark.parametrize("routing", [uniform(96, 64, 8), balanced(96, 64, 8), power_law(96, 64, 8, 1.2)])
@@ -37,5 +37,5 @@ def test_a_power_law_has_popular_experts():
 
 @pytest.mark.parametrize("counts", [[], [0, 0], [3, -1]])
 def test_counts_that_are_none(counts):
-    with pytest.raises(SpaceError, match="rows of each expert"):
+    with pytest.raises(WorkloadError, match="rows of each expert"):
         counted(counts)
