@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.workload.operators import depthwise_conv2d as depthwise_conv2d
     from anatune.core.workload.operators import einsum as einsum
     from anatune.core.workload.operators import elementwise as elementwise
+    from anatune.core.workload.operators import grouped_matmul as grouped_matmul
     from anatune.core.workload.operators import layer_norm as layer_norm
     from anatune.core.workload.operators import matmul as matmul
     from anatune.core.workload.operators import max_pool1d as max_pool1d
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.workload.operators import reduction as reduction
     from anatune.core.workload.operators import rms_norm as rms_norm
     from anatune.core.workload.operators import rotary as rotary
+    from anatune.core.workload.operators import scaled_matmul as scaled_matmul
     from anatune.core.workload.operators import silu_multiply as silu_multiply
     from anatune.core.workload.operators import softmax as softmax
     from anatune.core.workload.text import parse_workload as parse_workload
@@ -91,6 +93,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
             *("depthwise_conv2d", "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d"),
             *("pool2d", "reduction", "softmax", "layer_norm", "rms_norm", "add_rms_norm", "silu_multiply", "rotary"),
             *("quantise_tensor", "quantise_rows", "quantise_groups", "attention"),
+            *("scaled_matmul", "grouped_matmul"),
         ),
         "anatune.core.prediction": ("Prediction",),
         "anatune.core.schedule": ("Schedule",),

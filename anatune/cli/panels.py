@@ -11,7 +11,8 @@ __all__ = ["GROUPS", "Grouped", "subcommands"]
 
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
-    "--input-zero-point --output-zero-point --axes --causal --window --page-size",
+    "--input-zero-point --output-zero-point --axes --causal --window --page-size --scales --group "
+    "--zero-points --routing --expanded --activation",
     "Layer": "--experts --intermediate --hidden --n --k --tp --block-shape --power-law",
     "Device and kernels": "--hw --template --accuracy --threads --target --input-shape",
     "Ranges of extents": "--kernels --loss --mean",

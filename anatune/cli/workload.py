@@ -68,6 +68,18 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     window: Annotated[str | None, typer.Option(metavar="N", help="Causal attention: last keys a query sees.")] = None
     page_size: Annotated[str | None, typer.Option(metavar="N", help="Attention: keys of a page of the cache.")] = None
 
+    scales: Annotated[
+        str | None, typer.Option(metavar="tensor|rows|blocks", help="Scaled products of 8 bits: where scales lie.")
+    ] = None
+    group: Annotated[str | None, typer.Option(metavar="N", help="Weights only: elements along k with a scale.")] = None
+    zero_points: Annotated[bool, typer.Option("--zero-points", help="4-bit weights: they have zero points.")] = False
+    routing: Annotated[
+        str | None,
+        typer.Option(metavar="uniform|balanced|power:P|N,..", help="Experts: how tokens spread over them."),
+    ] = None
+    expanded: Annotated[bool, typer.Option("--expanded", help="Experts: data has a row for each choice.")] = False
+    activation: Annotated[bool, typer.Option("--activation", help="Experts: result is silu(gate) x up.")] = False
+
     @property
     def of_workload(self) -> Keywords:
         """What was given for the workload, by the names of `parse_workload`'s keywords."""

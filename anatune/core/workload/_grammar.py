@@ -19,6 +19,7 @@ Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 FUSED = ("epilogue", "input_zero_point", "output_zero_point")
 _PRODUCT = ("dtype", "transpose_a", "transpose_b", *FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
+_SCALED = ("dtype", "scales", "group", "zero_points")
 _ATTENTION = ("causal", "window", "page_size", "dtype")
 
 ROWS = ("softmax", "layer_norm", "rms_norm", "add_rms_norm", "silu_multiply", "quantise_tensor", "quantise_rows")
@@ -29,6 +30,8 @@ PLAIN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(ROWS, ("rows", "cols")),
     "rotary": ("tokens", "heads", "head_dim"),
     "quantise_groups": ("rows", "cols", "group"),
+    "scaled_matmul": ("m", "n", "k"),
+    "grouped_matmul": ("tokens", "experts", "top_k", "n", "k"),
     "attention": ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"),
 }
 """Operators of one word -> the constructor's names of its extents."""
@@ -101,6 +104,13 @@ def _grammars() -> dict[str, Grammar]:
         "rotary": Grammar(("TokensxHeadsxHeadDim",), ("dtype",), "4096x32x128", _named("rotary", PLAIN["rotary"])),
         "quantise_groups": Grammar(
             ("RowsxColsxGroup",), ("dtype",), "4096x7168x128", _named("quantise_groups", PLAIN["quantise_groups"])
+        ),
+        "scaled_matmul": Grammar(("MxNxK",), _SCALED, "512x4096x7168", _named("scaled_matmul", PLAIN["scaled_matmul"])),
+        "grouped_matmul": Grammar(
+            ("TxExTopKxNxK",),
+            (*_SCALED, "routing", "expanded", "activation"),
+            "512x256x8x2048x7168",
+            _named("grouped_matmul", PLAIN["grouped_matmul"]),
         ),
         "attention": Grammar(
             ("BxHeadsxKvHeadsxQxKvxDim",), _ATTENTION, "4x32x8x2048x2048x128", _named("attention", PLAIN["attention"])

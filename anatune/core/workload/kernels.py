@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from anatune.core.workload.access import FLOAT8_DTYPES, Access, Term
+from anatune.core.workload.routing import routing_of
 from anatune.core.workload.visible import attention_iterations, attention_read_bytes
 from anatune.errors import WorkloadError
 
@@ -32,6 +33,8 @@ LARGEST = {
 Learning, 2022; AMD CDNA 3 ISA (fnuz); int8 is used symmetrically."""
 _HALVES = ("float16", "bfloat16")
 _SMALL = (*_HALVES, *FLOAT8_DTYPES)
+_STORED = (*_SMALL, "int8", "uint8")
+_SCALE = ("float32", *_STORED, "int32")
 
 
 class Kernel(NamedTuple):
@@ -55,6 +58,8 @@ class Kernel(NamedTuple):
         ``(write, extents) -> accesses``: results beside the nest's own.
     multiplies : bool
         Whether its operands are multiplied by matrix units where there are some.
+    exact : bool
+        Whether what is multiplied are its operands of 8 and fewer bits, unrounded.
     """
 
     reduces: bool
@@ -65,6 +70,7 @@ class Kernel(NamedTuple):
     read_bytes: Callable[[Sequence[Access], Mapping[str, int], Mapping[str, object]], int] | None = None
     further: Callable[[Access, Mapping[str, int]], tuple[Access, ...]] | None = None
     multiplies: bool = False
+    exact: bool = False
 
     @property
     def forms(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
@@ -96,6 +102,21 @@ def _sum(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
     return (msgspec.structs.replace(write, tensor="sum"),)
 
 
+def _experts_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
+    """Return the bytes of operands, those of experts only as far as these have rows."""
+    sizes = [attributes[name] for name in ("tokens", "experts", "top_k")]
+    active = routing_of(attributes["routing"], *sizes).num_active  # type: ignore[arg-type]
+    share = active / attributes["experts"]  # type: ignore[operator]
+    return sum(
+        math.floor(read.num_bytes * (share if read.tensor.startswith("weight") else 1.0) + 0.5) for read in reads
+    )
+
+
+def _all_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
+    """Return the bytes of all operands."""
+    return sum(read.num_bytes for read in reads)
+
+
 KERNELS: dict[str, Kernel] = {
     "softmax": Kernel(False, (_FLOATS,), 1, _FLOATS),
     "layer_norm": Kernel(False, (_FLOATS,) * 3, 3, _FLOATS),
@@ -114,12 +135,19 @@ KERNELS: dict[str, Kernel] = {
         attention_read_bytes,
         multiplies=True,
     ),
+    "scaled_matmul": Kernel(
+        True, (_STORED, _STORED, *(_SCALE,) * 3), 3, _HALVES, read_bytes=_all_bytes, multiplies=True, exact=True
+    ),
+    "grouped_matmul": Kernel(
+        True, (_STORED, _STORED, *(_SCALE,) * 5), 4, _HALVES, read_bytes=_experts_bytes, multiplies=True, exact=True
+    ),
 }
 """Body -> what it takes. Over the last axis: "softmax", exp(x - largest) over their sum; "layer_norm" and "rms_norm"
 with their weights (and bias), "add_rms_norm" of the sum with a residual; "quantise_rows", x over scales = largest |x|
 over the largest number of the result's type. "quantise_tensor": the same with a factor that is given. Of a reduction
 axis of 2: "silu_multiply", silu of the first times the second; "rotary", the pair turned by an angle.
-"attention": see `operators.attention`; queries, keys, values and perhaps a block table."""
+"attention": see `operators.attention`; queries, keys, values and perhaps a block table. "scaled_matmul" and
+"grouped_matmul": see `operators.scaled`; data, weights, what scales them, and of experts the order of rows."""
 
 
 def check_kernel_dtypes(operator: str, body: str, reads: Sequence[Access], write: Access) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.accuracy import EPS, rounding_error
 from anatune.core.workload.access import FLOAT8_DTYPES, INTEGER_RANGE
+from anatune.core.workload.kernels import KERNELS
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import MissingDependencyError, RunError
@@ -171,6 +172,7 @@ def _drawn_range(workload: Workload, dtype: str) -> tuple[int, int]:
     if dtype == "int32":
         return -100, 100
     is_product = workload.body == "multiply_add" and len(workload.reads) == 2
+    is_product |= workload.is_kernel and KERNELS[workload.body].exact
     return INTEGER_RANGE[dtype] if is_product else (-4, 4)
 
 
@@ -255,12 +257,13 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
       steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit. A
       result of 16 bits is rounded once, and may be once more: an eps of it.
     - One of `core.workload.kernels` keeps float32 between its operands and its result: an eps of each of these, and 32
-      of float32.
+      of float32; operands that are exact as they are multiplied have none.
     - Otherwise `core.accuracy.rounding_error`.
     """
     if workload.is_kernel:
         unit = EPS.get(workload.write.dtype, 1.0 / scale)  # integers: rounded either way
-        return unit + EPS[workload.dtype] + 32 * EPS["float32"]
+        exact = KERNELS[workload.body].exact and workload.dtype not in ("float16", "bfloat16")
+        return unit + (0.0 if exact else EPS[workload.dtype]) + 32 * EPS["float32"]
     if workload.dtype in INTEGER_RANGE:
         if workload.write.dtype in ("float16", "bfloat16"):
             return EPS[workload.write.dtype]

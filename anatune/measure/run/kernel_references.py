@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.workload.kernels import EPSILON, LARGEST
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.routing import routing_of
+from anatune.core.workload.scaling import E2M1, SCALED_FORMATS, SIDE
 
 __all__ = ["FURTHER_REFERENCES", "KERNEL_OPERANDS", "KERNEL_REFERENCES"]
 
@@ -115,6 +118,99 @@ def _pages(workload: Workload, rng: np.random.Generator) -> Drawn:
     return np.asarray(rng.permutation(table.num_elements).reshape(table.shape))
 
 
+def _unpacked(stored: Values, means: Values) -> Values:
+    """Return what 4-bit numbers mean that lie in bytes, the even ones in the low bits."""
+    numbers = stored.astype(np.uint8)
+    return np.asarray(means[np.stack([numbers & 15, numbers >> 4], axis=-1)].reshape(*stored.shape[:-1], -1))
+
+
+def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Values:
+    """Return scales spread over operands of a shape: each is of so many neighbours along the last dimensions."""
+    for axis, side in zip(range(-len(sides), 0), sides, strict=True):
+        scales = np.repeat(scales, side, axis=axis)
+    kept = (slice(size) for size in shape[len(shape) - len(sides) :])
+    return np.asarray(scales[(..., *kept)])
+
+
+def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:
+    """Return data (rows, k) and weights (experts or not, columns, k) as they are multiplied."""
+    own = workload.attribute
+    found, k = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]], int(str(own["k"]))
+    data, weight = operands["data"], operands["weight"]
+    if not found.scale:
+        return data, weight
+    scales = operands["weight_scales"]
+    if found.run:
+        signed = np.array([*E2M1, *(-value for value in E2M1)])
+        data, weight = (_unpacked(values, signed) if found.data_bits == 4 else values for values in (data, weight))
+        mean = [np.exp2(s - 127.0) if found.scale == "uint8" else s for s in (operands["data_scales"], scales)]
+        runs = [_along(s, values.shape, (found.run,)) for s, values in zip(mean, (data, weight), strict=True)]
+        return data * runs[0] * operands.get("factor", 1.0), weight * runs[1]
+    if found.converts:
+        run = int(str(own["group"])) or k
+        if found.weight_bits == 4:
+            weight = _unpacked(weight, np.arange(16.0))
+            zeros = operands.get("weight_zeros")
+            weight = weight - (8.0 if zeros is None else _along(zeros, weight.shape, (run,)))
+        return data, weight * _along(scales, weight.shape, (run,))
+    if own["scales"] == "blocks":
+        data = data * _along(operands["data_scales"], data.shape, (SIDE,))
+        return data, weight * _along(scales, weight.shape, (SIDE, SIDE))
+    factor = operands["data_scales"]
+    shape = (*scales.shape, *(1,) * (weight.ndim - scales.ndim))
+    return data * (factor if own["scales"] == "tensor" else factor[:, None]), weight * scales.reshape(shape)
+
+
+def _scaled_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values:
+    data, weight = _scaled_operands(workload, operands)
+    return np.asarray(data @ weight.T)
+
+
+def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values:
+    """Each row times its expert's weights; with an activation, silu of the first half times the second."""
+    own = workload.attribute
+    data, weight = _scaled_operands(workload, operands)
+    order, result, first = operands["order"].astype(np.int64), np.empty(workload.write.shape), 0
+    for expert, end in enumerate(operands["ends"].astype(np.int64)):
+        rows = order[first:end]
+        sums = data[rows if own["expanded"] else rows // int(str(own["top_k"]))] @ weight[expert].T
+        if own["activation"]:
+            gate, up = np.split(sums, 2, axis=1)
+            sums = gate / (1.0 + np.exp(-gate)) * up
+        result[rows], first = sums, end
+    return result
+
+
+def _any_order(workload: Workload, rng: np.random.Generator) -> Drawn:
+    """Return all rows in any order."""
+    return np.asarray(rng.permutation(workload.extents["i"]))
+
+
+def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
+    """Return where experts' rows end, as the routing spreads tokens."""
+    tokens, experts, top_k = (int(str(workload.attribute[name])) for name in ("tokens", "experts", "top_k"))
+    spread = workload.attribute["routing"]
+    if spread == "uniform":
+        chosen = rng.random((tokens, experts)).argpartition(top_k - 1, axis=1)[:, :top_k]
+        counts = np.bincount(chosen.reshape(-1), minlength=experts)
+    elif isinstance(spread, str):
+        found = routing_of(spread, tokens, experts, top_k)
+        counts = np.repeat(found.rows, found.experts.astype(np.int64)).astype(np.int64)
+        counts = rng.permutation(np.pad(counts, (0, experts - len(counts))))
+    else:
+        counts = np.array(spread)
+    return np.asarray(np.cumsum(counts))
+
+
+def _any_byte(workload: Workload, rng: np.random.Generator, tensor: str) -> Drawn:
+    """Return bytes of 4-bit numbers, of zero points, of powers of two around 1, or positive factors."""
+    access = workload.tensor(tensor)
+    if access.dtype != "uint8":
+        return np.asarray(rng.uniform(0.5, 1.5, access.shape) * (0.05 if access.dtype != "float8_e4m3fn" else 1.0))
+    low, high = (123, 128) if tensor.endswith("scales") else (0, 16) if tensor == "weight_zeros" else (0, 256)
+    return rng.integers(low, high, access.shape)
+
+
 KERNEL_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]] = {
     "softmax": _softmax,
     "layer_norm": _layer_norm,
@@ -125,6 +221,8 @@ KERNEL_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]]
     "quantise_tensor": _quantise_tensor,
     "quantise_rows": _quantise_rows,
     "attention": _attention,
+    "scaled_matmul": _scaled_matmul,
+    "grouped_matmul": _grouped_matmul,
 }
 """Body -> its result of float64 operands by tensor, in the result's shape."""
 
@@ -137,5 +235,12 @@ FURTHER_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]
 KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator], Drawn]] = {
     ("quantise_tensor", "scale"): _any_scale,
     ("attention", "block_table"): _pages,
+    ("grouped_matmul", "order"): _any_order,
+    ("grouped_matmul", "ends"): _ends,
+    **{
+        (body, tensor): partial(_any_byte, tensor=tensor)
+        for body in ("scaled_matmul", "grouped_matmul")
+        for tensor in ("data_scales", "weight_scales", "weight_zeros", "factor")
+    },
 }
 """(body, tensor) -> random elements of an operand that is no matter of chance alone: indices, positive factors."""

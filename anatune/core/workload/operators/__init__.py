@@ -30,6 +30,7 @@ from anatune.core.workload.operators.rows import (
     silu_multiply,
     softmax,
 )
+from anatune.core.workload.operators.scaled import grouped_matmul, scaled_matmul
 
 __all__ = [
     "CONSTRUCTORS",
@@ -45,6 +46,7 @@ __all__ = [
     "depthwise_conv2d",
     "einsum",
     "elementwise",
+    "grouped_matmul",
     "layer_norm",
     "matmul",
     "max_pool1d",
@@ -57,6 +59,7 @@ __all__ = [
     "reduction",
     "rms_norm",
     "rotary",
+    "scaled_matmul",
     "silu_multiply",
     "softmax",
 ]
@@ -87,5 +90,7 @@ CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
     "quantise_rows": quantise_rows,
     "quantise_groups": quantise_groups,
     "attention": attention,
+    "scaled_matmul": scaled_matmul,
+    "grouped_matmul": grouped_matmul,
 }
 """Operator -> constructor; ``CONSTRUCTORS[w.operator](**w.attribute)`` builds a workload equal to ``w``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
@@ -12,6 +11,7 @@ from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.attention.problem import problem_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 from anatune.templates.triton.program.lines import folded
+from anatune.templates.triton.program.module import module_text
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
 __all__ = ["COMBINED_ROWS", "attention_program"]
@@ -76,32 +76,10 @@ class _Writer:
             grid = -(-self.total_rows // COMBINED_ROWS)
             kernels.append(TritonKernel(_COMBINE, (self.workspace, result), grid, 4, 1, {"enable_fp_fusion": True}))
             self._write_combine()
-        source = folded(f"{self._head(kernels)}\n\n{self.text}")
+        title = f"output = softmax(queries keys^T / sqrt({self.problem.head_dim})) values"
+        between = None if self.workspace is None else (self.workspace, "sums of parts and what they weigh")
+        source = folded(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), result.tensor, self.workspace)
-
-    # ---- the module's head ----
-
-    def _head(self, kernels: list[TritonKernel]) -> str:
-        """Return docstring, imports and constants."""
-        text, workload, p = Script(), self.workload, self.problem
-        text.line(f'"""output = softmax(queries keys^T / sqrt({p.head_dim})) values: {workload.describe()}.\n')
-        text.line(f"For {self.hardware.name} ({self.hardware.arch}), tiles by anatune's analytical model.")
-        text.line(f"Schedule {self.schedule.key}. Launch:")
-        for kernel in kernels:
-            names = ", ".join(buffer.tensor for buffer in kernel.parameters)
-            more = "".join(f", {name}={value!r}" for name, value in kernel.options.items())
-            launched = f"num_warps={kernel.num_warps}, num_stages={kernel.num_stages}{more}"
-            text.line(f"    {kernel.name}[({kernel.grid},)]({names}, {launched})")
-        text.line("where")
-        for access in workload.tensors:
-            text.line(f"    {access.tensor}: {access.dtype} {'x'.join(map(str, access.shape))}, row-major")
-        if self.workspace is not None:
-            text.line(f"    {_PARTS}: float32 {self.workspace.shape[0]}, sums of parts and what they weigh")
-        text.line('"""\n\nimport triton\nimport triton.language as tl\n')
-        for name, number in self._constants().items():
-            if re.search(rf"\b{name}\b", str(self.text)):
-                text.line(f"{name} = tl.constexpr({number})")
-        return str(text)
 
     def _constants(self) -> dict[str, int | float]:
         p = self.problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from anatune.core.hardware.spec import GpuSpec
@@ -16,6 +15,7 @@ from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.program.descriptors import Descriptor, descriptor_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 from anatune.templates.triton.program.lines import Place, TileLines, added, folded, spread
+from anatune.templates.triton.program.module import module_text, write_walk
 from anatune.templates.triton.program.parts import PARTS_NAME, write_parts
 from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes, sizes_of
 from anatune.templates.triton.program.steps import TRITON_TYPES, write_steps
@@ -80,7 +80,11 @@ class _ProductWriter:
             self.text.line("\n")
             parameters = [_pointer(buffer.tensor) for buffer in second]
             write_parts(self.text, self.workload, _pointer(_PARTS), parameters, self.sizes.wide)
-        source = folded(f"{self._head(kernels)}\n\n{self.text}")
+        operands = " x ".join(operand.access.tensor for operand in self.gemm.operands)
+        constants = {**self.sizes.constants(self.lines.blocks), **self.lines.constants}
+        between = None if self.workspace is None else (self.workspace, "parts of sums")
+        title = f"{result.tensor} = {operands}"
+        source = folded(module_text(self.schedule, title, kernels, constants, str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), self.workload.write.tensor, self.workspace)
 
     def _kernel(self, name: str, parameters: tuple[Buffer, ...]) -> TritonKernel:
@@ -90,39 +94,6 @@ class _ProductWriter:
                 options[option] = value  # type: ignore[assignment]
         num_warps, num_stages = (int(self.schedule.options[o]) for o in ("num_warps", "num_stages"))  # type: ignore[arg-type]
         return TritonKernel(name, parameters, self.sizes.grid, num_warps, num_stages, options)
-
-    # ---- the module's head ----
-
-    def _head(self, kernels: Sequence[TritonKernel]) -> str:
-        """Return docstring, imports and constants."""
-        workload, hardware = self.workload, self.hardware
-        operands = " x ".join(operand.access.tensor for operand in self.gemm.operands)
-        tensors = [
-            f"{access.tensor}: {access.dtype} {'x'.join(map(str, access.shape))}, row-major"
-            for access in workload.tensors
-        ]
-        launches = [
-            f"{kernel.name}[({kernel.grid},)]({', '.join(buffer.tensor for buffer in kernel.parameters)}, "
-            f"num_warps={kernel.num_warps}, num_stages={kernel.num_stages}"
-            f"{''.join(f', {name}={value!r}' for name, value in kernel.options.items())})"
-            for kernel in kernels
-        ]
-        if self.workspace is not None:
-            tensors.append(
-                f"{_PARTS}: {self.workspace.dtype} {'x'.join(map(str, self.workspace.shape))}, parts of sums"
-            )
-        text = Script()
-        text.line(f'"""{workload.write.tensor} = {operands}: {workload.describe()}.\n')
-        text.line(f"For {hardware.name} ({hardware.arch}), tiles by anatune's analytical model of the template triton.")
-        text.line(f"Schedule {self.schedule.key}. Launch:")
-        text.lines += [f"    {line}" for line in launches]
-        text.line("where")
-        text.lines += [f"    {line}" for line in tensors]
-        text.line('"""\n\nimport triton\nimport triton.language as tl\n')
-        for name, number in {**self.sizes.constants(self.lines.blocks), **self.lines.constants}.items():
-            if re.search(rf"\b{name}\b", str(self.text)):
-                text.line(f"{name} = tl.constexpr({number})")
-        return str(text)
 
     # ---- the principal kernel ----
 
@@ -147,7 +118,7 @@ class _ProductWriter:
 
     def _write_tile(self) -> None:
         text = self.text
-        self._write_walk()
+        write_walk(text, self.sizes, self.hardware.vendor)
         if any(operand.access.tensor not in self.descriptors for operand in self.gemm.operands):
             text.line("# what addresses have in common in all steps of k")
         rows = {operand.rows: self._rows(operand) for operand in self.gemm.operands}
@@ -164,39 +135,6 @@ class _ProductWriter:
             names = [self._load(operand, rows[operand.rows]) for operand in self.gemm.operands]
             text.line(f"sums = tl.dot({', '.join(names)}, sums{self._dot_options()})")
         self._write_result()
-
-    def _write_walk(self) -> None:
-        """Write which tile a program computes."""
-        text, sizes = self.text, self.sizes
-        tile = "program"
-        if sizes.split > 1:
-            text.line("part = program // (TILES * BATCH)" if sizes.batch > 1 else "part = program // TILES")
-        if sizes.batch > 1:
-            text.line(f"batch = {'program // TILES % BATCH' if sizes.split > 1 else 'program // TILES'}")
-        if sizes.split > 1 or sizes.batch > 1:
-            tile = "tile"
-            text.line("tile = program % TILES")
-        if sizes.group >= sizes.tiles["m"]:
-            text.line(f"first_m = {tile} % TILES_M * BLOCK_M")
-            text.line(f"first_n = {tile} // TILES_M * BLOCK_N")
-        elif sizes.group == 1:
-            text.line(f"first_m = {tile} // TILES_N * BLOCK_M")
-            text.line(f"first_n = {tile} % TILES_N * BLOCK_N")
-        else:
-            text.line("# groups of GROUP_M rows of tiles, column by column: neighbours find operands in L2")
-            text.line(f"group = {tile} // (GROUP_M * TILES_N)")
-            rows = "GROUP_M"
-            if sizes.tiles["m"] % sizes.group:
-                rows = "rows"
-                text.line("rows = tl.minimum(TILES_M - group * GROUP_M, GROUP_M)")
-            text.line(f"first_m = (group * GROUP_M + {tile} % (GROUP_M * TILES_N) % {rows}) * BLOCK_M")
-            text.line(f"first_n = {tile} % (GROUP_M * TILES_N) // {rows} * BLOCK_N")
-
-        if self.hardware.vendor == "amd":
-            text.line("# what lets addresses be 32-bit offsets in a buffer")
-            for index in ("m", "n"):
-                text.line(f"tl.assume(first_{index} >= 0)")
-                text.line(f"tl.assume(first_{index} < {index.upper()})")
 
     def _tile_of(self, operand: Operand) -> tuple[str, str]:
         return ("m", "k") if operand.rows == "m" else ("k", "n")

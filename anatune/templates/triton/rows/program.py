@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import AbstractContextManager
 
 from anatune.core.schedule import Schedule
 from anatune.core.workload.kernels import EPSILON, LARGEST
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
-from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+from anatune.templates.triton.program.module import module_text
 from anatune.templates.triton.program.steps import TRITON_TYPES
 from anatune.templates.triton.rows.rules import rows_of
 
@@ -61,37 +60,22 @@ class _RowWriter:
             self._write_rows()
             getattr(self, f"_write_{workload.body}")()
         further = tuple(access.tensor for access in workload.further)
-        source = f"{self._head(kernel)}\n\n{self.text}"
+        title = " and ".join(access.tensor for access in (workload.write, *workload.further))
+        source = module_text(self.schedule, title, (kernel,), self._constants(), str(self.text))
         return TritonProgram(self.schedule.key, source, (kernel,), workload.write.tensor, further=further)
 
-    def _head(self, kernel: TritonKernel) -> str:
-        """Return docstring, imports and constants."""
-        workload, hardware = self.workload, gpu_of(self.schedule)
-        text = Script()
-        text.line(f'"""{workload.describe()}.\n')
-        text.line(f"For {hardware.name} ({hardware.arch}), tiles by anatune's analytical model of the template triton.")
-        text.line(f"Schedule {self.schedule.key}. Launch:")
-        arguments = ", ".join(buffer.tensor for buffer in kernel.parameters)
-        text.line(f"    {kernel.name}[({kernel.grid},)]({arguments}, num_warps={kernel.num_warps})")
-        text.line("where")
-        for access in kernel.parameters:
-            text.line(f"    {access.tensor}: {access.dtype} {'x'.join(map(str, access.shape))}, row-major")
-        text.line('"""\n\nimport triton\nimport triton.language as tl\n')
-        constants: dict[str, int | float] = {
+    def _constants(self) -> dict[str, int | float]:
+        return {
             "ROWS": self.rows.rows,
             "COLS": self.rows.cols,
             "BLOCK_ROWS": self.block_rows,
             "BLOCK_COLS": self.block_cols,
             "COL_BLOCKS": self.col_blocks,
-            "HEADS": workload.extents.get("h", 1),
+            "HEADS": self.workload.extents.get("h", 1),
             "EPSILON": EPSILON,
-            "LARGEST": LARGEST.get(workload.write.dtype, 0.0),
+            "LARGEST": LARGEST.get(self.workload.write.dtype, 0.0),
             "ROUNDED": _ROUNDED,
         }
-        for name, number in constants.items():
-            if re.search(rf"\b{name}\b", str(self.text)):
-                text.line(f"{name} = tl.constexpr({number})")
-        return str(text)
 
     # ---- addresses and masks ----
 

@@ -1,0 +1,204 @@
+"""Products whose operands have scales, and products of experts: what language models multiply weights with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
+from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
+from anatune.core.workload.operators._product import Dimension, access_of
+from anatune.core.workload.routing import checked_routing
+from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
+from anatune.errors import WorkloadError
+
+__all__ = ["grouped_matmul", "scaled_matmul"]
+
+_RESULTS = ("float16", "bfloat16")
+
+
+def scaled_matmul(
+    m: int, n: int, k: int, dtype: str = "float8_e4m3fn", scales: str = "tensor", group: int = 0,
+    zero_points: bool = False,
+) -> Workload:  # fmt: skip
+    """Return ``output[i, j] = sum_k (data[i, k] data_scales) (weight[j, k] weight_scales)``.
+
+    Tensors are data (m, k), weight (n, k), both with k contiguous, and output (m, n); scales as `scales`, `group` or
+    the format say. Weights of 4 bits are (n, k / 2) bytes.
+
+    Parameters
+    ----------
+    m, n, k : int, >= 1
+        Extents of the axes i, j, k, elements.
+    dtype : str
+        A word of `core.workload.scaling.SCALED_FORMATS`, behind ":" the result's dtype: an 8-bit float or "int8" (both
+        operands), "bfloat16xint8" or "bfloat16xint4" (weights only), "mxfp8", "mxfp4", "nvfp4".
+    scales : {"tensor", "rows", "blocks"}
+        Of two operands of 8 bits: data_scales (1,), (m,) or (m, k / 128), weight_scales (1,), (n,) or (n / 128,
+        k / 128), float32, sizes rounded up. Not said of other formats: weights only have weight_scales (n, k / group)
+        of the data's dtype, mx formats a scale for each 32 elements of both, nvfp4 one for each 16.
+    group : int
+        Of weights only: elements along k that share a scale, a power of two from 32 to 256 that divides k; 0: all.
+    zero_points : bool
+        Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range.
+    """
+    sizes = {name: checked_extent("scaled_matmul", name, size) for name, size in (("m", m), ("n", n), ("k", k))}
+    given = _given("scaled_matmul", sizes["k"], dtype, scales, group, zero_points)
+    if not given.format.scale:
+        raise WorkloadError(
+            f"scaled_matmul: dtype is {dtype!r}, which has no scales, expected operands of 8 or 4 bits; write matmul"
+        )
+    rows, columns, depth = (
+        (size, (Term(axis),), 0) for size, axis in zip(sizes.values(), ("i", "j", "k"), strict=True)
+    )
+    return Workload(
+        operator="scaled_matmul",
+        axes=_axes(sizes["m"], sizes["n"], sizes["k"]),
+        reads=_operands(given, rows, [], columns, depth),
+        write=access_of("output", given.result, [rows, columns]),
+        body="scaled_matmul",
+        flop_per_point=2,
+        attributes=(*sizes.items(), *given.attributes),
+    )
+
+
+def grouped_matmul(
+    tokens: int, experts: int, top_k: int, n: int, k: int, dtype: str = "bfloat16", scales: str = "tensor",
+    group: int = 0, zero_points: bool = False, routing: str | tuple[int, ...] = "uniform", expanded: bool = False,
+    activation: bool = False,
+) -> Workload:  # fmt: skip
+    """Return the product of each row with the weights of its expert: a mixture of experts in one kernel.
+
+    Every token goes to `top_k` experts; its rows are token x top_k + choice. ``order`` (tokens x top_k) int32 holds all
+    rows, those of the first expert first; ``ends`` (experts,) int32 says where each expert's end in it. Row r of
+    output (tokens x top_k, n) is ``data[r / top_k] weight[expert of r]^T``, or of ``data[r]`` where rows are
+    expanded: the up (and gate) product, and the down product. weight is (experts, n, k), k contiguous.
+
+    Parameters
+    ----------
+    tokens, experts, top_k, n, k : int, >= 1
+        Extents, elements; top_k <= experts.
+    dtype, scales, group, zero_points
+        As `scaled_matmul`, for each expert's weights; "bfloat16" and "float16" besides, without scales.
+    routing : str or sequence of int
+        How tokens spread over experts: "uniform" (at random), "balanced", "power:1.2" (a power law with that exponent),
+        or the rows of each expert. Code does not depend on it, times do.
+    expanded : bool
+        Whether data has a row for each token and choice, (tokens x top_k, k); else one for each token, (tokens, k).
+    activation : bool
+        Whether weight has 2 n columns, first the gate's, and output is silu(gate) x up.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range.
+    """
+    named = {"tokens": tokens, "experts": experts, "top_k": top_k, "n": n, "k": k}
+    sizes = {name: checked_extent("grouped_matmul", name, size) for name, size in named.items()}
+    given = _given("grouped_matmul", sizes["k"], dtype, scales, group, zero_points)
+    if sizes["top_k"] > sizes["experts"]:
+        raise WorkloadError(
+            f"grouped_matmul: top_k is {top_k} of {experts} experts, expected at most all of them; correct one of them"
+        )
+    total = sizes["tokens"] * sizes["top_k"]
+    spread = checked_routing("grouped_matmul", routing, sizes["experts"], total)
+    is_expanded, is_activated = (
+        checked_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
+    )
+    rows: Dimension = (total, (Term("i"),), 0) if is_expanded else (sizes["tokens"], (), 0)
+    columns: Dimension = (sizes["n"], (Term("j"),), 0)
+    wide: Dimension = (2 * sizes["n"], (), 0) if is_activated else columns
+    expert: Dimension = (sizes["experts"], (), 0)
+    return Workload(
+        operator="grouped_matmul",
+        axes=_axes(total, sizes["n"], sizes["k"]),
+        reads=(
+            *_operands(given, rows, [expert], wide, (sizes["k"], (Term("k"),), 0)),
+            access_of("order", "int32", [(total, (Term("i"),), 0)]),
+            access_of("ends", "int32", [expert]),
+        ),
+        write=access_of("output", given.result, [(total, (Term("i"),), 0), columns]),
+        body="grouped_matmul",
+        flop_per_point=4 if is_activated else 2,
+        attributes=(
+            *sizes.items(), *given.attributes,
+            ("routing", spread), ("expanded", is_expanded), ("activation", is_activated),
+        ),
+    )  # fmt: skip
+
+
+class _Given(NamedTuple):
+    """What the arguments say of operands."""
+
+    format: ScaledFormat
+    result: str
+    scales: str
+    run: int
+    """Elements along k that share a scale of the weights; 0: all."""
+    zero_points: bool
+    attributes: tuple[tuple[str, Attribute], ...]
+
+
+def _given(operator: str, k: int, dtype: object, scales: object, group: object, zero_points: object) -> _Given:
+    """Return what the arguments say of operands; raise WorkloadError where they do not go together."""
+    name, _, result = str(dtype).partition(":")
+    found = SCALED_FORMATS[checked_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
+    result = checked_choice(operator, "dtype of the result", result or found.result, _RESULTS)
+    where = checked_choice(operator, "scales", scales, SCALES)
+    shared = checked_integer(operator, "group", group, 0, "leave it out where a column has one scale")
+    zeros = checked_flag(operator, "zero_points", zero_points)
+    if where != "tensor" and found.scale != "float32":
+        raise WorkloadError(f"{operator}: scales is {where!r} with {name}, expected 8-bit operands; leave it out")
+    if shared and (not found.converts or shared not in (32, 64, 128, 256) or k % shared):
+        raise WorkloadError(
+            f"{operator}: group is {shared} with {name} and k = {k}, expected 32, 64, 128 or 256, which divides k, and "
+            "weights of fewer bits than the data; correct it or leave it out"
+        )
+    if (zeros and found.weight != "uint8") or (zeros and not found.converts):
+        raise WorkloadError(f"{operator}: zero_points with {name}, expected 4-bit weights only; leave them out")
+    divisor = max(found.run, 2 if found.weight == "uint8" else 1)
+    if k % divisor:
+        raise WorkloadError(f"{operator}: k is {k}, expected a multiple of {divisor} for {name}; pad it")
+    word = name if result == found.result else f"{name}:{result}"
+    attributes = (("dtype", word), ("scales", where), ("group", shared), ("zero_points", zeros))
+    return _Given(found, result, where, found.run or shared, zeros, attributes)
+
+
+def _axes(rows: int, columns: int, depth: int) -> tuple[Axis, ...]:
+    return Axis("i", rows, "spatial"), Axis("j", columns, "spatial"), Axis("k", depth, "reduction")
+
+
+def _operands(
+    given: _Given, rows: Dimension, experts: list[Dimension], columns: Dimension, depth: Dimension
+) -> tuple[Access, ...]:
+    """Return data, weight and what scales them; dimensions of several elements an entry have no index."""
+    found, k = given.format, depth[0]
+
+    def sized(size: int, whole: Dimension) -> Dimension:
+        return whole if size == whole[0] else (size, (), 0)
+
+    packed = {8: depth, 16: depth, 4: sized(k // 2, depth)}
+    data = access_of("data", found.data, [rows, packed[found.data_bits]])
+    weight = access_of("weight", found.weight, [*experts, columns, packed[found.weight_bits]])
+    if not found.scale:
+        return data, weight
+    runs = sized(-(-k // (SIDE if given.scales == "blocks" else given.run or k)), depth)
+    of_data: dict[str, list[Dimension]] = {"tensor": [(1, (), 0)], "rows": [rows], "blocks": [rows, runs]}
+    of_weight: dict[str, list[Dimension]] = {
+        "tensor": [*experts] or [(1, (), 0)],
+        "rows": [*experts, columns],
+        "blocks": [*experts, sized(-(-columns[0] // SIDE), columns), runs],
+    }
+    if found.run:
+        more = [access_of("data_scales", found.scale, [rows, runs])]
+        more += [access_of("factor", "float32", [(1, (), 0)])] if found.run == 16 else []
+    elif found.converts:
+        more = [access_of("weight_zeros", "uint8", [*experts, columns, runs])] if given.zero_points else []
+    else:
+        more = [access_of("data_scales", found.scale, of_data[given.scales])]
+    mine = [*experts, columns, runs] if found.run or found.converts else of_weight[given.scales]
+    return data, weight, access_of("weight_scales", found.scale, mine), *more
