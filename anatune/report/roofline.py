@@ -41,7 +41,8 @@ def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "")
 def workload_peak(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> float:
     """Return the theoretical peak of the unit that makes a template's kernel of a workload, operations a second."""
     if workload.multiplies:
-        return peak_flop_per_s(hardware, workload.dtype, template)
+        packed = workload.is_kernel and workload.dtype == "uint8"  # 4-bit floats, two of which count as one of 8 bits
+        return peak_flop_per_s(hardware, workload.dtype, template) * (2.0 if packed else 1.0)
     return hardware.peak_flop_per_s("float32")  # kernels of rows convert what they read
 
 

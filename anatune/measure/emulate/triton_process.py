@@ -4,9 +4,10 @@ Each array is an address space: bits 44 and up of a pointer say which array, tho
 outside of an array is found, whatever lies beside it, as are elements that are read before they were written, that are
 written twice, and operands that are written at all.
 
-Triton 3.9 multiplies bfloat16 as the integers that their bits are (triton issue 11584), does not round to tf32 and
-rounds halves up where it narrows. Here operands are decoded, multiplied in float64 and added to sums in their own type,
-and what is narrowed is rounded to nearest even (8-bit floats: saturated), as devices do.
+Triton 3.9 multiplies bfloat16 as the integers that their bits are (triton issue 11584), does not round to tf32, rounds
+halves up where it narrows, and takes nvfp4's scales for powers of two. Here operands are decoded, multiplied in float64
+and added to sums in their own type, and what is narrowed is rounded to nearest even (8-bit floats: saturated), as
+devices do.
 """
 
 from __future__ import annotations
@@ -289,6 +290,14 @@ def _mend(interpreter: ModuleType) -> None:
         made = _product(left.data, right.data, kinds, sums.data, tf32=precision == tf32)
         return handle(made, sums.dtype.scalar)
 
+    scale_of = getattr(interpreter, "_dot_scaled_scale_to_f32", None)
+
+    def scale(scales: Handle, kind: Handle) -> Array:
+        name = scales.dtype.scalar.name
+        decoded: Array = _decoded(scales.data, name) if name in _NARROW else scale_of(scales, kind)  # type: ignore[misc]
+        return decoded
+
+    interpreter._dot_scaled_scale_to_f32 = scale  # type: ignore[attr-defined]
     builder.create_masked_load, builder.create_masked_store = load, store
     builder.cast_impl, builder.create_fp_to_fp, builder.create_dot = cast, cast, dot
     patch = interpreter._patch_lang_core

@@ -12,6 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.triton.attention import AttentionFamily
 from anatune.templates.triton.family import Family, ProductFamily
+from anatune.templates.triton.grouped import ScaledFamily
 from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.rows import RowFamily
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["TRITON"]
 
 _PRODUCTS = ProductFamily()
-_OTHERS: tuple[Family, ...] = (AttentionFamily(), RowFamily())
+_OTHERS: tuple[Family, ...] = (AttentionFamily(), RowFamily(), ScaledFamily())
 _FAMILIES: dict[str, Family] = {body: family for family in _OTHERS for body in family.bodies}
 """Body of a workload -> its family; that of products takes every other one, or says why it does not."""
 
@@ -56,6 +57,8 @@ class TritonTemplate(GpuTemplate):
 
     def multiplied(self, dtype: str, hardware: GpuSpec) -> str:
         """Return what operands of a dtype are when matrix units multiply them: emulated types are another one."""
+        if dtype == "uint8":  # 4-bit floats
+            return "float8_e4m3fn"
         found = instructions_of(hardware.arch, operand_type(dtype))
         return dtype if found is None or dtype == "float32" else found[0].as_dtype
 

@@ -20,19 +20,19 @@ from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, rules
 from anatune.templates.triton.rules import multiplied_dtype
-from anatune.templates.triton.space import TritonSpace
+from anatune.templates.triton.space import TileSpace, TritonSpace
 from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.times import PARTS as TILE_PARTS
-from anatune.templates.triton.times import score_tiles
+from anatune.templates.triton.times import TileScores, score_tiles
 
-__all__ = ["TritonCol", "TritonModel", "problem_of"]
+__all__ = ["WARM_CONSTANTS", "TritonCol", "TritonModel", "problem_of"]
 
 PARTS = ("mma_s", *TILE_PARTS[1:])
 """Those of `times.score_tiles`, "compute_s" as other templates on matrix units call it."""
 RESOURCES = ("registers_per_thread", *BLOCK_RESOURCES, *TRAFFIC)
 
 
-_CONSTANTS = msgspec.structs.replace(CONSTANTS, cold_s=0.0)
+WARM_CONSTANTS = msgspec.structs.replace(CONSTANTS, cold_s=0.0)
 """Times are compared with those of other templates, which do not count what a launch after others costs either."""
 
 
@@ -80,7 +80,8 @@ class TritonModel(BaseGpuModel):
         The spec does not say what the device's matrix units do.
     """
 
-    space: TritonSpace
+    space: TileSpace
+    problem: MatmulProblem
     parts, resources, rows = PARTS, RESOURCES, TritonCol
     composition = Composition(
         lanes=(
@@ -94,12 +95,20 @@ class TritonModel(BaseGpuModel):
 
     def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
         super().__init__(workload, hardware)
-        self.space = TritonSpace(workload, hardware, self._is_legal, accuracy)
-        self.problem = problem_of(self.space)
+        self._set_up(accuracy)
         self.rules = (*rules(hardware, self.problem.dtype), _OWN_RULE)
 
+    def _set_up(self, accuracy: str) -> None:
+        """Make the space and the product behind the workload."""
+        space = TritonSpace(self.workload, self.hardware, self._is_legal, accuracy)
+        self.space, self.problem = space, problem_of(space)
+
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
+        return type(self), (
+            self.workload,
+            self.hardware,
+            getattr(self.space, "accuracy", STANDARD),
+        )  # its tables are made again
 
     @property
     def _sharing_threads(self) -> int:
@@ -109,13 +118,15 @@ class TritonModel(BaseGpuModel):
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         return Tiles(**self.space.columns_of(points, Tiles.__dataclass_fields__))
 
+    def _scores(self, tiles: Tiles, known: Floats | None) -> TileScores:
+        """Return what the model says of tiles; `known`: what a compiler said of them."""
+        return score_tiles(self.problem, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
+
     def _fill(
         self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
         tiles = self.tiles(points)
-        scores = score_tiles(
-            self.problem, tiles, self.hardware, known=known if known.size else None, constants=_CONSTANTS
-        )
+        scores = self._scores(tiles, known if known.size else None)
         need = scores.resources
         rules[:] = need.rule
         unfit = (tiles.persistent == 1) & ((tiles.split_k > 1) | (tiles.descriptors == 0))
@@ -149,7 +160,7 @@ class TritonModel(BaseGpuModel):
         return {
             "OI_Global_Mem": flop / l2_bytes,
             "OI_Shared_Mem": flop / l2_bytes,  # what is staged is what came from L2
-            "Reg_Reuse_Factor": 2.0 * self.workload.num_points / np.maximum(threads * accumulators, 1.0),
+            "Reg_Reuse_Factor": flop / np.maximum(threads * accumulators, 1.0),
             "ILP": accumulators / 4.0,
         }
 
@@ -159,7 +170,7 @@ class TritonModel(BaseGpuModel):
         compute = self.hardware.compute
         known = instructions_of(self.hardware.arch, self.problem.dtype) or ()
         rate = max(multiply_adds_per_cycle(self.hardware, self.problem.dtype, kind.unit) for kind in known)
-        math_s = self.workload.num_points / rate / compute.num_sms / compute.clock_hz
+        math_s = self.workload.flop / 2.0 / rate / compute.num_sms / compute.clock_hz
         return math_s + self.hardware.launch.overhead_s
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:

@@ -40,9 +40,9 @@ class MatmulProblem(msgspec.Struct, frozen=True):
         Whether rows of the operand in memory run along that index (both: row-major, not transposed).
     batch : int
         Products of this size.
-    right_bytes : int
-        Of an element of the right operand in memory, where the kernel converts it to `dtype` (1: weights of 8 bits);
-        0: as the left operand's.
+    right_bytes : float
+        Of an element of the right operand in memory, where the kernel converts it to `dtype` (1: weights of 8 bits, 0.5
+        of 4); 0: as the left operand's.
     atomic : bool
         Whether parts of a split sum are added to the result where they are made; else they are kept in float32, and a
         second kernel adds them up in order.
@@ -64,7 +64,7 @@ class MatmulProblem(msgspec.Struct, frozen=True):
     a_along_k: bool = True
     b_along_n: bool = True
     batch: int = 1
-    right_bytes: int = 0
+    right_bytes: float = 0
     atomic: bool = True
     touched: tuple[int, int] = (0, 0)
 
@@ -75,10 +75,10 @@ class MatmulProblem(msgspec.Struct, frozen=True):
                 raise SpaceError(f"matrix product: {name} is {shown(extent)}, expected an integer >= 1")
         if self.dtype not in DTYPES:
             raise SpaceError(f"matrix product: dtype is {shown(self.dtype)}, expected one of {', '.join(DTYPES)}")
-        if self.right_bytes not in range(DTYPES[self.dtype] + 1):
+        if self.right_bytes not in (0.5, *range(DTYPES[self.dtype] + 1)):
             raise SpaceError(
-                f"matrix product: right_bytes is {shown(self.right_bytes)}, expected 0 to {DTYPES[self.dtype]} "
-                f"for {self.dtype}"
+                f"matrix product: right_bytes is {shown(self.right_bytes)}, expected 0, 0.5 or up to "
+                f"{DTYPES[self.dtype]} for {self.dtype}"
             )
 
     @property
@@ -87,7 +87,7 @@ class MatmulProblem(msgspec.Struct, frozen=True):
         return DTYPES[self.dtype]
 
     @property
-    def right_element_bytes(self) -> int:
+    def right_element_bytes(self) -> float:
         """Bytes of an element of the right operand in memory."""
         return self.right_bytes or self.element_bytes
 
@@ -108,5 +108,5 @@ class MatmulProblem(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Return the sizes and the operand type in words."""
-        right = f" x {8 * self.right_bytes} bits" if self.converts else ""
+        right = f" x {8 * self.right_bytes:g} bits" if self.converts else ""
         return f"{self.m} x {self.n} x {self.k} {self.dtype}{right}"

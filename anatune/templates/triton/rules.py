@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from anatune.core.hardware.spec import GpuSpec
@@ -24,14 +24,18 @@ from anatune.templates.triton.instructions import (
 
 __all__ = [
     "DTYPES",
+    "LEAST_TILE",
     "LEVELS",
     "OPTIONS",
+    "check_multiplied",
     "check_options",
     "check_supported",
+    "check_tiles",
     "check_triton",
     "is_amd",
     "levels_of",
     "loses_sums",
+    "loses_sums_of",
     "multiplied_dtype",
     "options_of",
 ]
@@ -58,7 +62,7 @@ OPTIONS: dict[str, tuple[int, int]] = {
 leave the tensor core's own accumulators, 0 for never; "warp_specialize": in persistent programs warps of their own copy
 operands and start products while the others store the tile before. The last two are AMD's: 0 leaves the choice to the
 compiler."""
-_LEAST_TILE = 16
+LEAST_TILE = 16
 _MFMA_ROWS = (0, 16, 32)
 """Values of "matrix_instr_nonkdim": rows and columns of the results of AMD's instructions."""
 
@@ -105,7 +109,12 @@ def _is_described(workload: Workload) -> bool:
 
 def loses_sums(workload: Workload, hardware: GpuSpec) -> bool:
     """Whether matrix units keep few bits of sums: 8-bit floats and wgmma. Source: [DeepSeek-V3] Sec. 3.3.2."""
-    return multiplied_dtype(workload).startswith("float8") and hardware.arch == "sm_90"
+    return loses_sums_of(multiplied_dtype(workload), hardware)
+
+
+def loses_sums_of(dtype: str, hardware: GpuSpec) -> bool:
+    """Whether matrix units keep few bits of sums of operands of a dtype."""
+    return dtype.startswith("float8") and hardware.arch == "sm_90"
 
 
 def check_options(workload: Workload, hardware: GpuSpec, options: Iterable[str]) -> None:
@@ -141,17 +150,21 @@ def _check_operands(workload: Workload, hardware: GpuSpec) -> None:
             f"template triton, expected operands of {', '.join(DTYPES)}, without zero points and requantize; leave out "
             "the template"
         )
+    check_multiplied(workload.operator, multiplied_dtype(workload), hardware)
+
+
+def check_multiplied(operator: str, dtype: str, hardware: GpuSpec) -> None:
+    """Raise SpaceError unless a device's matrix units multiply operands of a dtype, as far as its spec says."""
     if hardware.tensor_cores is None and known_operands(hardware.arch):
         raise SpaceError(
             f"{hardware.name}: the spec does not say what its matrix units do; add a [tensor_cores] group, as "
             "`anatune hw show a100` has one, or leave out the template triton"
         )
-    dtype = multiplied_dtype(workload)
     instruction_of(hardware, operand_type(dtype))
     if hardware.tensor_flop_per_s(dtype) is None:
         raise SpaceError(
-            f"{workload.operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {dtype} operands "
-            "of its own; take another dtype or device, or leave out the template triton"
+            f"{operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {dtype} operands of its own; "
+            "take another dtype or device, or leave out the template triton"
         )
 
 
@@ -168,25 +181,48 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> ImplicitGemm:
     return implicit_gemm(workload)
 
 
+def check_tiles(
+    schedule: Schedule,
+    levels: Mapping[str, tuple[str, ...]],
+    extents: Mapping[str, int],
+    known: Sequence[str],
+    limits: Mapping[str, tuple[int, int]],
+) -> None:
+    """Raise SpaceError unless tiles are powers of two for each index and options are those that are known.
+
+    Parameters
+    ----------
+    levels : mapping of str to tuple of str
+        Index -> names of its two factors.
+    extents : mapping of str to int
+        Index -> iterations.
+    limits : mapping of str to (int, int)
+        Option -> least and largest value.
+    """
+    options = schedule.options
+    check_names("options", options, known, "option")
+    for name in known:
+        check_count(f"option {name}", options.get(name), *limits[name])
+    check_count("unroll", schedule.unroll, 0, 0)
+    check_names("vector", schedule.vector, (), "tensor")
+    check_names("tiles", schedule.tiles, levels, "index")
+    for axis, names in levels.items():
+        check_cover(axis, schedule.tiles.get(axis), names, extents[axis])
+        tile = schedule.tiles[axis][-1]
+        if tile < LEAST_TILE or tile & (tile - 1):
+            raise SpaceError(f"tiles[{axis!r}] has a tile of {tile}, expected a power of two >= {LEAST_TILE}")
+    warps = options["num_warps"]
+    if isinstance(warps, int) and warps & (warps - 1):
+        raise SpaceError(f"option num_warps is {warps}, expected a power of two")
+
+
 def check_triton(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "triton"."""
     workload, hardware, options = schedule.workload, gpu_of(schedule), schedule.options
     gemm = check_supported(workload, hardware)
     known = options_of(workload, hardware)
     check_options(workload, hardware, options)
-    for name in known:
-        check_count(f"option {name}", options.get(name), *OPTIONS[name])
-    check_count("unroll", schedule.unroll, 0, 0)
-    check_names("vector", schedule.vector, (), "tensor")
-    check_names("tiles", schedule.tiles, LEVELS, "index")
-    for axis, levels in LEVELS.items():
-        check_cover(axis, schedule.tiles.get(axis), levels, gemm.extents[axis])
-        tile = schedule.tiles[axis][-1]
-        if tile < _LEAST_TILE or tile & (tile - 1):
-            raise SpaceError(f"tiles[{axis!r}] has a tile of {tile}, expected a power of two >= {_LEAST_TILE}")
-    warps = options["num_warps"]
-    if isinstance(warps, int) and warps & (warps - 1):
-        raise SpaceError(f"option num_warps is {warps}, expected a power of two")
+    check_tiles(schedule, LEVELS, gemm.extents, known, OPTIONS)
     steps, split = schedule.tiles["k"][0], options["split_k"]
     if isinstance(split, int) and split > steps:
         raise SpaceError(f"option split_k is {split}, expected at most {steps}, the steps of k that there are to share")

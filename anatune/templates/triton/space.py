@@ -21,11 +21,19 @@ from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space, listed
 from anatune.templates.base.values import check_names, checked_count, covering_factors
-from anatune.templates.triton.rules import LEVELS, OPTIONS, check_options, check_supported, is_amd, options_of
+from anatune.templates.triton.rules import (
+    LEAST_TILE,
+    LEVELS,
+    OPTIONS,
+    check_options,
+    check_supported,
+    is_amd,
+    options_of,
+)
 
-__all__ = ["TileSpace", "TritonSpace"]
+__all__ = ["MOST_DEPTH", "MOST_TILE", "TileSpace", "TritonSpace", "splits"]
 
-LEAST_TILE, MOST_TILE = 16, 256
+MOST_TILE = 256
 MOST_DEPTH = 256
 """Largest block_k, bytes of a row of operands: two lines of 128."""
 TILE_RESULTS = 128 * 128
@@ -35,6 +43,13 @@ LEAST_DEPTH = 256
 MOST_SPLIT = 32
 PROMOTED_STEPS = 128
 """Source: [DeepSeek-V3] Sec. 3.3.2, four wgmma of 32 steps."""
+
+
+def splits(results: int, depth: int, hardware: GpuSpec) -> tuple[int, ...]:
+    """Return the parts of k that are tried: more than one only where tiles do not fill the device."""
+    full = hardware.compute.num_sms * TILE_RESULTS
+    most = min(MOST_SPLIT, depth // LEAST_DEPTH, 4 * full // max(results, 1))
+    return tuple(2**e for e in range(max(1, most).bit_length()))
 
 
 class TileSpace(Space):
@@ -172,7 +187,8 @@ class TritonSpace(TileSpace):
         """Return the values of an option that are tried."""
         amd = is_amd(self.hardware)
         if option == "split_k":
-            return self._splits()
+            results = self.gemm.extents["batch"] * self.extents["m"] * self.extents["n"]
+            return splits(results, self.extents["k"], self.hardware)
         values: dict[str, tuple[int, ...]] = {
             "group_m": (1, 4, 8, 16),
             "num_warps": (1, 2, 4, 8) if amd else (2, 4, 8, 16),
@@ -185,13 +201,6 @@ class TritonSpace(TileSpace):
             "matrix_instr_nonkdim": (0,),
         }
         return values[option]
-
-    def _splits(self) -> tuple[int, ...]:
-        """Return the parts of k that are tried: more than one only where tiles do not fill the device."""
-        results = self.gemm.extents["batch"] * self.extents["m"] * self.extents["n"]
-        full = self.hardware.compute.num_sms * TILE_RESULTS
-        most = min(MOST_SPLIT, self.extents["k"] // LEAST_DEPTH, 4 * full // max(results, 1))
-        return tuple(2**e for e in range(max(1, most).bit_length()))
 
     def _check_options(self, options: Mapping[str, int]) -> None:
         check_options(self.workload, self.hardware, options)

@@ -6,11 +6,10 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.values import check_count, check_cover, check_names
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.attention.problem import AttentionProblem, problem_of
-from anatune.templates.triton.instructions import has_descriptors, instruction_of, known_operands
-from anatune.templates.triton.rules import is_amd
+from anatune.templates.triton.instructions import has_descriptors
+from anatune.templates.triton.rules import check_multiplied, check_tiles, is_amd
 
 __all__ = ["LEVELS", "MOST_DIM", "OPTIONS", "check_attention", "check_supported", "has_described_keys", "options_of"]
 
@@ -26,7 +25,6 @@ OPTIONS: dict[str, tuple[int, int]] = {
 """Option -> least and largest value. "split_kv": parts of the keys that blocks of their own go over; "descriptors":
 keys and values come by tensor descriptors (TMA)."""
 MOST_DIM = 256
-LEAST_TILE = 16
 _ALIGNMENT = 16
 
 
@@ -53,17 +51,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> AttentionProblem:
     if len({read.dtype for read in workload.reads[:3]}) > 1:
         raise SpaceError(f"{workload.operator}: queries, keys and values are of several dtypes, expected one")
     problem = problem_of(workload)
-    if hardware.tensor_cores is None and known_operands(hardware.arch):
-        raise SpaceError(
-            f"{hardware.name}: the spec does not say what its matrix units do; add a [tensor_cores] group, as "
-            "`anatune hw show a100` has one"
-        )
-    instruction_of(hardware, problem.dtype)
-    if hardware.tensor_flop_per_s(problem.dtype) is None:
-        raise SpaceError(
-            f"{workload.operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {problem.dtype} "
-            "operands of its own; take another dtype or device"
-        )
+    check_multiplied(workload.operator, problem.dtype, hardware)
     if problem.head_dim > MOST_DIM:
         raise SpaceError(
             f"{workload.operator}: head_dim is {problem.head_dim}, expected at most {MOST_DIM}: a block keeps the sums "
@@ -74,20 +62,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> AttentionProblem:
 
 def check_attention(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of attention."""
-    hardware, options = gpu_of(schedule), schedule.options
+    hardware = gpu_of(schedule)
     problem = check_supported(schedule.workload, hardware)
-    known = options_of(problem, hardware)
-    check_names("options", options, known, "option")
-    for name in known:
-        check_count(f"option {name}", options.get(name), *OPTIONS[name])
-    check_count("unroll", schedule.unroll, 0, 0)
-    check_names("vector", schedule.vector, (), "tensor")
-    check_names("tiles", schedule.tiles, LEVELS, "index")
-    for axis, extent in (("m", problem.rows), ("n", problem.seq_kv)):
-        check_cover(axis, schedule.tiles.get(axis), LEVELS[axis], extent)
-        tile = schedule.tiles[axis][-1]
-        if tile < LEAST_TILE or tile & (tile - 1):
-            raise SpaceError(f"tiles[{axis!r}] has a tile of {tile}, expected a power of two >= {LEAST_TILE}")
-    warps = options["num_warps"]
-    if isinstance(warps, int) and warps & (warps - 1):
-        raise SpaceError(f"option num_warps is {warps}, expected a power of two")
+    extents = {"m": problem.rows, "n": problem.seq_kv}
+    check_tiles(schedule, LEVELS, extents, options_of(problem, hardware), OPTIONS)

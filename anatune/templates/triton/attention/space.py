@@ -10,8 +10,8 @@ from types import MappingProxyType
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.space import LegalityCheck, Part
-from anatune.templates.triton.attention.rules import LEAST_TILE, LEVELS, OPTIONS, check_supported, options_of
-from anatune.templates.triton.rules import is_amd
+from anatune.templates.triton.attention.rules import LEVELS, OPTIONS, check_supported, options_of
+from anatune.templates.triton.rules import LEAST_TILE, is_amd
 from anatune.templates.triton.space import TileSpace
 
 __all__ = ["AttentionSpace"]

@@ -33,7 +33,14 @@ _READ_CYCLES = 300.0
 
 
 def score_scaled(
-    problem: MatmulProblem, scaled: int, tiles: Tiles, spec: GpuSpec, *, warm: int = 0, constants: Constants = CONSTANTS
+    problem: MatmulProblem,
+    scaled: int,
+    tiles: Tiles,
+    spec: GpuSpec,
+    *,
+    warm: int = 0,
+    known: Floats | None = None,
+    constants: Constants = CONSTANTS,
 ) -> TileScores:
     """Predict the time of every tile of a product whose operands have a scale for every `scaled` elements of k.
 
@@ -42,11 +49,18 @@ def score_scaled(
     SpaceError, SpecError
         As `score_tiles`.
     """
-    return score_tiles(problem, _leaving(tiles, scaled), spec, warm=warm, constants=constants, walk=_Scaled(scaled))
+    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled)
+    return score_tiles(problem, leaving, spec, warm=warm, known=known, constants=constants, walk=walk)
 
 
 def score_grouped(
-    problem: GroupedProblem, tiles: Tiles, spec: GpuSpec, *, held: float = 0.0, constants: Constants = CONSTANTS
+    problem: GroupedProblem,
+    tiles: Tiles,
+    spec: GpuSpec,
+    *,
+    held: float = 0.0,
+    known: Floats | None = None,
+    constants: Constants = CONSTANTS,
 ) -> TileScores:
     """Predict the time of every tile of a kernel of grouped products.
 
@@ -61,7 +75,8 @@ def score_grouped(
         As `score_tiles`.
     """
     walk = _Grouped(problem.scaled, problem, held)
-    return score_tiles(problem.product, _leaving(tiles, problem.scaled), spec, warm=1, constants=constants, walk=walk)
+    leaving = _leaving(tiles, problem.scaled)
+    return score_tiles(problem.product, leaving, spec, warm=1, known=known, constants=constants, walk=walk)
 
 
 def _leaving(tiles: Tiles, scaled: int) -> Tiles:

@@ -1,0 +1,92 @@
+"""The analytical model of products with scales and of products of experts: one workload on one device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from anatune.core.workload.routing import routing_of
+from anatune.core.workload.scaling import SIDE
+from anatune.templates.base.model import Floats, Points
+from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
+from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.grouped.rules import multiplied
+from anatune.templates.triton.grouped.space import ScaledSpace
+from anatune.templates.triton.grouped.times import score_grouped, score_scaled
+from anatune.templates.triton.model import WARM_CONSTANTS, TritonModel
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.rules import loses_sums_of
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import TileScores
+
+__all__ = ["ScaledModel"]
+
+
+class ScaledModel(TritonModel):
+    """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
+
+    4-bit floats are timed as half as many of 8 bits: units multiply them at twice the rate. What scales of mx formats
+    cost on their way to the units is left out, and the bytes of all scales.
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+
+    Raises
+    ------
+    SpaceError
+        The template does not apply (`rules.check_supported`).
+    SpecError
+        The spec does not say what the device's matrix units do.
+    """
+
+    space: ScaledSpace
+
+    def _set_up(self, accuracy: str) -> None:
+        self.space = ScaledSpace(self.workload, self.hardware, self._is_legal)
+        p = self._own = self.space.problem
+        self._pairs = 2 if p.format.data_bits == 4 else 1
+        self._scaled = SIDE if p.scales == "blocks" else 0
+        right = p.format.weight_bits / 8 if p.format.converts else 0
+        dtype, k = multiplied(p), p.k // self._pairs
+        self._grouped: GroupedProblem | None = None
+        if p.experts:
+            spread = routing_of(p.routing, p.tokens, p.experts, p.top_k)
+            self._grouped = GroupedProblem(
+                p.tokens, p.top_k, p.experts, p.columns, k, spread, dtype, right, self._scaled,
+                gathered=not p.expanded, out_bytes=1 if p.activation else 2,
+            )  # fmt: skip
+            self.problem = self._grouped.product
+        else:
+            self.problem = MatmulProblem(
+                p.rows, p.columns, k, dtype, out_bytes=2, b_along_n=False, right_bytes=right, atomic=False
+            )
+
+    def _scores(self, tiles: Tiles, known: Floats | None) -> TileScores:
+        tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
+        if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
+            tiles = replace(tiles, promote=np.minimum(tiles.block_k, SIDE))
+        if self._grouped is not None:
+            return score_grouped(self._grouped, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
+        return score_scaled(self.problem, self._scaled, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
+
+    def tiles(self, points: Points) -> Tiles:
+        """Return points (num_points, len(space.columns)) as a batch of tiles."""
+        columns = self.space.columns_of(points, Tiles.__dataclass_fields__)
+        return Tiles(**{"split_k": np.ones(len(np.atleast_2d(points)), dtype=np.int64), **columns})
+
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Memory level -> lower bound on the bytes that cross it: each operand once, or Hong and Kung's for products.
+
+        Those of experts add up: 2 m n k / sqrt(S) elements for a memory of S of them. Source: [IOLB] Sec. 6.
+        """
+        found, size = (
+            float(self.workload.compulsory_bytes),
+            min(self._own.format.data_bits, self._own.format.weight_bits) / 8,
+        )
+        bounds = {}
+        for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
+            bounds[level] = max(found, self.workload.flop / math.sqrt(capacity / size) * size)
+        return bounds

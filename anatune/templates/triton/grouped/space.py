@@ -1,0 +1,72 @@
+"""The space of tiles of products with scales and of products of experts.
+
+A point is an integer vector in the order of `ScaledSpace.columns`. The space is small enough to be evaluated whole.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.scaling import SIDE
+from anatune.templates.base.space import LegalityCheck, Part
+from anatune.templates.triton.grouped.rules import check_supported, least_depth, options_of
+from anatune.templates.triton.rules import LEAST_TILE, LEVELS, OPTIONS, is_amd
+from anatune.templates.triton.space import MOST_DEPTH, MOST_TILE, TileSpace, splits
+
+__all__ = ["ScaledSpace"]
+
+
+class ScaledSpace(TileSpace):
+    """All schedules of one such product on one GPU.
+
+    Guarantees: deterministic; safe to share between threads (immutable).
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    is_legal : callable
+        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+
+    Raises
+    ------
+    SpaceError
+        As `check_supported`.
+    """
+
+    limits = OPTIONS
+    defaults = MappingProxyType({"group_m": 8, "split_k": 1, "num_warps": 4, "num_stages": 3})
+    example = "{'m': 64, 'n': 128, 'k': 64}"
+
+    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+        self.problem = check_supported(workload, hardware)
+        super().__init__(workload, hardware, is_legal)
+        self.axes = tuple(LEVELS)
+        self.extents = {"m": self.problem.rows, "n": self.problem.columns, "k": self.problem.k}
+        self.levels = {axis: ("tile",) for axis in self.axes}
+        self.choices = {name: self._values_of(name) for name in options_of(self.problem, hardware)}
+
+    def _axis(self, axis: str) -> Part:
+        if axis != "k":
+            return self._powers(axis, LEAST_TILE, min(MOST_TILE, self.extents[axis]))
+        found = self.problem.format
+        most = SIDE if self.problem.scales == "blocks" else MOST_DEPTH * 8 // max(found.data_bits, found.weight_bits)
+        return self._powers(axis, least_depth(self.problem), min(most, self.problem.k))
+
+    def _default_tile(self, axis: str) -> int:
+        return max(64, least_depth(self.problem)) if axis == "k" else 64
+
+    def _values_of(self, option: str) -> tuple[int, ...]:
+        """Return the values of an option that are tried."""
+        amd = is_amd(self.hardware)
+        values: dict[str, tuple[int, ...]] = {
+            "group_m": (1, 16) if self.problem.experts else (1, 8),
+            "split_k": splits(self.problem.rows * self.problem.columns, self.problem.k, self.hardware),
+            "num_warps": (1, 2, 4, 8) if amd else (2, 4, 8),
+            "num_stages": (1, 2, 3) if amd else (1, 2, 3, 4, 5, 6),
+            "descriptors": (0, 1),
+            "waves_per_eu": (0,),
+        }
+        return values[option]
