@@ -37,6 +37,8 @@ OPERATORS = {  # one small shape for every operator that a workload's text may s
 }
 FOR_GPUS = {  # kernels that only Triton makes
     "attention": "attention 1x4x2x64x64x64 --causal --dtype float16",
+    "scaled_matmul": "scaled_matmul 64x128x256 --scales blocks",
+    "grouped_matmul": "grouped_matmul 64x8x2x128x256 --routing power:1.2 --activation",
     "rotary": "rotary 64x4x64",
     "quantise_groups": "quantise_groups 64x256x128 --dtype bfloat16:float8_e4m3fn",
     "quantise_tensor": "quantise_tensor 64x256 --dtype bfloat16:float8_e4m3fn",

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from anatune.core.workload.access import FLOAT8_DTYPES, Access, Term
-from anatune.core.workload.routing import routing_of
 from anatune.core.workload.visible import attention_iterations, attention_read_bytes
 from anatune.errors import WorkloadError
 
@@ -104,6 +103,8 @@ def _sum(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
 
 def _experts_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
     """Return the bytes of operands, those of experts only as far as these have rows."""
+    from anatune.core.workload.routing import routing_of
+
     sizes = [attributes[name] for name in ("tokens", "experts", "top_k")]
     active = routing_of(attributes["routing"], *sizes).num_active  # type: ignore[arg-type]
     share = active / attributes["experts"]  # type: ignore[operator]

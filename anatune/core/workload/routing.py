@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import is_iterable, shown
+from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
-__all__ = ["Routing", "balanced", "checked_routing", "counted", "power_law", "routing_of", "uniform"]
+__all__ = ["Routing", "balanced", "counted", "power_law", "routing_of", "uniform"]
 
 Floats = NDArray[np.float64]
 
@@ -116,33 +115,8 @@ def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
     return Routing(rows.astype(np.float64), experts.astype(np.float64))
 
 
-def checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
-    """Return how tokens spread over experts as a workload says it: a word, or the rows of each expert.
-
-    Parameters
-    ----------
-    value : str or sequence of int
-        "uniform" (at random), "balanced" (as equal as can be), "power:1.2" (a power law with that exponent), or counts.
-
-    Raises
-    ------
-    WorkloadError
-        It is none of these, or counts are not those of `experts` experts with `rows` rows together.
-    """
-    wanted = f"uniform, balanced, power:EXPONENT, or {experts} counts with the sum {rows}"
-    if isinstance(value, str):
-        if value in ("uniform", "balanced") or re.fullmatch(r"power:\d{1,3}(\.\d{1,9})?", value):
-            return value
-    elif is_iterable(value):
-        counts = tuple(value)
-        numbers = all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
-        if numbers and len(counts) == experts and sum(counts) == rows:
-            return counts
-    raise WorkloadError(f"{operator}: routing is {shown(value)}, expected {wanted}; correct it")
-
-
 def routing_of(value: str | Sequence[int], tokens: int, experts: int, top_k: int) -> Routing:
-    """Return the rows an expert of what `checked_routing` returned."""
+    """Return the rows an expert of the routing that a workload says (`operators.scaled.grouped_matmul`)."""
     if not isinstance(value, str):
         return counted(value)
     if value.startswith("power:"):

@@ -297,7 +297,7 @@ def workload_to_text(workload: Workload) -> str:
     words = _words(workload)
     parameters = inspect.signature(CONSTRUCTORS[workload.operator]).parameters
     for name, value in workload.attributes:
-        if name not in _OPTIONS:
+        if name not in _OPTIONS or name in PLAIN.get(workload.operator, ()):  # "group" is an extent of some
             continue
         default = parameters[name].default
         if value == default or (isinstance(value, tuple) and value == (default,) * len(value)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
+from anatune.arguments import is_iterable, shown
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
 from anatune.core.workload.operators._product import Dimension, access_of
-from anatune.core.workload.routing import checked_routing
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
 
@@ -105,7 +106,7 @@ def grouped_matmul(
             f"grouped_matmul: top_k is {top_k} of {experts} experts, expected at most all of them; correct one of them"
         )
     total = sizes["tokens"] * sizes["top_k"]
-    spread = checked_routing("grouped_matmul", routing, sizes["experts"], total)
+    spread = _checked_routing("grouped_matmul", routing, sizes["experts"], total)
     is_expanded, is_activated = (
         checked_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
     )
@@ -202,3 +203,28 @@ def _operands(
         more = [access_of("data_scales", found.scale, of_data[given.scales])]
     mine = [*experts, columns, runs] if found.run or found.converts else of_weight[given.scales]
     return data, weight, access_of("weight_scales", found.scale, mine), *more
+
+
+def _checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
+    """Return how tokens spread over experts as a workload says it: a word, or the rows of each expert.
+
+    Parameters
+    ----------
+    value : str or sequence of int
+        "uniform" (at random), "balanced" (as equal as can be), "power:1.2" (a power law with that exponent), or counts.
+
+    Raises
+    ------
+    WorkloadError
+        It is none of these, or counts are not those of `experts` experts with `rows` rows together.
+    """
+    wanted = f"uniform, balanced, power:EXPONENT, or {experts} counts with the sum {rows}"
+    if isinstance(value, str):
+        if value in ("uniform", "balanced") or re.fullmatch(r"power:\d{1,3}(\.\d{1,9})?", value):
+            return value
+    elif is_iterable(value):
+        counts = tuple(value)
+        numbers = all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
+        if numbers and len(counts) == experts and sum(counts) == rows:
+            return counts
+    raise WorkloadError(f"{operator}: routing is {shown(value)}, expected {wanted}; correct it")

@@ -149,7 +149,7 @@ def test_one_stage_is_slower_than_three():
         ((8, True, 8), ["n is True"]),
         ((8, 8, "8"), ["k is '8'"]),
         ((8, 8, 8, "int4"), ["int4", "float16"]),
-        ((8, 8, 8, "float16", 0, True, True, 1, 3), ["right_bytes is 3", "0 to 2"]),
+        ((8, 8, 8, "float16", 0, True, True, 1, 3), ["right_bytes is 3", "0.5 or up to 2"]),
     ],
 )
 def test_bad_problems(arguments, words):
