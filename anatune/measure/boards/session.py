@@ -236,11 +236,11 @@ class BoardSession:
             main = module[artifact.function]
         padding = _padded(place.num_bytes)
 
-        def run(byte: int) -> Array:
+        def run(byte: int) -> dict[str, Array]:
             board.errand("fill", place.address, byte, place.num_bytes)
             with board.telling("running a kernel"):
                 main(*tensors)
-            return board.read(place.address, result.dtype, result.shape)
+            return {result.tensor: board.read(place.address, result.dtype, result.shape)}
 
         def changed() -> str:
             rest = board.read(place.address + place.num_bytes, "uint8", (padding - place.num_bytes,))

@@ -131,10 +131,10 @@ class Prepared:
         """
         kept = {name: self._blocks[name].bytes.copy() for name in self._packed}
 
-        def run(byte: int) -> Array:
+        def run(byte: int) -> dict[str, Array]:
             self.result.bytes[:] = byte
             self.call()
-            return self.result.array
+            return {workload.write.tensor: self.result.array}
 
         return check_runs(workload, want.allowing(self._error), run, lambda: self._changed(kept))
 

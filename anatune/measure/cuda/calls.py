@@ -20,19 +20,7 @@ __all__ = ["build", "inspect", "verify"]
 
 
 def build(schedule: Schedule, threads: int) -> GpuKernel:
-    """Compile a schedule and load it for this machine's GPU; see `anatune.build`. It has threads of its own.
-
-    Raises
-    ------
-    BuildError
-        It has more results than the one that a call returns.
-    """
-    if schedule.workload.further:
-        names = ", ".join(access.tensor for access in schedule.workload.further)
-        raise BuildError(
-            f"{schedule.workload.operator}: a call returns one result, got also {names}; export it with "
-            "anatune.export, whose run() returns all"
-        )
+    """Compile a schedule and load it for this machine's GPU; see `anatune.build`. It has threads of its own."""
     return build_gpu(schedule)
 
 

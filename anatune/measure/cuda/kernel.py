@@ -49,8 +49,10 @@ class GpuKernel:
         self.workload, self.artifact = workload, artifact
         self._device = device
         self.operands: tuple[str, ...] = tuple(dict.fromkeys(access.tensor for access in workload.operands))
-        accesses = {name: workload.tensor(name) for name in self.operands} | {workload.write.tensor: workload.write}
-        sizes = {n: a.num_elements * array_dtype(a.dtype).itemsize for n, a in accesses.items()}
+        written = {access.tensor: access for access in (workload.write, *workload.further)}
+        self.results: tuple[str, ...] = tuple(written)
+        self._accesses = {name: workload.tensor(name) for name in self.operands} | written
+        sizes = {n: a.num_elements * array_dtype(a.dtype).itemsize for n, a in self._accesses.items()}
         self._buffers = {name: device.allocate(size) for name, size in sizes.items()}
         owned = list(self._buffers.values())
         weakref.finalize(self, _free, owned)
@@ -59,8 +61,8 @@ class GpuKernel:
         self._loaded, self._launch = loaded, loaded.call
         self._outside: tuple[tuple[int, ...], Callable[[], None]] | None = None
 
-    def __call__(self, *arrays: Array) -> Array:
-        """Return the result for `arrays`: the workload's reads, then its epilogue's.
+    def __call__(self, *arrays: Array) -> Array | tuple[Array, ...]:
+        """Return the result for `arrays`, the workload's reads, then its epilogue's; several results as a tuple.
 
         Raises
         ------
@@ -71,13 +73,15 @@ class GpuKernel:
         for name, array in checked_operands(self.workload, self.operands, arrays).items():
             self._device.upload(self._buffers[name], array)
         self._launch()
-        write = self.workload.write
-        result = np.empty(write.shape, array_dtype(write.dtype))
-        self._device.download(self._buffers[write.tensor], result)
-        return result
+        results = []
+        for name in self.results:
+            access = self._accesses[name]
+            results.append(np.empty(access.shape, array_dtype(access.dtype)))
+            self._device.download(self._buffers[name], results[-1])
+        return results[0] if len(results) == 1 else tuple(results)
 
     def launch(self, *tensors: object) -> None:
-        """Launch on tensors that lie on the device already, operands and then the result, and return at once.
+        """Launch on tensors that lie on the device already, operands and then results, and return at once.
 
         They are of any library that has DLPack (PyTorch, CuPy, JAX), C-contiguous; nothing is copied. The launch is
         queued on CUDA's legacy default stream, behind what computes the tensors there; they have to stay until it ends.
@@ -87,14 +91,13 @@ class GpuKernel:
         RunError
             Another number of tensors, or one that is not on the device, of another shape or dtype, not contiguous.
         """
-        names = (*self.operands, self.workload.write.tensor)
+        names = (*self.operands, *self.results)
         if len(tensors) != len(names):
             raise RunError(
                 f"{self.workload.operator}: got {len(tensors)} tensors, expected {len(names)}: {', '.join(names)}"
             )
-        accesses = [*map(self.workload.tensor, self.operands), self.workload.write]
-        pairs = zip(accesses, tensors, strict=True)
-        addresses = tuple(device_address(access, tensor, self._device.index) for access, tensor in pairs)
+        pairs = zip(names, tensors, strict=True)
+        addresses = tuple(device_address(self._accesses[name], tensor, self._device.index) for name, tensor in pairs)
         self._device.activate()
         if self._outside is None or self._outside[0] != addresses:
             buffers: dict[str, GpuBuffer] = {

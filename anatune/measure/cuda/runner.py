@@ -78,11 +78,9 @@ class Operands:
 
     def __init__(self, device: GpuDevice, workload: Workload, inputs: Mapping[str, Array]) -> None:
         self._device, self._inputs = device, inputs
-        self.result_name = workload.write.tensor
-        write = workload.write
-        self.result = np.empty(write.shape, array_dtype(write.dtype))
-        sizes = {name: array.nbytes for name, array in inputs.items()} | {write.tensor: self.result.nbytes}
-        sizes |= {access.tensor: access.num_bytes for access in workload.further}  # written, not looked at
+        written = (workload.write, *workload.further)
+        self.results = {access.tensor: np.empty(access.shape, array_dtype(access.dtype)) for access in written}
+        sizes = {name: array.nbytes for name, array in (*inputs.items(), *self.results.items())}
         self._sizes = sizes
         self._blocks = {name: device.allocate(size + 2 * GUARD_BYTES) for name, size in sizes.items()}
         self.buffers = {
@@ -96,12 +94,14 @@ class Operands:
         if name in self._inputs:
             self._device.upload(self._blocks[name], self._inputs[name], GUARD_BYTES)
 
-    def run(self, call: Callable[[], None], byte: int) -> Array:
-        """Fill the result with a byte, run a kernel and return the result; the array is used again by the next run."""
-        self._device.fill(self._blocks[self.result_name], byte, GUARD_BYTES, self._sizes[self.result_name])
+    def run(self, call: Callable[[], None], byte: int) -> dict[str, Array]:
+        """Fill the results with a byte, run a kernel and return them; the arrays are used again by the next run."""
+        for name in self.results:
+            self._device.fill(self._blocks[name], byte, GUARD_BYTES, self._sizes[name])
         call()
-        self._device.download(self._blocks[self.result_name], self.result, GUARD_BYTES)
-        return self.result
+        for name, array in self.results.items():
+            self._device.download(self._blocks[name], array, GUARD_BYTES)
+        return self.results
 
     def changed(self) -> str:
         """Say what a kernel changed that it must not, and put it right; "" if nothing."""
@@ -171,7 +171,7 @@ class GpuSession:
         loaded = load_kernel(self._device, artifact, operands.buffers)
         self._loaded.append(loaded)
 
-        def run(byte: int) -> Array:
+        def run(byte: int) -> dict[str, Array]:
             if loaded.workspace is not None:  # what an earlier run left there must not be of use
                 self._device.fill(loaded.workspace, GUARD_FILL)
             return operands.run(loaded.call, byte)

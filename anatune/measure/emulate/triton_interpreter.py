@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.run.correctness import Array, Correctness, Expected, compare
+from anatune.measure.run.correctness import Array, Correctness, Expected, compare_all
 from anatune.measure.run.process import Worker, refusal
 from anatune.templates.triton.program import TritonProgram
 
@@ -78,9 +78,4 @@ def check_program(
 ) -> Correctness:
     """Interpret a program and compare its results with what was expected; errors as `interpret`."""
     limit_s = _START_S + workload.flop / _FLOP_PER_S + sum(kernel.grid for kernel in program.kernels) * _PROGRAM_S
-    results = interpret(program, inputs, limit_s)
-    answer = compare(workload, results[program.result], want)
-    for tensor in program.further:
-        here = compare(workload, results[tensor], want.further[tensor], tensor)
-        answer = answer if here.ok or not answer.ok else here
-    return answer
+    return compare_all(workload, interpret(program, inputs, limit_s), want)

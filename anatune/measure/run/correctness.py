@@ -39,6 +39,7 @@ __all__ = [
     "check_runs",
     "checked_operands",
     "compare",
+    "compare_all",
     "expected",
     "fill_bytes",
     "random_inputs",
@@ -283,20 +284,20 @@ def fill_bytes(dtype: str) -> tuple[int, ...]:
 
 
 def check_runs(
-    workload: Workload, want: Expected, run: Callable[[int], Array], changed: Callable[[], str]
+    workload: Workload, want: Expected, run: Callable[[int], Mapping[str, Array]], changed: Callable[[], str]
 ) -> Correctness:
     """Run a kernel on each of the fills and compare.
 
     Parameters
     ----------
     run : callable
-        Fills the result with a byte, runs the kernel, and returns the result.
+        Fills the results with a byte, runs the kernel, and returns the results by tensor.
     changed : callable
         Says afterwards what the kernel changed that it must not: operands, guard zones; "" if nothing.
     """
     answer = Correctness(True, 0.0, "")
     for byte in fill_bytes(workload.write.dtype):
-        here = compare(workload, run(byte), want)
+        here = compare_all(workload, run(byte), want)
         answer = here if not here.ok or here.max_rel_error > answer.max_rel_error else answer
         if not here.ok:
             break
@@ -343,6 +344,15 @@ def compare(workload: Workload, result: Array, want: Expected, tensor: str = "")
     if relative <= want.tolerance:
         return Correctness(True, relative, "")
     return Correctness(False, relative, _complaint(tensor or workload.write.tensor, flat, want, relative))
+
+
+def compare_all(workload: Workload, results: Mapping[str, Array], want: Expected) -> Correctness:
+    """Compare a kernel's results by tensor, the workload's own first; the first wrong one is what is told."""
+    answer = compare(workload, results[workload.write.tensor], want)
+    for tensor, wanted in want.further.items():
+        here = compare(workload, results[tensor], wanted, tensor)
+        answer = answer if here.ok or not answer.ok else here
+    return answer
 
 
 def _alike(values: Array, exact: NDArray[np.float64]) -> NDArray[np.bool_]:

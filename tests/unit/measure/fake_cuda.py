@@ -1,8 +1,8 @@
 """The module ``cuda.bindings.driver`` without a GPU: its memory is NumPy's, its kernels run through the emulator.
 
 An image is JSON: {"kernel": CudaKernel or null, "seconds": of a launch, "registers": ...}. A kernel runs when memory
-was written since it ran last; otherwise only the clock moves. Where ``product`` is set, it is not even emulated: the
-result is the product of A and B. Faults are in the image, or in the file ``faults.json`` (number of the candidate's
+was written since it ran last; otherwise only the clock moves. Where ``workload`` is set, it is not even emulated:
+results are those of float64. Faults are in the image, or in the file ``faults.json`` (number of the candidate's
 load -> fault) of the folder FAKE_CUDA_STATE:
 
 "illegal": every later call fails; "lost": so does every call of every process after it; "hangs": waits for ever;
@@ -25,11 +25,12 @@ from anatune.codegen.cuda.artifact import check_resources, write_artifact
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.measurer import GPU_ENTRIES
 from anatune.measure.emulate.emulator import EmulatedKernel, written_by
-from anatune.measure.run.correctness import array_dtype
+from anatune.measure.run.correctness import array_dtype, expected
 from anatune.templates.gpu.kernel import CudaKernel
 
 STATE = "FAKE_CUDA_STATE"
@@ -90,7 +91,7 @@ class Image(msgspec.Struct, forbid_unknown_fields=True):
     seconds: float
     registers: int = 32
     fault: str = ""
-    product: bool = False
+    workload: str = ""
 
 
 class Function:
@@ -306,9 +307,9 @@ class FakeCuda:
             view = self.view(address, int(np.prod(buffer.shape)) * dtype.itemsize)
             views[buffer.tensor] = view
             arrays[buffer.tensor] = view.copy().view(dtype).reshape(buffer.shape)
-        if function.image.product:
+        if function.image.workload:
             if kernel.result in arrays and function.launch == kernel.principal:
-                arrays[kernel.result][...] = arrays["A"] @ arrays["B"]
+                self.compute(Workload.from_json(function.image.workload), arrays, views)
         else:
             function.program = function.program or EmulatedKernel(kernel)
             function.programs[kernel.extent] = function.program
@@ -323,6 +324,14 @@ class FakeCuda:
         if fault == "changes an operand":
             name = next(buffer.tensor for buffer in kernel.parameters if buffer.tensor != kernel.result)
             self.view(address[name], 1)[:] ^= 1
+
+    def compute(self, workload, arrays, views):
+        operands = {access.tensor: arrays[access.tensor] for access in workload.operands}
+        want = expected(workload, operands)
+        arrays[workload.write.tensor][...] = want.result
+        for tensor, wanted in want.further.items():
+            arrays[tensor][...] = wanted.result
+            views[tensor][:] = arrays[tensor].reshape(-1).view(np.uint8)
 
     # ---- events
 
@@ -349,10 +358,10 @@ def image_of(kernel, seconds=50e-6, fault="", **more):
     return msgspec.json.encode(Image(kernel, len(kernel.parameters), seconds, fault=fault, **more))
 
 
-def build(schedule, folder, *, threads=1, product=True):
+def build(schedule, folder, *, threads=1, emulated=False):
     """As `codegen.cuda.artifact.build_schedule`, without the compiler: the cubin holds the CUDA C."""
     kernel = cuda_kernel(schedule)
-    image = image_of(kernel, seconds_of(schedule), product=product)
+    image = image_of(kernel, seconds_of(schedule), workload="" if emulated else schedule.workload.to_json())
     facts = CompilerFacts(32, kernel.shared_bytes - kernel.dynamic_shared_bytes)
     artifact = write_artifact(kernel, Cubin(kernel.name, kernel.arch, image, facts), folder)
     check_resources(artifact, schedule.hardware)
@@ -361,7 +370,7 @@ def build(schedule, folder, *, threads=1, product=True):
 
 def build_emulated(schedule, folder, *, threads=1):
     """Likewise, and the CUDA C is what runs."""
-    return build(schedule, folder, product=False)
+    return build(schedule, folder, emulated=True)
 
 
 def build_or_not(schedule, folder, *, threads=1):
@@ -374,7 +383,7 @@ def build_or_not(schedule, folder, *, threads=1):
 
 
 def build_triton(schedule, folder, *, threads=1):
-    """As `codegen.triton.artifact.build_schedule`, without Triton: the result is the product of A and B."""
+    """As `codegen.triton.artifact.build_schedule`, without Triton: results are those of float64."""
     from unittest import mock
 
     from anatune.codegen.triton.artifact import build_schedule
@@ -385,7 +394,7 @@ def build_triton(schedule, folder, *, threads=1):
             schedule_key="", name=kernel.name, source="", arch=hardware.arch, parameters=kernel.parameters,
             result=program.result, grid=kernel.grid, block=block, shared_bytes=shared, dynamic_shared_bytes=shared,
         )  # fmt: skip
-        image = image_of(told, seconds_of(schedule), product=True)
+        image = image_of(told, seconds_of(schedule), workload=schedule.workload.to_json())
         return Cubin(kernel.name, hardware.arch, image, CompilerFacts(100), "", block, shared, 384)
 
     with mock.patch("anatune.codegen.triton.artifact.compile_kernel", compiled):

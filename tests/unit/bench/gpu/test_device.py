@@ -172,7 +172,7 @@ def false_cubin(schedule, folder, fault=""):
     from tests.unit.measure.fake_cuda import image_of, seconds_of
 
     kernel = cuda_kernel(schedule)
-    image = image_of(kernel, seconds_of(schedule), fault=fault, product=True)
+    image = image_of(kernel, seconds_of(schedule), fault=fault, workload=schedule.workload.to_json())
     return write_artifact(kernel, Cubin(kernel.name, kernel.arch, image, CompilerFacts(32)), folder)
 
 

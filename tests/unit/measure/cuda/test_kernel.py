@@ -14,8 +14,8 @@ from anatune.measure.cuda import kernel as gpu_kernel
 from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.emulate.emulator import compiler
-from anatune.measure.run.correctness import expected, random_inputs
-from tests.unit.measure.fake_cuda import FakeCuda, build_emulated
+from anatune.measure.run.correctness import compare_all, expected, random_inputs
+from tests.unit.measure.fake_cuda import FakeCuda, build_emulated, build_triton
 
 H200 = anatune.hardware("h200")
 WORKLOAD = anatune.matmul(16, 24, 8, epilogue=("bias", "relu"))
@@ -70,6 +70,20 @@ def test_a_kernel_of_several_launches_with_a_workspace(device, options):
     assert own != ("atomic" in options)
     del kernel
     assert len(device._backend._driver.memory) == memory - len(inputs) - 1 - own
+
+
+def test_all_results_are_returned_and_checked(device, tmp_path):
+    workload = anatune.quantise_rows(4, 64, "float16:int8")
+    best = anatune.plan(workload, H200).best
+    kernel = gpu_kernel.GpuKernel(workload, build_triton(best, tmp_path), device)
+    inputs = random_inputs(workload, 1)
+    values, scales = kernel(*inputs.values())
+    assert (values.shape, values.dtype, scales.shape, scales.dtype) == ((4, 64), np.int8, (4,), np.float32)
+    want = expected(workload, inputs)
+    assert compare_all(workload, {"output": values, "scales": scales}, want).ok
+    assert "scales[0] is 0" in compare_all(workload, {"output": values, "scales": 0 * scales}, want).message
+    with pytest.raises(RunError, match="got 1 tensors, expected 3: data, output, scales"):
+        kernel.launch(values)
 
 
 def test_another_gpu(device):
