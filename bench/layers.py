@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anatune
 from anatune.core.workload.nest import Workload
 
-__all__ = ["EXTRA", "Convolution", "Layer", "Matmul", "choose"]
+__all__ = ["EXTRA", "Convolution", "Layer", "Matmul", "Words", "choose"]
 
 EXTRA = "extra"
 """Group of the layers that are measured only where they are asked for."""
@@ -116,7 +116,25 @@ class Convolution:
         )  # fmt: skip
 
 
-Layer = Matmul | Convolution
+@dataclass(frozen=True)
+class Words:
+    """A workload in the words of the command line, its dtypes among them."""
+
+    name: str
+    group: str
+    text: str
+
+    @property
+    def flop(self) -> int:
+        """Operations of one run."""
+        return self.workload().flop
+
+    def workload(self, layout: str = "", dtype: str = "") -> Workload:
+        """Return anatune's workload; the words say all of it."""
+        return anatune.parse_workload(self.text)
+
+
+Layer = Matmul | Convolution | Words
 
 
 def choose(text: str | None, layers: Mapping[str, Layer]) -> list[Layer]:

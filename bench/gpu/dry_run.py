@@ -20,7 +20,7 @@ from anatune.measure.cuda.calibration.numbers import GpuNumbers, Median
 from bench.gpu.layers import template_of, workload_of
 from bench.gpu.system import Bench, Found, first_choices
 from bench.gpu.timing import Method
-from bench.layers import Convolution, Layer
+from bench.layers import Convolution, Layer, Words
 
 __all__ = ["DrySystem"]
 
@@ -109,7 +109,9 @@ class DrySystem:
         for name, schedule in schedules.items():
             add(f"anatune:{name}", _predicted_s(schedule))
         best_s = min((self.clock.times[method] for method in methods.values()), default=1e-3)
-        if isinstance(layer, Convolution):
+        if isinstance(layer, Words):
+            pass
+        elif isinstance(layer, Convolution):
             add("torch:nchw", best_s * _LIBRARY)
             kernels["torch:nchw"] = ["winograd_3x3" if layer.kernel == 3 else "implicit_convolve_sgemm"]
         else:

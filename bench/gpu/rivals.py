@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.workload.kernels import EPSILON
 from bench.gpu.timing import Method
-from bench.layers import Convolution, Layer, Matmul
+from bench.layers import Convolution, Layer, Matmul, Words
 
 __all__ = ["Rivals", "is_same_arithmetic"]
 
@@ -89,6 +90,8 @@ class Rivals:
             Of the result that are read; all by default.
         """
         torch = self._torch
+        if isinstance(layer, Words):
+            return self._tried(layer, dtype, self._kernels_of(layer, inputs), notes, rows)
         tf32 = dtype == "tfloat32"
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
@@ -101,7 +104,18 @@ class Rivals:
             calls = self._products(layer, dtype, first, second)
         else:
             calls = self._convolutions(layer, dtype, first, second)
-        found = {}
+        return self._tried(layer, dtype, calls, notes, rows)
+
+    def _tried(
+        self,
+        layer: Layer,
+        dtype: str,
+        calls: Mapping[str, Callable[[], Any]],
+        notes: list[str],
+        rows: NDArray[np.int64] | None,
+    ) -> dict[str, tuple[Method, Callable[[], NDArray[np.float64]]]]:
+        """Run each call a few times; what fails is a note."""
+        torch, found = self._torch, {}
         with torch.inference_mode():
             for name, call in calls.items():
                 try:
@@ -145,6 +159,25 @@ class Rivals:
 
             calls["triton:matmul"] = triton_call
         return calls
+
+    def _kernels_of(self, layer: Words, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Callable[[], Any]]:
+        """Return PyTorch's attention, softmax and norms; nothing for other workloads."""
+        torch, workload = self._torch, layer.workload()
+        functional, name = torch.nn.functional, workload.operator
+        if name not in ("attention", "softmax", "rms_norm", "layer_norm") or "block_table" in inputs:
+            return {}
+        operands = [self._tensor(array) for array in inputs.values()]
+        if name == "softmax":
+            return {"torch:softmax": lambda: torch.softmax(operands[0], -1)}
+        if name != "attention":
+            norm, rest = getattr(functional, name), operands[1:]
+            return {f"torch:{name}": lambda: norm(operands[0], operands[0].shape[-1:], *rest, eps=EPSILON)}
+        causal = bool(workload.attribute["causal"])
+        return {
+            "torch:attention": lambda: functional.scaled_dot_product_attention(
+                *operands, is_causal=causal, enable_gqa=True
+            )
+        }
 
     def _convolutions(self, layer: Convolution, dtype: str, data: Any, weight: Any) -> dict[str, Callable[[], Any]]:
         """Return cuDNN's in two layouts; results are brought into the layout of the workload when they are read."""

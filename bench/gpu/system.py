@@ -337,9 +337,9 @@ class _Ours:
         rows: NDArray[np.int64] | None = None,
     ) -> None:
         self._device, self._write, self._rows = device, workload.write, rows
-        dtype = array_dtype(workload.write.dtype)
         sizes = {name: array.nbytes for name, array in inputs.items()}
-        sizes[workload.write.tensor] = math.prod(workload.write.shape) * dtype.itemsize
+        for access in (workload.write, *workload.further):
+            sizes[access.tensor] = math.prod(access.shape) * array_dtype(access.dtype).itemsize
         self._buffers: dict[str, GpuBuffer] = {name: device.allocate(size) for name, size in sizes.items()}
         self._loaded: list[LoadedKernel] = []
         for name, array in inputs.items():

@@ -25,3 +25,5 @@ def test_a_layer_has_the_workload_that_its_dtype_asks_for():
     assert LAYERS["C0"].flop == workload_of(LAYERS["C0"], "float16").flop
     assert [d for d in DTYPES if is_asked(LAYERS["W0"], d)] == ["int8"]
     assert not is_asked(LAYERS["C0"], "int8")
+    assert [d for d in DTYPES if is_asked(LAYERS["K3"], d)] == ["kernels"]
+    assert workload_of(LAYERS["K4"], "kernels") == anatune.softmax(8192, 4096, "bfloat16")

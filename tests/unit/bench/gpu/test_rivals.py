@@ -19,6 +19,8 @@ from bench.gpu.layers import LAYERS, workload_of
         ("M0", "int8"),
         ("M0", "float8_e4m3fn"),
         ("R4", "float16"),
+        ("K4", "kernels"),
+        ("K5", "kernels"),
     ],
 )
 def test_rivals_compute_the_layer(name, dtype):
