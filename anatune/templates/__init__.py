@@ -71,7 +71,8 @@ def templates_of(hardware: _Device) -> tuple[Template, ...]:
 def joined_templates(workload: Workload, hardware: _Device, accuracy: str) -> tuple[Template, ...]:
     """Return the templates that are ranked together where nobody names one: the default, and those that join it.
 
-    Those that take the workload, the default first; the default alone, which says why not, where none does.
+    Those that take the workload, the default first; where none does, one that says why not: the default, or the one
+    that has kernels of such a body.
 
     Parameters
     ----------
@@ -80,7 +81,8 @@ def joined_templates(workload: Workload, hardware: _Device, accuracy: str) -> tu
     """
     default, *others = templates_of(hardware)
     joined = [other for other in others if other.joins_default(workload, hardware, accuracy)]
-    return (*([default] if default.takes(workload, hardware) else []), *joined) or (default,)
+    refuses = next((other for other in others if workload.is_kernel and other.has_kernels), default)
+    return (*([default] if default.takes(workload, hardware) else []), *joined) or (refuses,)
 
 
 def template_of(name: str | None, hardware: _Device) -> Template:

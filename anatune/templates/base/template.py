@@ -57,6 +57,8 @@ class TemplateOf(ABC, Generic[Device]):
     is_whole : bool
         Whether its model evaluates every point at once: it is ranked first, and others are left out whose every point
         is slower (`model.joint.rank_templates`).
+    has_kernels : bool
+        Whether it has the bodies that are more than a statement (`core.workload.kernels`).
     learner : {"learned", "ranked"}
         What tunes by default and learns from each trial: the class of `search.strategies.learned` or of `ranked`.
     feature_version : int
@@ -83,6 +85,7 @@ class TemplateOf(ABC, Generic[Device]):
     is_plain_sum: ClassVar[bool] = True
     is_limited: ClassVar[bool] = True
     is_whole: ClassVar[bool] = False
+    has_kernels: ClassVar[bool] = False
     learner: ClassVar[str] = "learned"
     feature_version: ClassVar[int] = 1
     corrections: ClassVar[str | None] = None

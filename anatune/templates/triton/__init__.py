@@ -38,7 +38,7 @@ class TritonTemplate(GpuTemplate):
 
     name = room = toolchain = "triton"
     tensor_cores = True
-    joins = is_whole = True
+    joins = is_whole = has_kernels = True
     is_limited = False
     all_accuracy = RELAXED
     silent = MappingProxyType({"unroll": 0, "waves_per_eu": 0, "matrix_instr_nonkdim": 0})  # the compiler chooses
