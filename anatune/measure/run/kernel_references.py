@@ -145,7 +145,8 @@ def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tupl
         data, weight = (_unpacked(values, signed) if found.data_bits == 4 else values for values in (data, weight))
         mean = [np.exp2(s - 127.0) if found.scale == "uint8" else s for s in (operands["data_scales"], scales)]
         runs = [_along(s, values.shape, (found.run,)) for s, values in zip(mean, (data, weight), strict=True)]
-        return data * runs[0] * operands.get("factor", 1.0), weight * runs[1]
+        factor = operands.get("factor", np.ones(1))
+        return data * runs[0], weight * runs[1] * factor.reshape(-1, *(1,) * (weight.ndim - 1))
     if found.converts:
         run = int(str(own["group"])) or k
         if found.weight_bits == 4:

@@ -12,7 +12,7 @@ from anatune.templates.triton.grouped.problem import ScaledProblem, scaled_probl
 from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.rules import LEAST_TILE, LEVELS, OPTIONS, check_multiplied, check_tiles, is_amd
 
-__all__ = ["check_scaled", "check_supported", "least_depth", "multiplied", "options_of"]
+__all__ = ["PROMOTED_DEPTH", "check_scaled", "check_supported", "least_depth", "multiplied", "options_of"]
 
 _SCALED_UNITS: dict[str, tuple[str, ...]] = {
     "mxfp8": ("sm_100", "sm_103", "sm_120", "gfx950"),
@@ -22,6 +22,9 @@ _SCALED_UNITS: dict[str, tuple[str, ...]] = {
 """Format -> architectures whose matrix units take it as it is. Read off kernels of Triton 3.9; elsewhere it converts
 operands through local memory, or fails."""
 _ALIGNMENT = 16
+PROMOTED_DEPTH = 128
+"""Products after which sums of 8-bit floats leave a tensor core that keeps few bits of them. Source: [DeepSeek-V3]
+Sec. 3.3.2."""
 
 
 def multiplied(problem: ScaledProblem) -> str:
