@@ -85,7 +85,7 @@ def score_tiles(
     anatune.errors.SpecError
         The spec does not say what the device's tensor cores do.
     """
-    need = resources(problem, tiles, spec, known)
+    need = resources(problem, tiles, spec, known, walk.beside())
     grid = walk.grid(problem, tiles, need)
     moved = walk.traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
     work = _with_results(walk.work(problem, tiles, need, spec, constants), problem, tiles, grid, spec)

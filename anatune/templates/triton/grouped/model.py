@@ -12,8 +12,9 @@ from anatune.core.workload.routing import routing_of
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
+from anatune.templates.triton.grouped.needs import scaling_of
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.rules import multiplied
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, multiplied
 from anatune.templates.triton.grouped.space import ScaledSpace
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
 from anatune.templates.triton.model import WARM_CONSTANTS, TritonModel
@@ -28,8 +29,9 @@ __all__ = ["ScaledModel"]
 class ScaledModel(TritonModel):
     """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
 
-    4-bit floats are timed as half as many of 8 bits: units multiply them at twice the rate. What scales of mx formats
-    cost on their way to the units is left out, and the bytes of all scales.
+    4-bit floats are timed as half as many of 8 bits: units multiply them at twice the rate. Scales are bytes of each
+    stage and of DRAM, weights that become numbers of the data's type take instructions (`needs`). What scales of mx
+    formats wait for on their way to the units is left out.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
 
@@ -64,12 +66,14 @@ class ScaledModel(TritonModel):
             )
 
     def _scores(self, tiles: Tiles, known: Floats | None) -> TileScores:
+        scaling = scaling_of(self._own, tiles, self.hardware)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
-            tiles = replace(tiles, promote=np.minimum(tiles.block_k, SIDE))
+            tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))
+        how = {"known": known, "scaling": scaling, "constants": WARM_CONSTANTS}
         if self._grouped is not None:
-            return score_grouped(self._grouped, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
-        return score_scaled(self.problem, self._scaled, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
+            return score_grouped(self._grouped, tiles, self.hardware, **how)
+        return score_scaled(self.problem, self._scaled, tiles, self.hardware, **how)
 
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""

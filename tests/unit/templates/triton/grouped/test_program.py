@@ -40,7 +40,11 @@ CASES = [
     ("scaled_matmul 20x40x272 --dtype nvfp4", (16, 32, 128), {}),
     ("grouped_matmul 33x5x2x40x64", (16, 32, 32), {"group_m": 4}),
     ("grouped_matmul 9x6x2x24x48 --activation --routing power:1.2", (16, 16, 32), {}),
-    ("grouped_matmul 17x3x2x40x256 --expanded --dtype float8_e4m3fn --scales blocks --routing 30,0,4", (16, 64, 64), {}),
+    (
+        "grouped_matmul 17x3x2x40x256 --expanded --dtype float8_e4m3fn --scales blocks --routing 30,0,4",
+        (16, 64, 64),
+        {},
+    ),
     ("grouped_matmul 17x1x1x136x256 --dtype float8_e4m3fn --scales rows --activation", (16, 64, 64), {}),
     ("grouped_matmul 12x7x3x40x64 --dtype float8_e4m3fn --routing balanced", (16, 32, 32), {}),
     ("grouped_matmul 12x3x2x136x256 --dtype float8_e4m3fn --scales blocks --activation", (16, 64, 64), {}),
