@@ -19,7 +19,8 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.triton.cdna import DIRECT_ARCH
 from anatune.templates.triton.grouped.problem import ScaledProblem
-from anatune.templates.triton.grouped.rules import is_scaled_by_tcgen05
+from anatune.templates.triton.grouped.rules import is_scaled_by_tcgen05, multiplied
+from anatune.templates.triton.instructions import Unit, instruction_of
 from anatune.templates.triton.resources import WARP, Beside
 from anatune.templates.triton.tiles import Tiles
 
@@ -29,6 +30,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _COPY_BYTES = 4
+_WIDEST_COPY = 16
 _FACTOR_BYTES = 4
 _HELD = 0.75
 """Registers of a weight that is unpacked or scaled in float32. Read off 24 kernels, .5 to 1.6."""
@@ -85,19 +87,24 @@ def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
     amd, direct = spec.vendor == "amd", spec.arch == DIRECT_ARCH
     buffers = np.maximum(1, tiles.num_stages - 1 + direct)
     total = np.zeros(len(tiles), dtype=np.int64)
+    by_tensor_memory = is_scaled_by_tcgen05(problem, spec)
+    wide_tiles = (instruction_of(spec, multiplied(problem)).unit in (Unit.WGMMA, Unit.TCGEN05)) & (tiles.block_m >= 64)
     if problem.scales == "blocks":
-        return _FACTOR_BYTES * np.maximum(tiles.block_m * amd, tiles.block_n)
+        several = problem.activation | (SIDE % tiles.block_n > 0)
+        return _FACTOR_BYTES * np.maximum(tiles.block_m * amd, tiles.block_n * several)
     apart = np.zeros(len(tiles), dtype=np.int64)
     for rows, piece in _pieces(problem, tiles):
         row_bytes = max(1, -(-problem.k // problem.run)) * piece // np.maximum(1, tiles.block_k // problem.run)
-        width = np.minimum(np.gcd(piece, row_bytes), np.maximum(1, rows * piece // lanes))
+        each = np.clip(rows * piece // lanes, 1, _WIDEST_COPY)
+        width = np.minimum(np.gcd(piece, row_bytes), each)
         piped = (width >= _COPY_BYTES) | direct
         total = total + np.where(piped & ~single, rows * piece * buffers, 0)
-        # scales of groups that are as deep as a stage are exchanged as float32
-        wide = 1 if found.run or found.data_bits == 0 else np.where(piece <= 2, 2, 1)
-        apart = np.where(piped & ~single, apart, np.maximum(apart, rows * piece * wide))
+        # one scale of 16 bits for each column is exchanged as float32 where wide units multiply
+        wide = np.where((piece == 2) & wide_tiles, 2, 1)
+        alone = single | ~piped | (by_tensor_memory & (width < each))
+        apart = np.where(alone, np.maximum(apart, rows * piece * wide), apart)
     total = total + apart
-    if is_scaled_by_tcgen05(problem, spec):  # waits for each step, and so has a buffer fewer than other products
+    if by_tensor_memory:  # waits for each step, and so has a buffer fewer than other products
         packs = 2 if found.data_bits == 4 else 1
         stage = (tiles.block_m + tiles.block_n) * tiles.block_k // packs
         total = total - np.where(single, 0, stage)
