@@ -49,7 +49,7 @@ class ScaledFamily(Family):
         return scaled_program(schedule)
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error of sums of 8-bit floats of which parts lose bits, over the result's scale; else 0."""
+        """Return the largest error of sums that lose bits in parts, over the result's scale; 0: they are plain ones."""
         problem = check_supported(schedule.workload, gpu_of(schedule))
         if not loses_sums_of(multiplied(problem), gpu_of(schedule)):
             return 0.0

@@ -72,7 +72,7 @@ class ScaledModel(TritonModel):
             tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))
         how = {"known": known, "scaling": scaling, "constants": WARM_CONSTANTS}
         if self._grouped is not None:
-            return score_grouped(self._grouped, tiles, self.hardware, **how)
+            return score_grouped(self._grouped, tiles, self.hardware, cold=True, **how)
         return score_scaled(self.problem, self._scaled, tiles, self.hardware, **how)
 
     def _l2_bytes(self, scores: TileScores) -> Floats:
@@ -85,15 +85,19 @@ class ScaledModel(TritonModel):
         return Tiles(**{"split_k": np.ones(len(np.atleast_2d(points)), dtype=np.int64), **columns})
 
     @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
+        launch_s = self.hardware.launch.overhead_s
+        return (super().floor_s - launch_s) / self._pairs + launch_s
+
+    @cached_property
     def io_bounds(self) -> dict[str, float]:
         """Memory level -> lower bound on the bytes that cross it: each operand once, or Hong and Kung's for products.
 
         Those of experts add up: 2 m n k / sqrt(S) elements for a memory of S of them. Source: [IOLB] Sec. 6.
         """
-        found, size = (
-            float(self.workload.compulsory_bytes),
-            min(self._own.format.data_bits, self._own.format.weight_bits) / 8,
-        )
+        found = float(self.workload.compulsory_bytes)
+        size = min(self._own.format.data_bits, self._own.format.weight_bits) / 8
         bounds = {}
         for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
             bounds[level] = max(found, self.workload.flop / math.sqrt(capacity / size) * size)

@@ -63,6 +63,7 @@ def score_grouped(
     spec: GpuSpec,
     *,
     held: float = 0.0,
+    cold: bool = False,
     known: Floats | None = None,
     scaling: Scaling | None = None,
     constants: Constants = CONSTANTS,
@@ -73,6 +74,8 @@ def score_grouped(
     ----------
     held
         Share of the weights that L2 holds from the start, in [0, 1].
+    cold
+        Whether rows come from DRAM and go there; else kernels before and behind find as much of them in L2 as fits.
     scaling
         As `score_scaled`.
 
@@ -81,7 +84,7 @@ def score_grouped(
     SpaceError, SpecError
         As `score_tiles`.
     """
-    walk = _Grouped(problem.scaled, scaling, problem, held)
+    walk = _Grouped(problem.scaled, scaling, problem, held, cold)
     leaving = _leaving(tiles, problem.scaled)
     return score_tiles(problem.product, leaving, spec, warm=1, known=known, constants=constants, walk=walk)
 
@@ -142,6 +145,7 @@ class _Grouped(_Scaled):
 
     layer: GroupedProblem
     held: float
+    cold: bool
 
     def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
         """Return how blocks cover the rows of experts."""
@@ -175,7 +179,7 @@ class _Grouped(_Scaled):
         weights = layer.routing.num_active * expert * (again if expert >= half else 1.0) * (1.0 - self.held)
         strip = at_once * tiles.block_m * problem.k * problem.element_bytes
         passes = np.where((left >= half) & (strip >= half), grid.columns / np.maximum(1.0, window / at_once), 1.0)
-        fresh = 1.0 - kept_share(left + results, spec)
+        fresh = 1.0 if self.cold else 1.0 - kept_share(left + results, spec)
         dram = weights + left * np.maximum(1.0, passes) * fresh + results * fresh
         moved = Traffic(stage, stage * grid.steps * grid.blocks + results, dram, self.held)
         return self._with_scales(moved, grid)
