@@ -17,7 +17,7 @@ DEVICES = ("a100_sxm", "rtx4090", "h100_sxm", "b200", "rtx5090", "mi210", "mi300
 _ROWS = (1, 2, 9, 16, 17, 33, 64, 70)
 _COLUMNS = (8, 16, 24, 31, 40, 72, 129, 136, 200)
 _DEPTHS = (16, 20, 32, 48, 64, 100, 128, 160, 192, 256, 272, 288, 320)
-_FORMATS = (*SCALED_FORMATS, *3 * ("mxfp8", "mxfp4", "nvfp4"))
+_FORMATS = (*SCALED_FORMATS, *6 * ("mxfp8", "mxfp4", "nvfp4"))
 """Few devices have the last ones."""
 _GROUPS = (0, 0, 32, 64, 128)
 _TILES = {"m": (16, 32, 64, 128), "n": (16, 32, 64, 128, 256), "k": (16, 32, 64, 128)}

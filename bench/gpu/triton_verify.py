@@ -24,6 +24,7 @@ from anatune.measure.emulate.triton_interpreter import check_program
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import operands_used
 from anatune.templates import TRITON
+from anatune.templates.triton.program import TritonProgram
 from bench.gpu.scaled_points import DEVICES as SCALED_DEVICES
 from bench.gpu.scaled_points import random_scaled
 from bench.gpu.triton_mutants import mutants
@@ -42,23 +43,31 @@ def _check(schedule: Schedule) -> tuple[bool, float | None, str]:
     return answer.ok, answer.max_rel_error, answer.message
 
 
+def _is_caught(schedule: Schedule, mutant: TritonProgram) -> bool:
+    """Return whether a mutant is wrong with either of two draws of operands: one result may happen to be about 0."""
+    workload = schedule.workload
+    for seed in (0, 1):
+        inputs = random_inputs(workload, seed)
+        want = expected(workload, operands_used(schedule, inputs))
+        try:
+            if not check_program(workload, mutant, inputs, want).ok:
+                return True
+        except RunError:
+            return True
+    return False
+
+
 def _mutate(right: Sequence[Schedule]) -> tuple[Counter[str], Counter[str]]:
     """Return kind of fault -> mutants, and -> those that were caught; print those that were not."""
     made: Counter[str] = Counter()
     caught: Counter[str] = Counter()
     for schedule in right:
-        workload = schedule.workload
-        inputs = random_inputs(workload)
-        want = expected(workload, operands_used(schedule, inputs))
         for what, mutant in mutants(TRITON.program(schedule)):
             made[what] += 1
-            try:
-                found = not check_program(workload, mutant, inputs, want).ok
-            except RunError:
-                found = True
+            found = _is_caught(schedule, mutant)
             caught[what] += found
             if not found:
-                print(f"  not caught: {what}: {workload.describe()} {schedule.describe()}", flush=True)
+                print(f"  not caught: {what}: {schedule.workload.describe()} {schedule.describe()}", flush=True)
     return made, caught
 
 

@@ -194,6 +194,9 @@ class _Writer:
     def _write_operands(self) -> None:
         """Write where operands lie: what the steps of k leave alone."""
         text = self.text
+        if self._has_runs():
+            for tensor, rows in (("data", self.data_row),) * (self.format.run > 0) + (("weight", "col"),):
+                text.line(f"at_{tensor}_runs = {rows}[:, None] * RUNS + tl.arange(0, BLOCK_K // RUN)[None, :]")
         if self.described:
             for tensor, rows, block in (("data", "M", "M"), ("weight", "COLUMNS", "N")):
                 name = tensor.upper()
@@ -213,8 +216,8 @@ class _Writer:
         for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
             text.line(f"{tensor} = {self._tile_of(tensor, left)}")
         if found.run:
-            for tensor, rows, left in (("data", self.data_row, self.rows_left), ("weight", "col", self.columns_left)):
-                text.line(f"{tensor}_scale = {self._runs(f'{tensor}_scales', rows, left)}")
+            for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
+                text.line(f"{tensor}_scale = {self._runs(f'{tensor}_scales', tensor, left)}")
             kind = '"e2m1"' if found.data_bits == 4 else '"e4m3"'
             text.line(f"sums = tl.dot_scaled(data, data_scale, {kind}, weight.T, weight_scale, {kind}, sums)")
             return
@@ -255,13 +258,12 @@ class _Writer:
         depth = min(PROMOTED_DEPTH, self.sizes.blocks["k"])
         return f", max_num_imprecise_acc={depth}" if loses_sums_of(self.format.data, self.hardware) else ""
 
-    def _runs(self, tensor: str, rows: str, left: str) -> str:
+    def _runs(self, tensor: str, operand: str, left: str) -> str:
         """Return the expression of the scales of a step, (rows, runs of a step)."""
-        lanes = "tl.arange(0, BLOCK_K // RUN)"
         masks = [f"({left})[:, None]"] if left else []
         if self.problem.k % self.sizes.blocks["k"]:
-            masks.append(f"({lanes} < RUNS - first_k // RUN)[None, :]")
-        return self._load(tensor, f"{rows}[:, None] * RUNS + first_k // RUN + {lanes}[None, :]", *masks)
+            masks.append("(tl.arange(0, BLOCK_K // RUN) < RUNS - first_k // RUN)[None, :]")
+        return self._load(tensor, f"at_{operand}_runs + first_k // RUN", *masks)
 
     def _write_conversion(self) -> None:
         """Write how stored weights become numbers of the data's type."""
@@ -272,20 +274,23 @@ class _Writer:
             if not p.zero_points:
                 text.line("weight = weight.to(tl.int8) - 8")
         factors = [("zeros", "-")] * p.zero_points + [("scales", "*")] * (p.run > 0)
-        several = 0 < p.run < self.sizes.blocks["k"]
+        several = self._has_runs()
         if factors:
             text.line("weight = weight.to(tl.float32)" + (".reshape(BLOCK_N, BLOCK_K // RUN, RUN)" if several else ""))
         for name, operator in factors:
             if several:
-                loaded = self._runs(f"weight_{name}", "col", self.columns_left)
+                loaded = self._runs(f"weight_{name}", "weight", self.columns_left)
             else:
                 step = "col * RUNS + first_k // RUN" if p.run else "col"
                 loaded = self._load(f"weight_{name}", step, self.columns_left)
-            text.line(f"{name} = {loaded}.to(tl.float32)")
-            text.line(f"weight = weight {operator} {name}[:, {':, ' if several else ''}None]")
-        if several:
-            text.line("weight = weight.reshape(BLOCK_N, BLOCK_K)")
-        text.line(f"weight = weight.to(tl.{TRITON_TYPES[self.format.data]})")
+            text.line(f"{name} = {loaded}")
+            text.line(f"weight = weight {operator} {name}.to(tl.float32)[:, {':, ' if several else ''}None]")
+        whole = ".reshape(BLOCK_N, BLOCK_K)" if several else ""
+        text.line(f"weight = weight{whole}.to(tl.{TRITON_TYPES[self.format.data]})")
+
+    def _has_runs(self) -> bool:
+        """Whether a step has several scales of a row, which then have addresses of their own."""
+        return self.format.run > 0 or (self.format.converts and 0 < self.problem.run < self.sizes.blocks["k"])
 
     def _crosses_blocks(self) -> bool:
         """Whether columns of a tile may be of several blocks of the weights that have a scale each."""
