@@ -31,7 +31,7 @@ from anatune.model.learned.corrections import (
     named_correction,
 )
 from anatune.model.plan import AppliedCorrection, JoinedSpace, LeftOut, Plan, prediction_row
-from anatune.templates import TRITON, joined_templates, make_model, template_named, template_of
+from anatune.templates import joined_templates, make_model, template_named, template_of
 from anatune.templates.base.model import Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
 
@@ -70,14 +70,11 @@ def asked_templates(
     Raises
     ------
     SpaceError
-        There is none of that name for the device; none takes a body that is more than a statement, and why.
+        There is none of that name for the device.
     """
     if template is not None:
         return (template_of(template, hardware).name,)
-    joined = joined_templates(workload, hardware, accuracy)
-    if workload.is_kernel and isinstance(hardware, GpuSpec) and TRITON not in joined:
-        TRITON.supports(workload, hardware)
-    return tuple(one.name for one in joined)
+    return tuple(joined.name for joined in joined_templates(workload, hardware, accuracy))
 
 
 def find_corrections(

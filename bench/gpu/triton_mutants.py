@@ -114,9 +114,8 @@ def _scales(source: str, numbers: dict[str, int]) -> Iterator[tuple[str, str]]:
     yield from _each("halves of a byte", r"weight & 15, weight >> 4", "weight >> 4, weight & 15", source)
     yield from _each("a zero point", r"(- )8$", r"\g<1>7", source)
     yield from _each("a zero point", r"^ +weight = weight - zeros.*$\n", "", source)
-    yield from _each(
-        "a mask that is too narrow", r"\b(row < M|place < end|(?:col|pair) < COLUMNS)\b", r"\1 - 1", source
-    )
+    rows = "row < M|place < end|" if numbers.get("M", 2) > 1 else ""  # the only row is the first one, as others are
+    yield from _each("a mask that is too narrow", rf"\b({rows}(?:col|pair) < COLUMNS)\b", r"\1 - 1", source)
     yield from _each("an expert's first row", r"starts \+ \(", "starts + 1 + (", source)
     yield from _each(
         "an expert's weights", r"^ +weight_ptr \+= .*$\n", "", source if numbers.get("EXPERTS", 0) > 1 else ""

@@ -133,8 +133,8 @@ def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Va
     """Return scales spread over operands of a shape: each is of so many neighbours along the last dimensions."""
     for axis, side in zip(range(-len(sides), 0), sides, strict=True):
         scales = np.repeat(scales, side, axis=axis)
-    kept = (slice(size) for size in shape[len(shape) - len(sides) :])
-    return np.asarray(scales[(..., *kept)])
+    kept = tuple(slice(size) for size in shape)
+    return np.asarray(scales[kept])
 
 
 def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:

@@ -134,7 +134,7 @@ def _dram_bytes(
     return problem.batch * once
 
 
-def _pieces(run: NDArray[np.int64], element: int, pieces: float) -> Floats:
+def _pieces(run: NDArray[np.int64], element: float, pieces: float) -> Floats:
     """Return how much more DRAM has to do where a stage takes pieces of a line, and the rest of it later."""
     found: Floats = 1.0 + pieces * (1.0 - np.minimum(1.0, run * element / _LINE))
     return found

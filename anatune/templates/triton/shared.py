@@ -55,14 +55,14 @@ class _Operand:
 
     block: Ints
     """block_m or block_n."""
-    element: int
+    element: float
     """Bytes in memory."""
     as_element: int
     """Bytes when it is multiplied."""
     along_k: bool
 
     def bytes(self, tiles: Tiles) -> Ints:
-        return self.block * tiles.block_k * self.element
+        return (self.block * tiles.block_k * self.element).astype(np.int64)
 
     def converted_bytes(self, tiles: Tiles) -> Ints:
         return self.block * tiles.block_k * self.as_element

@@ -261,7 +261,7 @@ def _warp_grid(tiles: Tiles) -> tuple[Floats, Floats]:
         columns = np.where(more & ~along_m, 2.0 * columns, columns)
 
 
-def _aligned_bytes(extent: int, element: int) -> float:
+def _aligned_bytes(extent: int, element: float) -> float:
     """Return the bytes that one copy of a thread moves: rows of the operand must start at multiples of it."""
     width = _COPY_BYTES
     while width > element and extent * element % width:

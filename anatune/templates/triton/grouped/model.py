@@ -70,10 +70,12 @@ class ScaledModel(TritonModel):
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
             tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))
-        how = {"known": known, "scaling": scaling, "constants": WARM_CONSTANTS}
+        spec, constants = self.hardware, WARM_CONSTANTS
         if self._grouped is not None:
-            return score_grouped(self._grouped, tiles, self.hardware, cold=True, **how)
-        return score_scaled(self.problem, self._scaled, tiles, self.hardware, **how)
+            return score_grouped(
+                self._grouped, tiles, spec, cold=True, known=known, scaling=scaling, constants=constants
+            )
+        return score_scaled(self.problem, self._scaled, tiles, spec, known=known, scaling=scaling, constants=constants)
 
     def _l2_bytes(self, scores: TileScores) -> Floats:
         """Return the bytes that blocks take from L2."""

@@ -21,7 +21,7 @@ from anatune.templates.triton.cdna import DIRECT_ARCH
 from anatune.templates.triton.grouped.problem import ScaledProblem
 from anatune.templates.triton.grouped.rules import is_scaled_by_tcgen05, multiplied
 from anatune.templates.triton.instructions import Unit, instruction_of
-from anatune.templates.triton.resources import WARP, Beside
+from anatune.templates.triton.resources import Beside
 from anatune.templates.triton.tiles import Tiles
 
 __all__ = ["Scaling", "scaling_of"]
@@ -57,12 +57,15 @@ def scaling_of(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Scaling:
     if spec.vendor == "amd" and problem.scales == "blocks":  # a step's sums beside all others
         registers = registers + tiles.block_m * tiles.block_n / threads
     each = (found.weight_bits == 4) + (problem.run > 0) + problem.zero_points if found.converts else 0
+    moved = np.zeros(len(tiles))
+    for rows, piece in _pieces(problem, tiles):
+        moved += rows * piece
     return Scaling(
         registers=registers,
         shared_bytes=_shared_bytes(problem, tiles, spec),
         columns=np.full(len(tiles), _COLUMNS if is_scaled_by_tcgen05(problem, spec) else 0),
-        stage_bytes=sum((rows * piece for rows, piece in _pieces(problem, tiles)), np.zeros(len(tiles))),
-        slots=weights * float(each) / WARP,
+        stage_bytes=moved,
+        slots=weights * float(each) / spec.compute.warp_size,
     )
 
 
