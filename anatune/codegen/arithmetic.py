@@ -64,9 +64,9 @@ def arithmetic_of(schedule: Schedule) -> Arithmetic:
     """Return the number formats of a schedule's kernel."""
     workload = schedule.workload
     on_tensor_cores = template_named(schedule.template).tensor_cores and workload.multiplies
-    dtype, result = workload.dtype, workload.write.dtype
+    dtype, result = workload.formats.partition(":")[0] if workload.is_kernel else workload.dtype, workload.write.dtype
     multiplied = "tf32" if on_tensor_cores and dtype == "float32" else dtype
-    sums = ACCUMULATOR_DTYPE.get(dtype, dtype)
+    sums = ACCUMULATOR_DTYPE.get(dtype, "float32" if workload.is_kernel else dtype)  # of mixed and 4-bit formats
     products = math.prod(axis.extent for axis in workload.reduction_axes)
     rounds = workload.body not in ("max", "copy", "relu")
     parts = [_ROUNDING * EPS.get(result, 0.0)] if rounds or workload.epilogue else []

@@ -162,7 +162,9 @@ def _hardware_text(plan: Plan) -> str:
     template = template_named(plan.template)
     unit = dtype if plan.workload.multiplies else "float32"
     if template.tensor_cores and plan.workload.multiplies:
-        multiplied = template.multiplied(dtype, hardware)
+        packed = plan.workload.is_kernel and dtype == "uint8"  # 4-bit floats, which units multiply as they are
+        dtype = plan.workload.formats.partition(":")[0] if packed else dtype
+        multiplied = dtype if packed else template.multiplied(dtype, hardware)
         unit = f"{_TENSOR_DTYPE.get(multiplied, multiplied)} on tensor cores"
         unit += f", as which {dtype} is multiplied" if multiplied != dtype else ""
     threads = f", {units.threads(plan.threads)}" if plan.threads is not None else ""

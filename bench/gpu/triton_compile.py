@@ -39,6 +39,34 @@ __all__ = ["DEVICES", "UNITS", "Kernel", "first_choices", "unit_of", "workloads"
 DEVICES = ("a100", "rtx3090", "l40s", "h100", "b200", "rtx5090", "mi210", "mi300x", "mi350x")
 DTYPES = ("float16", "bfloat16", "float32", "int8", "float8_e4m3fn", "float8_e4m3fnuz")
 SHAPES = ("matmul 4096x4096x4096", "matmul 16x4096x4096", "batch_matmul 12x512x512x64", "matmul 1000x520x264")
+SCALED = (
+    "scaled_matmul 512x4096x7168",
+    "scaled_matmul 4096x4096x4096 --scales rows",
+    "scaled_matmul 4096x4096x4096 --scales blocks",
+    "scaled_matmul 32x4096x7168 --scales blocks",
+    "scaled_matmul 4096x4096x4096 --dtype float8_e4m3fnuz --scales blocks",
+    "scaled_matmul 16x4096x4096 --dtype int8 --scales rows",
+    "scaled_matmul 4096x4096x4096 --dtype int8 --scales blocks",
+    "scaled_matmul 4096x4096x4096 --dtype bfloat16xint8",
+    "scaled_matmul 16x4096x4096 --dtype bfloat16xint8 --group 128",
+    "scaled_matmul 4096x4096x4096 --dtype bfloat16xint4 --group 128",
+    "scaled_matmul 16x4096x4096 --dtype bfloat16xint4 --group 32 --zero-points",
+    "scaled_matmul 4096x4096x4096 --dtype float16xint4",
+    "scaled_matmul 4096x4096x4096 --dtype mxfp8",
+    "scaled_matmul 32x4096x4096 --dtype mxfp8",
+    "scaled_matmul 4096x4096x4096 --dtype mxfp4",
+    "scaled_matmul 4096x4096x4096 --dtype nvfp4",
+    "scaled_matmul 32x4096x4096 --dtype nvfp4",
+    "grouped_matmul 512x256x8x2048x7168 --activation",
+    "grouped_matmul 512x256x8x7168x2048 --expanded",
+    "grouped_matmul 512x256x8x2048x7168 --dtype float8_e4m3fn --scales blocks --activation",
+    "grouped_matmul 8192x64x8x1408x2048 --dtype float8_e4m3fn --scales blocks --activation",
+    "grouped_matmul 512x8x2x14336x4096 --dtype bfloat16xint4 --group 128 --activation",
+    "grouped_matmul 512x128x4x2880x2880 --dtype int8 --scales rows --activation",
+    "grouped_matmul 512x128x4x2880x2880 --dtype mxfp4 --activation",
+    "grouped_matmul 512x128x4x2880x2880 --dtype nvfp4 --expanded",
+)
+"""Products with scales and of experts."""
 UNITS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "v_mfma", "v_smfma")
 """How instructions of matrix units begin."""
 WIDTH = 180
@@ -77,6 +105,7 @@ def workloads() -> Iterator[tuple[str, Workload]]:
                 yield name, anatune.parse_workload(shape.split(), dtype=dtype)
             except WorkloadError:
                 continue
+    yield from ((words, anatune.parse_workload(words)) for words in SCALED)
 
 
 def first_choices(name: str, workload: Workload, hardware: GpuSpec, count: int) -> list[Kernel]:

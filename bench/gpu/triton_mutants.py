@@ -27,6 +27,9 @@ def mutants(program: TritonProgram) -> Iterator[tuple[str, TritonProgram]]:
 
 
 def _texts(source: str, numbers: dict[str, int]) -> Iterator[tuple[str, str]]:
+    if "order_ptr" in source or "weight_scales_ptr" in source:
+        yield from _scales(source, numbers)
+        return
     yield from _indices(source, numbers)
     yield from _steps(source)
     yield from _sums(source, numbers)
@@ -98,3 +101,30 @@ def _sums(source: str, numbers: dict[str, int]) -> Iterator[tuple[str, str]]:
     if depth > block:
         yield from _each("a part of the sums", r"static_range\(1, SPLIT_K\)", "static_range(2, SPLIT_K)", source)
     yield from _each("no rounding to tf32", 'input_precision="tf32"', 'input_precision="ieee"', source)
+
+
+def _scales(source: str, numbers: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield faults of products with scales and of experts."""
+    yield from _each("no scale", r"^ +sums \*= .*$\n", "", source)
+    yield from _each("no scale", r" \* (?:data_scale\[:, None\]|weight_scale(?:\[None, :\])?)", "", source)
+    yield from _each("no scale", r"^ +weight = weight \* scales.*$\n", "", source)
+    for name in ("RUN", "SIDE"):
+        if numbers.get("K", 0) > max(numbers.get(name, 0), numbers["BLOCK_K"]):
+            yield from _each("a scale of the first step", rf"first_k // {name}\b", "0", source)
+    yield from _each("halves of a byte", r"weight & 15, weight >> 4", "weight >> 4, weight & 15", source)
+    yield from _each("a zero point", r"(- )8$", r"\g<1>7", source)
+    yield from _each("a zero point", r"^ +weight = weight - zeros.*$\n", "", source)
+    rows = "row < M|place < end|" if numbers.get("M", 2) > 1 else ""  # the only row is the first one, as others are
+    yield from _each("a mask that is too narrow", rf"\b({rows}(?:col|pair) < COLUMNS)\b", r"\1 - 1", source)
+    yield from _each("an expert's first row", r"starts \+ \(", "starts + 1 + (", source)
+    yield from _each(
+        "an expert's weights", r"^ +weight_ptr \+= .*$\n", "", source if numbers.get("EXPERTS", 0) > 1 else ""
+    )
+    yield from _each("the token of a row", r"row // TOP_K", "row", source)
+    yield from _each(
+        "gate and up", r"gate / \(1\.0 \+ tl\.exp\(-gate\)\) \* up", "up / (1.0 + tl.exp(-up)) * gate", source
+    )
+    yield from _each("a tile's rows", r"(_tiles\.load\(\[first_\w+)", r"\1 + 1", source)
+    if numbers.get("TILES_N", 1) > 1:
+        yield from _each("the order of tiles", r"% TILES_N \* BLOCK_N", r"% (TILES_N - 1) * BLOCK_N", source)
+    yield from _each("no first step of k", r"range\(0, K, BLOCK_K\)", "range(BLOCK_K, K, BLOCK_K)", source)

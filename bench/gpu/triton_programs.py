@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["by_descriptors", "by_pointers"]
+__all__ = ["by_descriptors", "by_pointers", "by_scales"]
 
 
 @triton.jit
@@ -110,3 +110,38 @@ def by_descriptors(
     else:
         c_tensor = tl.make_tensor_descriptor(c, [m, n], [pitch_c, 1], [block_m, block_n])
         c_tensor.store([row, column], total.to(c.dtype.element_ty))
+
+
+@triton.jit
+def by_scales(
+    a,
+    b,
+    a_scales,
+    b_scales,
+    c,
+    m,
+    n,
+    k,
+    block_m: tl.constexpr,
+    block_n: tl.constexpr,
+    block_k: tl.constexpr,
+    kind_a: tl.constexpr,
+    kind_b: tl.constexpr,
+    pack_a: tl.constexpr,
+    pack_b: tl.constexpr,
+    run: tl.constexpr,
+):
+    """Compute a b^T whose operands have a scale for every `run` elements along k; 16-bit ones have none."""
+    row, column = _tile_of(m, n, block_m, block_n, 8)
+    at_m, at_n, at_run = row + tl.arange(0, block_m), column + tl.arange(0, block_n), tl.arange(0, block_k // run)
+    total = tl.zeros((block_m, block_n), dtype=tl.float32)
+    for at in range(0, k, block_k):
+        a_tile = tl.load(a + at_m[:, None] * (k // pack_a) + at // pack_a + tl.arange(0, block_k // pack_a)[None, :])
+        b_tile = tl.load(b + at_n[:, None] * (k // pack_b) + at // pack_b + tl.arange(0, block_k // pack_b)[None, :])
+        b_scale = tl.load(b_scales + at_n[:, None] * (k // run) + at // run + at_run[None, :])
+        if kind_a == "bf16":
+            total = tl.dot_scaled(a_tile, None, kind_a, b_tile.T, b_scale, kind_b, total)
+        else:
+            a_scale = tl.load(a_scales + at_m[:, None] * (k // run) + at // run + at_run[None, :])
+            total = tl.dot_scaled(a_tile, a_scale, kind_a, b_tile.T, b_scale, kind_b, total)
+    tl.store(c + at_m[:, None] * n + at_n[None, :], total.to(c.dtype.element_ty))

@@ -15,13 +15,30 @@ from pathlib import Path
 import msgspec
 
 from anatune.core.hardware.files import hardware
-from anatune.templates.triton.instructions import Instruction, Unit, instructions_of
+from anatune.templates.triton.instructions import (
+    SCALED_DEPTH,
+    SCALED_ROWS,
+    Instruction,
+    Unit,
+    instructions_of,
+    scaled_instruction,
+)
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 from anatune.templates.triton.resources import Resources, resources
 from anatune.templates.triton.tiles import Tiles
 from bench.gpu.triton_worker import ARCHS, Built, Program, compiler
 
-__all__ = ["Compared", "agrees", "compared", "drawn", "entry", "main", "needed"]
+__all__ = [
+    "Compared",
+    "agrees",
+    "compared",
+    "drawn",
+    "entry",
+    "main",
+    "needed",
+    "scaled_as_said",
+    "scaled_entry",
+]
 
 SPECS = {
     "sm_80": "a100_sxm", "sm_86": "rtx3090", "sm_89": "rtx4090", "sm_90": "h100_sxm", "sm_100": "b200",
@@ -34,9 +51,13 @@ _WORDS = {
     "float16": ("f16",), "bfloat16": ("bf16", "kind::f16"), "tf32": ("tf32", "xf32"), "float32": ("f32",),
     "int8": ("s8", "i8"), "float8_e4m3fn": ("e4m3", "fp8_fp8", "f8f6f4"), "float8_e5m2": ("e5m2", "bf8", "f8f6f4"),
     "float8_e4m3fnuz": ("fp8_fp8",), "float8_e5m2fnuz": ("bf8_bf8",),
+    "mxfp8": ("mxf8f6f4.block_scale", "mfma_scale"), "nvfp4": ("mxf4nvf4.block_scale",),
+    "mxfp4": ("mxf4.block_scale", "mxf4nvf4.block_scale", "mfma_scale"),
 }  # fmt: skip
 """What operands are called in names of instructions."""
 _OPERANDS = tuple(name for name in DTYPES if name != "fp8")
+_SCALED = (("mxfp8", "mxfp8"), ("mxfp4", "mxfp4"), ("nvfp4", "nvfp4"), ("bfloat16", "mxfp4"))
+"""Operands of ``tl.dot_scaled``."""
 _DRAWN = (
     *2 * ("float16", "bfloat16"), "tf32", "float32", "int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "mixed",
 )  # fmt: skip
@@ -118,8 +139,32 @@ def entry(arch: str, dtype: str, *, wide: bool) -> Program:
     return Program(arch, dtype, dtype, out, rows, 64 if dtype != "float32" else 32, 64, 4, stages)
 
 
+def scaled_entry(arch: str, a: str, b: str, rows: int) -> Program:
+    """Return the program that shows what ``tl.dot_scaled`` of two operands becomes in a tile of so many rows."""
+    return Program(arch, a, b, "bfloat16", rows, 64, SCALED_DEPTH, 4, 2)
+
+
+def scaled_as_said(arch: str, a: str, b: str, rows: int, built: Built) -> tuple[str, bool]:
+    """Return what the table says of such a program, and whether the compiler made that of it."""
+    found = scaled_instruction(arch, a) if a == b else None
+    if found is None or (found.unit == Unit.TCGEN05 and rows < SCALED_ROWS):
+        native = any("scale" in name for name in built.instructions)
+        return "none: refused" if found is None else f"none in less than {SCALED_ROWS} rows: refused", not native
+    return f"{found.unit.name:7} k {found.depth:2}, block_k >= {found.least_depth:2}", agrees(found, built)
+
+
 def _table(archs: list[str]) -> int:
     wrong = 0
+
+    def row(arch: str, operands: str, rows: int, said: str, right: bool, built: Built) -> int:
+        came = ", ".join(built.instructions) or built.error[:60] or "no matrix instruction"
+        stack = f", stack of {built.spilled_bytes}" if built.spilled_bytes else ""
+        print(
+            f"{arch:7} {operands:16} {rows:3} rows  {said:52} {'as compiled' if right else 'WRONG'}: {came}{stack}",
+            flush=True,
+        )
+        return int(not right)
+
     with compiler() as build:
         for arch in archs:
             for dtype in _OPERANDS:
@@ -133,11 +178,13 @@ def _table(archs: list[str]) -> int:
                         right = agrees(one, built)
                         said = f"{one.unit.name:7} k {one.depth:2}, block_k >= {one.least_depth:2}"
                         said += f", as {one.as_dtype}" if one.emulated else ""
-                    wrong += not right
-                    rows = 64 if wide else 32
-                    came = ", ".join(built.instructions) or built.error[:60] or "no matrix instruction"
-                    verdict = "as compiled" if right else "WRONG"
-                    print(f"{arch:7} {dtype:16} {rows} rows  {said:52} {verdict}: {came}", flush=True)
+                    wrong += row(arch, dtype, 64 if wide else 32, said, right, built)
+            for a, b in _SCALED:
+                for rows in (128, 32):
+                    built = build(scaled_entry(arch, a, b, rows))
+                    wrong += row(
+                        arch, a if a == b else f"{a} x {b}", rows, *scaled_as_said(arch, a, b, rows, built), built
+                    )
     print(f"{wrong} entries are not what Triton makes")
     return wrong
 

@@ -1,10 +1,11 @@
 """Random schedules of the template "triton": generated kernels in Triton's interpreter against float64; and mutants.
 
-    python -m bench.gpu.triton_verify [--points 400] [--hw h100_sxm] [--mutants 60] [--seed 0] [--json FILE]
+    python -m bench.gpu.triton_verify [--scaled] [--points 400] [--hw h100_sxm] [--mutants 60] [--seed 0] [--json FILE]
 
 Products of every transposition, einsum products, convolutions of one to three dimensions with strides, paddings,
 dilations and groups in both layouts; epilogues; parts of sums, groups of tiles, programs that take several tiles,
-tensor descriptors. Exit status 1 if a point was wrong, or if a mutant (`triton_mutants`) was not caught.
+tensor descriptors. `--scaled`: products with scales and of experts instead. Exit status 1 if a point was wrong, or if a
+mutant (`triton_mutants`) was not caught.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from anatune.errors import AnatuneError, RunError
 from anatune.measure.emulate.triton_interpreter import check_program
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import operands_used
-from anatune.templates.triton.program import triton_program
+from anatune.templates import TRITON
+from anatune.templates.triton.program import TritonProgram
+from bench.gpu.scaled_points import DEVICES as SCALED_DEVICES
+from bench.gpu.scaled_points import random_scaled
 from bench.gpu.triton_mutants import mutants
 from bench.gpu.triton_points import DEVICES, random_schedule
 from bench.results import environment, write_json
@@ -39,39 +43,49 @@ def _check(schedule: Schedule) -> tuple[bool, float | None, str]:
     return answer.ok, answer.max_rel_error, answer.message
 
 
+def _is_caught(schedule: Schedule, mutant: TritonProgram) -> bool:
+    """Return whether a mutant is wrong with either of two draws of operands: one result may happen to be about 0."""
+    workload = schedule.workload
+    for seed in (0, 1):
+        inputs = random_inputs(workload, seed)
+        want = expected(workload, operands_used(schedule, inputs))
+        try:
+            if not check_program(workload, mutant, inputs, want).ok:
+                return True
+        except RunError:
+            return True
+    return False
+
+
 def _mutate(right: Sequence[Schedule]) -> tuple[Counter[str], Counter[str]]:
     """Return kind of fault -> mutants, and -> those that were caught; print those that were not."""
     made: Counter[str] = Counter()
     caught: Counter[str] = Counter()
     for schedule in right:
-        workload = schedule.workload
-        inputs = random_inputs(workload)
-        want = expected(workload, operands_used(schedule, inputs))
-        for what, mutant in mutants(triton_program(schedule)):
+        for what, mutant in mutants(TRITON.program(schedule)):
             made[what] += 1
-            try:
-                found = not check_program(workload, mutant, inputs, want).ok
-            except RunError:
-                found = True
+            found = _is_caught(schedule, mutant)
             caught[what] += found
             if not found:
-                print(f"  not caught: {what}: {workload.describe()} {schedule.describe()}", flush=True)
+                print(f"  not caught: {what}: {schedule.workload.describe()} {schedule.describe()}", flush=True)
     return made, caught
 
 
 def _parts(schedule: Schedule) -> list[str]:
     """Return what a point has of what is counted."""
     options, workload = schedule.options, schedule.workload
-    words = [workload.operator, workload.dtype, schedule.hardware.name, *workload.epilogue]
+    kind = str(workload.attribute.get("dtype", workload.dtype))
+    words = [workload.operator, kind.partition(":")[0], schedule.hardware.name, *workload.epilogue]
     words += [name for name in ("descriptors", "persistent", "warp_specialize") if options.get(name)]
-    return words + (["split_k"] if options["split_k"] != 1 else [])
+    return words + (["split_k"] if options.get("split_k", 1) != 1 else [])
 
 
 def main() -> int:
     """Check, print, save; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=400)
-    parser.add_argument("--hw", choices=DEVICES, help="one device; default: all in turn")
+    parser.add_argument("--scaled", action="store_true", help="products with scales and of experts")
+    parser.add_argument("--hw", choices=sorted({*DEVICES, *SCALED_DEVICES}), help="one device; default: all in turn")
     parser.add_argument("--mutants", type=int, default=60, help="points whose kernels are mutated")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
@@ -83,7 +97,7 @@ def main() -> int:
     largest = 0.0
     start = time.perf_counter()
     for _ in range(options.points):
-        schedule = random_schedule(draw, options.hw)
+        schedule = (random_scaled if options.scaled else random_schedule)(draw, options.hw)
         ok, error, message = _check(schedule)
         counts.update(_parts(schedule))
         largest = max(largest, error or 0.0)

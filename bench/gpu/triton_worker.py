@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ARCHS", "Built", "Program", "compiler"]
+__all__ = ["ARCHS", "FORMATS", "Built", "Program", "compiler"]
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "gfx90a", "gfx942", "gfx950")
 _POINTERS = {
@@ -30,12 +30,17 @@ _POINTERS = {
     "float8_e5m2fnuz": "fp8e5b16",
     "int8": "i8",
     "int32": "i32",
+    "mxfp8": "fp8e4nv",
+    "mxfp4": "u8",
+    "nvfp4": "u8",
 }
+FORMATS = {"bfloat16": ("bf16", 1), "mxfp8": ("e4m3", 1), "mxfp4": ("e2m1", 2), "nvfp4": ("e2m1", 2)}
+"""Operand of a product with scales -> what ``tl.dot_scaled`` calls it, elements a byte."""
 _PRODUCTS = r"wgmma\.mma_async[\w.:]*|tcgen05\.mma[\w.:]*|(?<!wg)mma\.sync[\w.:]*|v_mfma_\w+"
 
 
 class Program(msgspec.Struct, frozen=True):
-    """One product and how it is to be compiled; sums leave as `out`."""
+    """One product and how it is to be compiled; sums leave as `out`. With `b` of `FORMATS` both lie along k."""
 
     arch: str
     a: str = "float16"
@@ -64,24 +69,28 @@ class Built(msgspec.Struct, frozen=True):
     """Of matrix units: name -> how often it is in the text."""
 
 
-def _build(program: Program) -> Built:
-    import triton
-    from triton.backends.compiler import GPUTarget
+def _source(fn: Any, pointers: dict[str, str], numbers: tuple[str, ...], constants: dict[str, object]) -> Any:
     from triton.compiler import ASTSource
+
+    return ASTSource(
+        fn=fn,
+        signature={**pointers, **dict.fromkeys(numbers, "i32"), **dict.fromkeys(constants, "constexpr")},
+        constexprs=constants,
+        attrs={(i,): [["tt.divisibility", 16]] for i in range(len(pointers) + len(numbers))},
+    )
+
+
+def _blocks(program: Program) -> dict[str, object]:
+    return {name: getattr(program, name) for name in ("block_m", "block_n", "block_k")}
+
+
+def _plain(program: Program, kernel: Any) -> Any:
     from triton.language import float32, int32
 
-    from bench.gpu import triton_programs
-
-    amd = program.arch.startswith("gfx")
-    target = GPUTarget("hip", program.arch, 64) if amd else GPUTarget("cuda", int(program.arch[3:]), 32)
-    kernel = triton_programs.by_descriptors if program.descriptors else triton_programs.by_pointers
     dtypes = (program.a, program.b, program.out)
     pointers = {name: f"*{_POINTERS[dtype]}" for name, dtype in zip("abc", dtypes, strict=True)}
-    numbers = dict.fromkeys(("m", "n", "k", "pitch_a", "pitch_b", "pitch_c"), "i32")
     constants = {
-        "block_m": program.block_m,
-        "block_n": program.block_n,
-        "block_k": program.block_k,
+        **_blocks(program),
         "group_m": 8,
         "a_along_k": program.a_along_k,
         "b_along_n": program.b_along_n,
@@ -89,12 +98,38 @@ def _build(program: Program) -> Built:
         "sums": int32 if program.a == "int8" else float32,
         "precision": "tf32" if program.a == "tf32" else "ieee",
     }
-    source = ASTSource(
-        fn=kernel,
-        signature={**pointers, **numbers, **dict.fromkeys(constants, "constexpr")},
-        constexprs=constants,
-        attrs={(i,): [["tt.divisibility", 16]] for i in range(9)},
-    )
+    return _source(kernel, pointers, ("m", "n", "k", "pitch_a", "pitch_b", "pitch_c"), constants)
+
+
+def _with_scales(program: Program, kernel: Any) -> Any:
+    is_nv = program.b == "nvfp4"
+    scale = "*fp8e4nv" if is_nv else "*u8"
+    pointers = {"a": f"*{_POINTERS[program.a]}", "b": f"*{_POINTERS[program.b]}", "a_scales": scale, "b_scales": scale}
+    (kind_a, pack_a), (kind_b, pack_b) = FORMATS[program.a], FORMATS[program.b]
+    constants = {
+        **_blocks(program),
+        "kind_a": kind_a,
+        "kind_b": kind_b,
+        "pack_a": pack_a,
+        "pack_b": pack_b,
+        "run": 16 if is_nv else 32,
+    }
+    return _source(kernel, {**pointers, "c": f"*{_POINTERS[program.out]}"}, ("m", "n", "k"), constants)
+
+
+def _build(program: Program) -> Built:
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from bench.gpu import triton_programs
+
+    amd = program.arch.startswith("gfx")
+    target = GPUTarget("hip", program.arch, 64) if amd else GPUTarget("cuda", int(program.arch[3:]), 32)
+    kernel = triton_programs.by_descriptors if program.descriptors else triton_programs.by_pointers
+    if program.b in FORMATS and program.b != "bfloat16":
+        source = _with_scales(program, triton_programs.by_scales)
+    else:
+        source = _plain(program, kernel)
     options = {"num_warps": program.num_warps, "num_stages": program.num_stages}
     built = triton.compile(source, target=target, options=options)
     text = built.asm["amdgcn"] if amd else built.asm["ptx"]

@@ -121,6 +121,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     @property
     def formats(self) -> str:
         """Dtypes of the operands and the result in one word, "uint8xint8:float32", as `--dtype` takes them."""
+        if self.is_kernel and KERNELS[self.body].exact:  # operands of one word, which says what bytes mean
+            return f"{str(self.attribute['dtype']).partition(':')[0]}:{self.write.dtype}"
         if self.body != "multiply_add":
             narrows = self.is_kernel and self.write.dtype != self.dtype
             return f"{self.dtype}:{self.write.dtype}" if narrows else self.dtype

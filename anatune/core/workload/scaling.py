@@ -72,4 +72,5 @@ SCALED_FORMATS: dict[str, ScaledFormat] = {
     "nvfp4": ScaledFormat("uint8", "uint8", "float8_e4m3fn", 16),
 }
 """Word -> operands. "bfloat16xint4": weights are signed 4-bit numbers in steps of 8 below 0, (number - 8) x scale, or
-with zero points (number - zero) x scale; "bfloat16xint8": number x scale. "nvfp4" has a float32 factor besides."""
+with zero points (number - zero) x scale; "bfloat16xint8": number x scale. "nvfp4" has a float32 factor besides, of
+experts one each."""

@@ -42,9 +42,14 @@ def _rms_norm(workload: Workload, operands: Mapping[str, Values]) -> Values:
     return np.asarray(values / scale * operands["weight"])
 
 
+def _silu(values: Values) -> Values:
+    with np.errstate(over="ignore"):  # of what becomes 0
+        return np.asarray(values / (1.0 + np.exp(-values)))
+
+
 def _silu_multiply(workload: Workload, operands: Mapping[str, Values]) -> Values:
     gate, up = operands["data"][:, 0], operands["data"][:, 1]
-    return np.asarray(gate / (1.0 + np.exp(-gate)) * up)
+    return _silu(gate) * up
 
 
 def _rotary(workload: Workload, operands: Mapping[str, Values]) -> Values:
@@ -145,7 +150,8 @@ def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tupl
         data, weight = (_unpacked(values, signed) if found.data_bits == 4 else values for values in (data, weight))
         mean = [np.exp2(s - 127.0) if found.scale == "uint8" else s for s in (operands["data_scales"], scales)]
         runs = [_along(s, values.shape, (found.run,)) for s, values in zip(mean, (data, weight), strict=True)]
-        return data * runs[0] * operands.get("factor", 1.0), weight * runs[1]
+        factor = operands.get("factor", np.ones(1))
+        return data * runs[0], weight * runs[1] * factor.reshape(-1, *(1,) * (weight.ndim - 1))
     if found.converts:
         run = int(str(own["group"])) or k
         if found.weight_bits == 4:
@@ -176,7 +182,7 @@ def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Value
         sums = data[rows if own["expanded"] else rows // int(str(own["top_k"]))] @ weight[expert].T
         if own["activation"]:
             gate, up = np.split(sums, 2, axis=1)
-            sums = gate / (1.0 + np.exp(-gate)) * up
+            sums = _silu(gate) * up
         result[rows], first = sums, end
     return result
 
@@ -202,13 +208,21 @@ def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
     return np.asarray(np.cumsum(counts))
 
 
+_TYPICAL = {"int8": 74.0, "uint8": 4.6}
+"""Root of the mean square of random operands; of floats that of numbers in [-0.5, 0.5)."""
+
+
 def _any_byte(workload: Workload, rng: np.random.Generator, tensor: str) -> Drawn:
-    """Return bytes of 4-bit numbers, of zero points, of powers of two around 1, or positive factors."""
+    """Return zero points of 4 bits, powers of two up to 1, or positive factors that make results about 1."""
     access = workload.tensor(tensor)
-    if access.dtype != "uint8":
-        return np.asarray(rng.uniform(0.5, 1.5, access.shape) * (0.05 if access.dtype != "float8_e4m3fn" else 1.0))
-    low, high = (123, 128) if tensor.endswith("scales") else (0, 16) if tensor == "weight_zeros" else (0, 256)
-    return rng.integers(low, high, access.shape)
+    if access.dtype == "uint8":
+        return rng.integers(*((0, 16) if tensor == "weight_zeros" else (123, 128)), access.shape)
+    factors = np.asarray(rng.uniform(0.5, 1.5, access.shape))
+    if access.dtype == "float8_e4m3fn":
+        return factors
+    scaled = workload.tensor("data" if tensor == "data_scales" else "weight")
+    typical = _TYPICAL.get(scaled.dtype, 0.29) * (1.0 if tensor == "data_scales" else workload.extents["k"] ** 0.5)
+    return factors / typical
 
 
 KERNEL_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]] = {

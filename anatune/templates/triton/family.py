@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.triton.program import TritonProgram
 
-__all__ = ["Family", "ProductFamily"]
+__all__ = ["Family", "ProductFamily", "lost_error"]
 
 _SUM_BITS, _DEEP = 13, 32
 """Bits behind the point that Hopper's tensor cores keep of sums of 8-bit floats; products of an addition. Source:
@@ -68,6 +68,14 @@ class Family(ABC):
         return 0.0
 
 
+def lost_error(workload: Workload, depth: int) -> float:
+    """Return the largest error of sums of which so many products stay in accumulators that keep few bits.
+
+    Each of their additions, one for `_DEEP` steps of k, cuts off what is behind `_SUM_BITS` bits.
+    """
+    return 4.0 * TRUNCATION * 2.0**-_SUM_BITS * math.sqrt(depth / _DEEP) + rounding_error(workload, TRUNCATION)
+
+
 class ProductFamily(Family):
     """Products of two operands, whatever their nest; it says, too, why other plain nests are none."""
 
@@ -107,13 +115,10 @@ class ProductFamily(Family):
         return RELAXED if loses else self.least_accuracy(schedule.workload)
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error of sums that lose bits, over the result's scale; 0: they are plain ones.
-
-        Each of the additions of a part, one for `_DEEP` steps of k, cuts off what is behind `_SUM_BITS` bits.
-        """
+        """Return the largest error of sums that lose bits, over the result's scale; 0: they are plain ones."""
         workload = schedule.workload
         if not loses_sums(workload, gpu_of(schedule)):
             return 0.0
         promote = schedule.options.get("promote", 0)
         depth = promote if isinstance(promote, int) and promote else workload.num_reduced
-        return 4.0 * TRUNCATION * 2.0**-_SUM_BITS * math.sqrt(depth / _DEEP) + rounding_error(workload, TRUNCATION)
+        return lost_error(workload, depth)

@@ -24,6 +24,8 @@ from anatune.templates.triton.problem import DTYPES
 
 __all__ = [
     "ARCHS",
+    "SCALED_DEPTH",
+    "SCALED_ROWS",
     "TENSOR_COLUMNS",
     "Instruction",
     "Unit",
@@ -32,11 +34,16 @@ __all__ = [
     "instructions_of",
     "known_operands",
     "operand_type",
+    "scaled_instruction",
 ]
 
 TENSOR_COLUMNS = 512
 """Of tensor memory, 128 rows of 4 bytes; persistent blocks keep the sums of two tiles. Source: [PTX-ISA] tcgen05;
 what Triton 3.9 checks at the launch (``triton/compiler/compiler.py``)."""
+SCALED_ROWS = 128
+"""Of a tile that tcgen05 multiplies with scales, by whole groups of four warps; operands of others become bfloat16."""
+SCALED_DEPTH = 128
+"""Elements of k of a tile with scales that all devices take as it is."""
 _DESCRIPTORS_SINCE = 9.0
 
 
@@ -84,6 +91,8 @@ class _Device(msgspec.Struct, frozen=True):
     """The same of MMA, where `unit` is one of wide tiles only."""
     converted: Mapping[str, str] = MappingProxyType({})
     """Operand without an instruction -> what Triton makes of it."""
+    scaled: Mapping[str, int] = MappingProxyType({})
+    """Format whose scales the unit takes -> steps of k of one instruction."""
 
 
 _OCP = ("float8_e4m3fn", "float8_e5m2")
@@ -94,14 +103,15 @@ _TF32 = {"float16": 16, "bfloat16": 16, "tf32": 8}
 _AMPERE = {**_TF32, "int8": 32}
 _ADA = {**_AMPERE, **dict.fromkeys(_OCP, 32)}
 _AS_HALF = dict.fromkeys(_OCP, "float16")
+_BLACKWELL = {"mxfp8": 32, "mxfp4": 64, "nvfp4": 64}
 
 _DEVICES: dict[str, _Device] = {
     "sm_80": _Device(Unit.MMA, _AMPERE, converted={"float8_e5m2": "float16"}),
     "sm_89": _Device(Unit.MMA, _ADA),
     "sm_90": _Device(Unit.WGMMA, _ADA, _AMPERE, _AS_HALF),
-    "sm_100": _Device(Unit.TCGEN05, _ADA, _AMPERE, _AS_HALF),
-    "sm_103": _Device(Unit.TCGEN05, {**_TF32, **dict.fromkeys(_OCP, 32)}, _AMPERE, _AS_HALF),
-    "sm_120": _Device(Unit.MMA, _ADA),
+    "sm_100": _Device(Unit.TCGEN05, _ADA, _AMPERE, _AS_HALF, _BLACKWELL),
+    "sm_103": _Device(Unit.TCGEN05, {**_TF32, **dict.fromkeys(_OCP, 32)}, _AMPERE, _AS_HALF, _BLACKWELL),
+    "sm_120": _Device(Unit.MMA, _ADA, scaled=_BLACKWELL),
     "gfx90a": _Device(
         Unit.MFMA,
         {"float16": 8, "bfloat16": 8, "float32": 2, "int8": 8},
@@ -116,6 +126,7 @@ _DEVICES: dict[str, _Device] = {
         Unit.MFMA,
         {"float16": 16, "bfloat16": 16, "float32": 2, "int8": 32, **dict.fromkeys(_OCP, 64)},
         converted=dict.fromkeys(_FNUZ, "float16"),
+        scaled={"mxfp8": 64, "mxfp4": 64},
     ),
 }
 ARCHS = tuple(_DEVICES)
@@ -161,6 +172,20 @@ def _instruction(unit: Unit, native: Mapping[str, int], device: _Device, dtype: 
     depth = native[as_dtype]
     least = min(depth, _MFMA_BYTES // DTYPES[as_dtype]) if unit == Unit.MFMA else _ROW_BYTES // DTYPES[dtype]
     return Instruction(unit, as_dtype, depth, least, as_dtype != dtype)
+
+
+def scaled_instruction(arch: str, word: str) -> Instruction | None:
+    """Return the instruction that ``tl.dot_scaled`` becomes, None where operands become bfloat16 first, or no code.
+
+    Parameters
+    ----------
+    word
+        "mxfp8", "mxfp4", "nvfp4", both operands.
+    """
+    device = _DEVICES.get(_family(arch))
+    if device is None or word not in device.scaled:
+        return None
+    return Instruction(device.unit, word, device.scaled[word], SCALED_DEPTH, emulated=False)
 
 
 def instruction_of(spec: GpuSpec, dtype: str, unit: Unit | None = None) -> Instruction:

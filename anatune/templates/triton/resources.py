@@ -41,6 +41,7 @@ __all__ = [
     "GRID",
     "OPTION_FIELDS",
     "TILE_FIELDS",
+    "Beside",
     "Resources",
     "Tiles",
     "Unit",
@@ -102,6 +103,17 @@ class Resources:
     """What the first broken rule asks for, 0 where legal."""
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What a kernel needs beside its product's operands and sums, (num_tiles,) each."""
+
+    registers: Floats
+    """Of a thread."""
+    shared_bytes: Ints
+    columns: Ints
+    """Of tensor memory."""
+
+
 def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
     """Return multiply-adds a cycle and SM of a unit that multiplies operands of a type.
 
@@ -144,10 +156,13 @@ def rules(spec: GpuSpec, dtype: str) -> tuple[Rule, ...]:
     )
 
 
-def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats | None = None) -> Resources:
+def resources(
+    problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats | None = None, beside: Beside | None = None
+) -> Resources:
     """Return what the blocks of `tiles` need on a device, and which rule they break first.
 
-    `known`: (3, num_tiles), what a compiler said: registers, shared bytes, spilled registers of a thread.
+    `known`: (3, num_tiles), what a compiler said: registers, shared bytes, spilled registers of a thread; `beside`:
+    what no plain product needs.
 
     Raises
     ------
@@ -163,17 +178,19 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats
     wanted = _wanted_registers(problem, tiles, unit, exact)
     if found[0].unit == Unit.MFMA:
         wanted = np.where(unit == Unit.MFMA, cdna.registers(problem, tiles, found[0], spec), wanted)
+    wanted = wanted if beside is None else wanted + np.ceil(beside.registers)
     registers = np.minimum(wanted, cap).astype(np.int64)
     shares = np.minimum(spec.registers.per_block // threads // 8 * 8, most_registers(spec))
     registers = np.where(tiles.warp_specialize == 1, shares, registers)
     by_unit = {int(instruction.unit): instruction for instruction in (*found, _LANES)}
-    shared = shared_bytes(problem, tiles, unit, by_unit, spec)
+    shared = shared_bytes(problem, tiles, unit, by_unit, spec) + (0 if beside is None else beside.shared_bytes)
     if known is not None:
         registers, shared = known[:2].astype(np.int64)
     blocks = -(-problem.m // tiles.block_m) * -(-problem.n // tiles.block_n) * tiles.split_k * problem.batch
     # results of tcgen05 pass the registers on their way out, packed to half their size
     least = exact * np.where(unit == Unit.TCGEN05, 0.5, np.where(_is_twice(tiles, unit), 2.0, 1.0)) + LEAST_REGISTERS
     columns = np.where(unit == Unit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0)
+    columns = columns if beside is None else columns + beside.columns
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.block_k])
     limits = [
         ((sizes & (sizes - 1) != 0).any(axis=0), np.where(sizes & (sizes - 1) != 0, sizes, GRID).min(axis=0)),
@@ -190,6 +207,10 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats
         rule[broken] = code
         needed[broken] = need[broken]
     resident, limiter = residency(spec, threads, registers, shared)
+    if beside is not None:  # tensor memory is given in powers of two
+        resident = np.minimum(
+            resident, TENSOR_COLUMNS // 2 ** np.ceil(np.log2(np.maximum(columns, 1))).astype(np.int64)
+        )
     resident = np.maximum(1, resident)
     spilled = np.maximum(0.0, np.where((unit == Unit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
     spilled = spilled if known is None else known[2]

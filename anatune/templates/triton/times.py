@@ -54,12 +54,15 @@ class TileScores:
         Name of `PARTS` -> seconds; most of them overlap.
     waves
         Blocks over those that the device holds at once.
+    moved
+        Bytes that blocks take from L2 and DRAM.
     """
 
     time_s: Floats
     resources: Resources
     parts: dict[str, Floats]
     waves: Floats
+    moved: Traffic
 
 
 def score_tiles(
@@ -85,7 +88,7 @@ def score_tiles(
     anatune.errors.SpecError
         The spec does not say what the device's tensor cores do.
     """
-    need = resources(problem, tiles, spec, known)
+    need = resources(problem, tiles, spec, known, walk.beside())
     grid = walk.grid(problem, tiles, need)
     moved = walk.traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
     work = _with_results(walk.work(problem, tiles, need, spec, constants), problem, tiles, grid, spec)
@@ -141,7 +144,7 @@ def score_tiles(
         "split_s": np.where(split & problem.atomic, grid.blocks * stores / num_sms / clock, split_s),
         "launch_s": launch_s,
     }
-    return TileScores(time_s, need, parts, waves)
+    return TileScores(time_s, need, parts, waves, moved)
 
 
 def _with_results(work: Work, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec) -> Work:

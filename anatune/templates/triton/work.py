@@ -19,6 +19,7 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import (
     LEAST_CAPABILITY,
     WARP,
+    Beside,
     Resources,
     most_registers,
     multiply_adds_per_cycle,
@@ -284,6 +285,10 @@ class Walk:
     def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
         """Return what one stage of a block does."""
         return stage_work(problem, tiles, need, spec, constants)
+
+    def beside(self) -> Beside | None:
+        """Return what its blocks need beside operands and sums."""
+        return None
 
     def idle_cycles(self, tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
         """Return the cycles of blocks that find nothing to do, all SMs together."""

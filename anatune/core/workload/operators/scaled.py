@@ -196,7 +196,7 @@ def _operands(
     }
     if found.run:
         more = [access_of("data_scales", found.scale, [rows, runs])]
-        more += [access_of("factor", "float32", [(1, (), 0)])] if found.run == 16 else []
+        more += [access_of("factor", "float32", [*experts] or [(1, (), 0)])] if found.run == 16 else []
     elif found.converts:
         more = [access_of("weight_zeros", "uint8", [*experts, columns, runs])] if given.zero_points else []
     else:

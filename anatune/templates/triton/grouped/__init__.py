@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.templates.triton.family import Family
-from anatune.templates.triton.grouped.rules import check_scaled, check_supported
-from anatune.templates.triton.rules import LEVELS
+from anatune.templates.gpu.rules import gpu_of
+from anatune.templates.triton.family import Family, lost_error
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, check_scaled, check_supported, multiplied
+from anatune.templates.triton.rules import LEVELS, loses_sums_of
 
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
@@ -46,3 +47,10 @@ class ScaledFamily(Family):
         from anatune.templates.triton.grouped.program import scaled_program
 
         return scaled_program(schedule)
+
+    def error_of(self, schedule: Schedule) -> float:
+        """Return the largest error of sums that lose bits in parts, over the result's scale; 0: they are plain ones."""
+        problem = check_supported(schedule.workload, gpu_of(schedule))
+        if not loses_sums_of(multiplied(problem), gpu_of(schedule)):
+            return 0.0
+        return lost_error(schedule.workload, min(PROMOTED_DEPTH, problem.k))

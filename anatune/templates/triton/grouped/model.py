@@ -12,8 +12,9 @@ from anatune.core.workload.routing import routing_of
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
+from anatune.templates.triton.grouped.needs import scaling_of
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.rules import multiplied
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, multiplied
 from anatune.templates.triton.grouped.space import ScaledSpace
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
 from anatune.templates.triton.model import WARM_CONSTANTS, TritonModel
@@ -28,8 +29,9 @@ __all__ = ["ScaledModel"]
 class ScaledModel(TritonModel):
     """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
 
-    4-bit floats are timed as half as many of 8 bits: units multiply them at twice the rate. What scales of mx formats
-    cost on their way to the units is left out, and the bytes of all scales.
+    4-bit floats are timed as half as many of 8 bits: units multiply them at twice the rate. Scales are bytes of each
+    stage and of DRAM, weights that become numbers of the data's type take instructions (`needs`). What scales of mx
+    formats wait for on their way to the units is left out.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
 
@@ -64,12 +66,20 @@ class ScaledModel(TritonModel):
             )
 
     def _scores(self, tiles: Tiles, known: Floats | None) -> TileScores:
+        scaling = scaling_of(self._own, tiles, self.hardware)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
-            tiles = replace(tiles, promote=np.minimum(tiles.block_k, SIDE))
+            tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))
+        spec, constants = self.hardware, WARM_CONSTANTS
         if self._grouped is not None:
-            return score_grouped(self._grouped, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
-        return score_scaled(self.problem, self._scaled, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
+            return score_grouped(
+                self._grouped, tiles, spec, cold=True, known=known, scaling=scaling, constants=constants
+            )
+        return score_scaled(self.problem, self._scaled, tiles, spec, known=known, scaling=scaling, constants=constants)
+
+    def _l2_bytes(self, scores: TileScores) -> Floats:
+        """Return the bytes that blocks take from L2."""
+        return scores.moved.l2
 
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
@@ -77,15 +87,19 @@ class ScaledModel(TritonModel):
         return Tiles(**{"split_k": np.ones(len(np.atleast_2d(points)), dtype=np.int64), **columns})
 
     @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
+        launch_s = self.hardware.launch.overhead_s
+        return (super().floor_s - launch_s) / self._pairs + launch_s
+
+    @cached_property
     def io_bounds(self) -> dict[str, float]:
         """Memory level -> lower bound on the bytes that cross it: each operand once, or Hong and Kung's for products.
 
         Those of experts add up: 2 m n k / sqrt(S) elements for a memory of S of them. Source: [IOLB] Sec. 6.
         """
-        found, size = (
-            float(self.workload.compulsory_bytes),
-            min(self._own.format.data_bits, self._own.format.weight_bits) / 8,
-        )
+        found = float(self.workload.compulsory_bytes)
+        size = min(self._own.format.data_bits, self._own.format.weight_bits) / 8
         bounds = {}
         for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
             bounds[level] = max(found, self.workload.flop / math.sqrt(capacity / size) * size)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from anatune.core.schedule import Schedule
+from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.scaling import SIDE
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
 from anatune.templates.gpu.rules import gpu_of
-from anatune.templates.triton.grouped.problem import ScaledProblem, most_blocks, scaled_problem_of
+from anatune.templates.triton.grouped.problem import most_blocks, scaled_problem_of
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 from anatune.templates.triton.program.lines import folded
 from anatune.templates.triton.program.module import module_text, write_walk
 from anatune.templates.triton.program.parts import PARTS_NAME, write_parts
 from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes
 from anatune.templates.triton.program.steps import TRITON_TYPES
+from anatune.templates.triton.rules import loses_sums_of
 
 __all__ = ["scaled_program"]
 
 _NARROW = 2**31
-_PROMOTED_DEPTH = 128
-"""Products after which sums of 8-bit floats leave the tensor core's own accumulators. Source: [DeepSeek-V3] 3.3.2."""
 
 
 def scaled_program(schedule: Schedule) -> TritonProgram:
@@ -34,27 +35,34 @@ def scaled_program(schedule: Schedule) -> TritonProgram:
 
 
 class _Writer:
-    """Writes the module of one schedule."""
+    """Writes the module of one schedule.
+
+    Conditions that indices are within their extents are "" where tiles divide these: `rows_left` of rows of the data,
+    `columns_left` of rows of the weights.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.workload, self.hardware = schedule, schedule.workload, gpu_of(schedule)
-        self.problem: ScaledProblem = scaled_problem_of(self.workload)
-        self.format, self.text = self.problem.format, Script()
-        self.described = bool(schedule.options.get("descriptors"))
+        p = self.problem = scaled_problem_of(self.workload)
+        self.format, self.text = p.format, Script()
+        self.described = bool(self._option("descriptors"))
         self.sizes = self._sizes()
+        blocks, write = self.sizes.blocks, self.workload.write
         self.workspace: Buffer | None = None
         if self.sizes.split > 1:
-            self.workspace = Buffer("parts", "float32", (self.sizes.split, *self.workload.write.shape))
-        p, block_k = self.problem, self.sizes.blocks["k"]
-        self.wide = max(self.workload.tensor("data").num_elements, p.columns * p.k) >= _NARROW
+            self.workspace = Buffer("parts", "float32", (self.sizes.split, *write.shape))
+        largest = max(tensor.num_elements for tensor in (*self.workload.reads, write))
+        self.wide = max(largest, write.num_elements * self.sizes.split) >= _NARROW
         self.sums_are_whole = self.format.data == "int8"
-        self.step_scaled = p.scales == "blocks"
-        self.row_mask = "" if p.experts else "(row[:, None] < M)" if p.rows % self.sizes.blocks["m"] else ""
-        self.col_mask = "(col[:, None] < COLUMNS)" if p.columns % self.sizes.blocks["n"] else ""
-        self.ragged_k = p.k % block_k > 0
-        self.packed = [
-            block_k // 2 if bits == 4 else block_k for bits in (self.format.data_bits, self.format.weight_bits)
-        ]
+        self.rows_left = "place < end" if p.experts else "row < M" if p.rows % blocks["m"] else ""
+        self.columns_left = ""
+        if p.columns % blocks["n"]:
+            self.columns_left = "pair < COLUMNS" if p.activation else "col < COLUMNS"
+        self.data_row = "token" if p.experts and not p.expanded and p.top_k > 1 else "row"
+        self.packs = {
+            "data": 2 if self.format.data_bits == 4 else 1,
+            "weight": 2 if self.format.weight_bits == 4 else 1,
+        }
 
     def program(self) -> TritonProgram:
         """Return it."""
@@ -63,8 +71,7 @@ class _Writer:
         launched = {**options, **({"waves_per_eu": w} if (w := self._option("waves_per_eu")) else {})}
         warps, stages = self._option("num_warps"), self._option("num_stages")
         name = "experts" if self.problem.experts else "product"
-        parameters = (*reads, self.workspace or result)
-        kernels = [TritonKernel(name, parameters, self.sizes.grid, warps, stages, launched)]
+        kernels = [TritonKernel(name, (*reads, self.workspace or result), self.sizes.grid, warps, stages, launched)]
         self._write_kernel(kernels[0])
         if self.workspace is not None:
             both = (self.workspace, result)
@@ -72,9 +79,7 @@ class _Writer:
             self.text.line("\n")
             write_parts(self.text, self.workload, "parts_ptr", ["parts_ptr", f"{result.tensor}_ptr"], self.wide)
         between = None if self.workspace is None else (self.workspace, "parts of sums")
-        title = (
-            "output = data weight^T, each row with its expert's" if self.problem.experts else "output = data weight^T"
-        )
+        title = "output = data weight^T" + (", each row with its expert's" if self.problem.experts else "")
         source = folded(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), result.tensor, self.workspace)
 
@@ -89,14 +94,16 @@ class _Writer:
         if p.experts:
             tiles["m"] = most_blocks(p, blocks["m"])
         programs = tiles["m"] * tiles["n"] * split
-        steps = -(-tiles["k"] // split)
         return TileSizes(
-            extents, blocks, tiles, 1, self._option("group_m"), split, steps, programs, programs, False, False,
-            self.workload.write.num_elements,
+            extents, blocks, tiles, batch=1, group=self._option("group_m"), split=split,
+            steps=-(-tiles["k"] // split), programs=programs, grid=programs, persistent=False, wide=False,
+            results=self.workload.write.num_elements,
         )  # fmt: skip
 
     def _constants(self) -> dict[str, int | float]:
-        p = self.problem
+        p, block_k = self.problem, self.sizes.blocks["k"]
+        rows = {f"{tensor.upper()}_ROW": p.k // packs for tensor, packs in self.packs.items()}
+        steps = {f"{tensor.upper()}_STEP": block_k // packs for tensor, packs in self.packs.items()}
         return {
             **self.sizes.constants(self.sizes.blocks),
             "COLUMNS": p.columns,
@@ -104,13 +111,12 @@ class _Writer:
             "EXPERTS": p.experts,
             "LANES": max(2, 1 << (p.experts - 1).bit_length()) if p.experts else 0,
             "TOP_K": p.top_k,
-            "DATA_ROW": p.k // 2 if self.format.data_bits == 4 else p.k,
-            "WEIGHT_ROW": p.k // 2 if self.format.weight_bits == 4 else p.k,
-            "DATA_STEP": self.packed[0],
-            "WEIGHT_STEP": self.packed[1],
+            **rows,
+            **steps,
             "RUN": p.run,
             "RUNS": -(-p.k // p.run) if p.run else 1,
             "SIDE": SIDE,
+            "SCALE_ROWS": -(-p.columns // SIDE),
         }
 
     # ---- the principal kernel ----
@@ -124,7 +130,7 @@ class _Writer:
             self._write_rows()
             self._write_columns()
             self._write_operands()
-            kind = "int32" if self.sums_are_whole and not self.step_scaled else "float32"
+            kind = "int32" if self.sums_are_whole and p.scales != "blocks" else "float32"
             text.line(f"sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.{kind})")
             first, stop = "0", "K"
             if self.sizes.split > 1:
@@ -140,7 +146,7 @@ class _Writer:
         """Write which rows a program takes; of experts: whose they are."""
         text, p = self.text, self.problem
         if not p.experts:
-            text.line("row = first_m + tl.arange(0, BLOCK_M)")
+            text.line(f"row = {_cast('first_m + tl.arange(0, BLOCK_M)', wide=self.wide)}")
             return
         text.line("# rows of an expert follow each other in `order`; each expert has blocks of its own")
         text.line("lane = tl.arange(0, LANES)")
@@ -155,25 +161,42 @@ class _Writer:
         text.line("first = tl.sum(tl.where(mine, starts + (block - after + blocks) * BLOCK_M, 0), 0)")
         text.line("end = tl.sum(tl.where(mine, ends, 0), 0)")
         text.line("place = first + tl.arange(0, BLOCK_M)")
-        text.line("row = tl.load(order_ptr + place, mask=place < end, other=0)")
+        text.line(f"row = tl.load(order_ptr + place, mask=place < end, other=0){'.to(tl.int64)' if self.wide else ''}")
+        if self.data_row == "token":
+            text.line("token = row // TOP_K")
+        for tensor, size in self._sizes_of_experts().items():
+            text.line(f"{tensor}_ptr += expert.to(tl.int64) * ({size})" if size else f"{tensor}_ptr += expert")
+
+    def _sizes_of_experts(self) -> dict[str, str]:
+        """Return what belongs to an expert: tensor -> its elements of one expert; "" for one."""
+        p, found = self.problem, self.format
+        each = "COLUMNS * RUNS" if p.run else "COLUMNS" if found.converts or p.scales == "rows" else ""
+        each = "SCALE_ROWS * RUNS" if p.scales == "blocks" else each
+        sizes = {
+            "weight": "COLUMNS * WEIGHT_ROW",
+            "weight_scales": each,
+            "weight_zeros": "COLUMNS * RUNS",
+            "factor": "",
+        }
+        known = [access.tensor for access in self.workload.reads]
+        return {tensor: size for tensor, size in sizes.items() if tensor in known}
 
     def _write_columns(self) -> None:
+        """Write which columns a program takes: rows of the weights."""
         text = self.text
         if self.problem.activation:
             text.line("# columns of the gate and of what it lets through in turn: their sums are side by side")
             text.line("pair = first_n + tl.arange(0, BLOCK_N)")
-            text.line("col = pair // 2 + pair % 2 * WIDTH")
-            if self.col_mask:
-                self.col_mask = "(pair[:, None] < COLUMNS)"
+            text.line(f"col = {_cast('pair // 2 + pair % 2 * WIDTH', wide=self.wide)}")
         else:
-            text.line("col = first_n + tl.arange(0, BLOCK_N)")
+            text.line(f"col = {_cast('first_n + tl.arange(0, BLOCK_N)', wide=self.wide)}")
 
     def _write_operands(self) -> None:
         """Write where operands lie: what the steps of k leave alone."""
-        text, p = self.text, self.problem
-        wide = ".to(tl.int64)" if self.wide else ""
-        source = "row // TOP_K" if p.experts and not p.expanded and p.top_k > 1 else "row"
-        text.line(f"source = {source}")
+        text = self.text
+        if self._has_runs():
+            for tensor, rows in (("data", self.data_row),) * (self.format.run > 0) + (("weight", "col"),):
+                text.line(f"at_{tensor}_runs = {rows}[:, None] * RUNS + tl.arange(0, BLOCK_K // RUN)[None, :]")
         if self.described:
             for tensor, rows, block in (("data", "M", "M"), ("weight", "COLUMNS", "N")):
                 name = tensor.upper()
@@ -182,151 +205,143 @@ class _Writer:
                 text.line(f"    block_shape=[BLOCK_{block}, {name}_STEP],")
                 text.line(")")
             return
-        if p.experts:
-            text.line("weight_ptr += expert.to(tl.int64) * (COLUMNS * WEIGHT_ROW)")
-        for tensor, rows in (("data", "source"), ("weight", "col")):
+        for tensor, rows in (("data", self.data_row), ("weight", "col")):
             name = tensor.upper()
-            text.line(f"at_{tensor} = {rows}{wide}[:, None] * {name}_ROW + tl.arange(0, {name}_STEP)[None, :]")
+            text.line(f"at_{tensor} = {rows}[:, None] * {name}_ROW + tl.arange(0, {name}_STEP)[None, :]")
 
-    def _load(self, tensor: str, mask: str, step: int) -> str:
-        """Return the expression of an operand's tile of a step, (rows, elements in memory along k)."""
-        packs = self.sizes.blocks["k"] // step
-        first = "first_k" if packs == 1 else f"first_k // {packs}"
-        if self.described:
-            row = "first_m" if tensor == "data" else "first_n"
-            return f"{tensor}_tiles.load([{row}, {first}])"
-        masks = [mask] if mask else []
-        if self.ragged_k:
-            masks.append(f"(tl.arange(0, {tensor.upper()}_STEP)[None, :] < {tensor.upper()}_ROW - {first})")
-        other = ("0" if self.workload.tensor(tensor).dtype in ("int8", "uint8") else "0.0") if masks else ""
-        guarded = f", mask={' & '.join(masks)}, other={other}" if masks else ""
-        return f"tl.load({tensor}_ptr + at_{tensor} + {first}{guarded})"
+    # ---- a step of k ----
 
     def _write_step(self) -> None:
-        text, found = self.text, self.format
-        text.line(f"data = {self._load('data', self.row_mask, self.packed[0])}")
-        text.line(f"weight = {self._load('weight', self.col_mask, self.packed[1])}")
+        text, found, p = self.text, self.format, self.problem
+        for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
+            text.line(f"{tensor} = {self._tile_of(tensor, left)}")
         if found.run:
-            for tensor, rows, mask in (("data", "source", self.row_mask), ("weight", "col", self.col_mask)):
-                text.line(f"{tensor}_scale = {self._runs(tensor + '_scales', rows, mask)}")
+            for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
+                text.line(f"{tensor}_scale = {self._runs(f'{tensor}_scales', tensor, left)}")
             kind = '"e2m1"' if found.data_bits == 4 else '"e4m3"'
             text.line(f"sums = tl.dot_scaled(data, data_scale, {kind}, weight.T, weight_scale, {kind}, sums)")
             return
         if found.converts:
             self._write_conversion()
-        if not self.step_scaled:
+        if p.scales != "blocks":
             text.line(f"sums = tl.dot(data, weight.T, sums{self._dot_options()})")
             return
-        self._write_block_scales()
-        kind = ", out_dtype=tl.int32).to(tl.float32)" if self.sums_are_whole else ")"
-        columns = "weight_scale[None, :]" if self._has_scale_vector() else "weight_scale"
-        text.line(f"sums += tl.dot(data, weight.T{kind} * data_scale[:, None] * {columns}")
+        for tensor, scales in (("data", self._of_rows()), ("weight", self._of_blocks())):
+            text.line(f"{tensor}_scale = {scales}")
+        product = "tl.dot(data, weight.T)"
+        if self.sums_are_whole:
+            product = "tl.dot(data, weight.T, out_dtype=tl.int32).to(tl.float32)"
+        columns = "weight_scale[None, :]" if self._crosses_blocks() else "weight_scale"
+        text.line(f"sums += {product} * data_scale[:, None] * {columns}")
+
+    def _tile_of(self, tensor: str, left: str) -> str:
+        """Return the expression of an operand's tile of a step, (rows, elements in memory along k)."""
+        packs, name = self.packs[tensor], tensor.upper()
+        first = "first_k" if packs == 1 else f"first_k // {packs}"
+        if self.described:
+            return f"{tensor}_tiles.load([{'first_m' if tensor == 'data' else 'first_n'}, {first}])"
+        masks = [f"({left})[:, None]"] if left else []
+        if self.problem.k % self.sizes.blocks["k"]:
+            masks.append(f"(tl.arange(0, {name}_STEP) < {name}_ROW - {first})[None, :]")
+        return self._load(tensor, f"at_{tensor} + {first}", *masks)
+
+    def _load(self, tensor: str, place: str, *masks: str) -> str:
+        """Return the expression of a load; what is masked is zero."""
+        zero = "0" if self.workload.tensor(tensor).dtype in INTEGER_RANGE else "0.0"
+        wanted = [mask for mask in masks if mask]
+        guarded = f", mask={' & '.join(wanted)}, other={zero}" if wanted else ""
+        return f"tl.load({tensor}_ptr + {place}{guarded})"
 
     def _dot_options(self) -> str:
         if self.sums_are_whole:
             return ", out_dtype=tl.int32"
-        depth = min(_PROMOTED_DEPTH, self.sizes.blocks["k"])
-        return f", max_num_imprecise_acc={depth}" if self.format.data.startswith("float8") else ""
+        depth = min(PROMOTED_DEPTH, self.sizes.blocks["k"])
+        return f", max_num_imprecise_acc={depth}" if loses_sums_of(self.format.data, self.hardware) else ""
 
-    def _runs(self, tensor: str, rows: str, mask: str) -> str:
-        """Return the scales of a step, (rows, runs of a step)."""
-        base = f"{tensor}_ptr + {self._expert('COLUMNS * RUNS') if rows == 'col' else ''}"
-        masks = [mask] if mask else []
-        lanes = "tl.arange(0, BLOCK_K // RUN)[None, :]"
-        if self.ragged_k:
-            masks.append(f"({lanes} < RUNS - first_k // RUN)")
-        kind = self.workload.tensor(tensor).dtype
-        other = f", mask={' & '.join(masks)}, other={0 if kind == 'uint8' else 0.0}" if masks else ""
-        return f"tl.load({base}{rows}[:, None] * RUNS + first_k // RUN + {lanes}{other})"
-
-    def _expert(self, size: str) -> str:
-        """Return what an expert's weights are behind the first one's, elements."""
-        return f"expert * ({size}) + " if self.problem.experts else ""
+    def _runs(self, tensor: str, operand: str, left: str) -> str:
+        """Return the expression of the scales of a step, (rows, runs of a step)."""
+        masks = [f"({left})[:, None]"] if left else []
+        if self.problem.k % self.sizes.blocks["k"]:
+            masks.append("(tl.arange(0, BLOCK_K // RUN) < RUNS - first_k // RUN)[None, :]")
+        return self._load(tensor, f"at_{operand}_runs + first_k // RUN", *masks)
 
     def _write_conversion(self) -> None:
         """Write how stored weights become numbers of the data's type."""
-        text, p, kind = self.text, self.problem, TRITON_TYPES[self.format.data]
-        if self.format.weight_bits == 4:
+        text, p = self.text, self.problem
+        if self.packs["weight"] == 2:
             text.line("# two numbers a byte, the one of even k in the low bits")
             text.line("weight = tl.join(weight & 15, weight >> 4).reshape(BLOCK_N, BLOCK_K)")
             if not p.zero_points:
                 text.line("weight = weight.to(tl.int8) - 8")
-        factors = [("weight_zeros", "-")] * p.zero_points + [("weight_scales", "*")] * (p.run > 0)
+        factors = [("zeros", "-")] * p.zero_points + [("scales", "*")] * (p.run > 0)
+        several = self._has_runs()
         if factors:
-            text.line("weight = weight.to(tl.float32)")
-        deep = bool(p.run) and self.sizes.blocks["k"] > p.run
-        for tensor, operator in factors:
-            text.line(f"factor = {self._of_runs(tensor)}.to(tl.float32)")
-            if deep:
-                text.line(f"weight = weight.reshape(BLOCK_N, BLOCK_K // RUN, RUN) {operator} factor[:, :, None]")
-                text.line("weight = weight.reshape(BLOCK_N, BLOCK_K)")
+            text.line("weight = weight.to(tl.float32)" + (".reshape(BLOCK_N, BLOCK_K // RUN, RUN)" if several else ""))
+        for name, operator in factors:
+            if several:
+                loaded = self._runs(f"weight_{name}", "weight", self.columns_left)
             else:
-                text.line(f"weight = weight {operator} factor[:, None]")
-        text.line(f"weight = weight.to(tl.{kind})")
+                step = "col * RUNS + first_k // RUN" if p.run else "col"
+                loaded = self._load(f"weight_{name}", step, self.columns_left)
+            text.line(f"{name} = {loaded}")
+            text.line(f"weight = weight {operator} {name}.to(tl.float32)[:, {':, ' if several else ''}None]")
+        whole = ".reshape(BLOCK_N, BLOCK_K)" if several else ""
+        text.line(f"weight = weight{whole}.to(tl.{TRITON_TYPES[self.format.data]})")
 
-    def _of_runs(self, tensor: str) -> str:
-        """Return scales or zero points of a step's weights: (columns,), or (columns, runs of a step)."""
-        p = self.problem
-        if p.run and self.sizes.blocks["k"] > p.run:
-            return self._runs(tensor, "col", self.col_mask)
-        mask = self.col_mask.replace("[:, None]", "").strip("()")
-        guard = f", mask={mask}, other=0" if mask else ""
-        step = " + first_k // RUN" if p.run else ""
-        return f"tl.load({tensor}_ptr + {self._expert('COLUMNS * RUNS')}col * RUNS{step}{guard})"
+    def _has_runs(self) -> bool:
+        """Whether a step has several scales of a row, which then have addresses of their own."""
+        return self.format.run > 0 or (self.format.converts and 0 < self.problem.run < self.sizes.blocks["k"])
 
-    def _has_scale_vector(self) -> bool:
-        """Whether columns of a tile have several scales."""
+    def _crosses_blocks(self) -> bool:
+        """Whether columns of a tile may be of several blocks of the weights that have a scale each."""
         return self.problem.activation or SIDE % self.sizes.blocks["n"] > 0
 
-    def _write_block_scales(self) -> None:
-        text, p = self.text, self.problem
-        guard = ", mask=row < M, other=0.0" if self.row_mask else ""
-        text.line(f"data_scale = tl.load(data_scales_ptr + source * RUNS + first_k // SIDE{guard})")
-        blocks = -(-p.columns // SIDE)
-        base = f"weight_scales_ptr + {self._expert(f'{blocks} * RUNS')}"
-        if not self._has_scale_vector():
-            text.line(f"weight_scale = tl.load({base}first_n // SIDE * RUNS + first_k // SIDE)")
-            return
-        mask = self.col_mask.replace("[:, None]", "").strip("()")
-        guard = f", mask={mask}, other=0.0" if mask else ""
-        text.line(f"weight_scale = tl.load({base}col // SIDE * RUNS + first_k // SIDE{guard})")
+    def _of_rows(self) -> str:
+        """Return the expression of a step's scales of the data, one for each row."""
+        return self._load("data_scales", f"{self.data_row} * RUNS + first_k // SIDE", self.rows_left)
+
+    def _of_blocks(self) -> str:
+        """Return the expression of a step's scale of the weights, or of one for each column."""
+        if not self._crosses_blocks():
+            return self._load("weight_scales", "first_n // SIDE * RUNS + first_k // SIDE")
+        return self._load("weight_scales", "col // SIDE * RUNS + first_k // SIDE", self.columns_left)
 
     # ---- behind the last step ----
 
     def _write_scales(self) -> None:
         """Write what sums are multiplied with."""
         text, p, found = self.text, self.problem, self.format
-        mask = self.col_mask.replace("[:, None]", "").strip("()")
-        columns, rows = (f", mask={condition}, other=0.0" if condition else "" for condition in (
-            mask, "row < M" if self.row_mask else ""))  # fmt: skip
         if found.run == 16:
             text.line("sums *= tl.load(factor_ptr)")
         if found.converts and not p.run:
-            text.line(f"scale = tl.load(weight_scales_ptr + {self._expert('COLUMNS')}col{columns})")
+            text.line(f"scale = {self._load('weight_scales', 'col', self.columns_left)}")
             text.line("sums *= scale.to(tl.float32)[None, :]")
-        elif p.scales == "tensor":
-            expert = " + expert" if p.experts else ""
-            text.line(f"scale = tl.load(data_scales_ptr) * tl.load(weight_scales_ptr{expert})")
-            text.line(f"sums = sums{'.to(tl.float32)' if self.sums_are_whole else ''} * scale")
+        if p.scales in ("tensor", "rows") and self.sums_are_whole:
+            text.line("sums = sums.to(tl.float32)")
+        if p.scales == "tensor":
+            text.line("sums *= tl.load(data_scales_ptr) * tl.load(weight_scales_ptr)")
         elif p.scales == "rows":
-            text.line(f"scale = tl.load(data_scales_ptr + source{rows})")
-            text.line(f"sums = sums{'.to(tl.float32)' if self.sums_are_whole else ''} * scale[:, None]")
-            text.line(f"scale = tl.load(weight_scales_ptr + {self._expert('COLUMNS')}col{columns})")
-            text.line("sums *= scale[None, :]")
+            text.line(f"sums *= {self._load('data_scales', self.data_row, self.rows_left)}[:, None]")
+            text.line(f"sums *= {self._load('weight_scales', 'col', self.columns_left)}[None, :]")
 
     def _write_result(self) -> None:
         text, p = self.text, self.problem
-        out = "col"
+        column, columns_left = "col", self.columns_left
         if p.activation:
             text.line("gate, up = tl.split(sums.reshape(BLOCK_M, BLOCK_N // 2, 2))")
             text.line("sums = gate / (1.0 + tl.exp(-gate)) * up")
             text.line("out = first_n // 2 + tl.arange(0, BLOCK_N // 2)")
-            out = "out"
-        masks = ["(place[:, None] < end)"] if p.experts else [self.row_mask] if self.row_mask else []
-        masks += [f"({out}[None, :] < WIDTH)"] if self.col_mask else []
+            column, columns_left = "out", "out < WIDTH" if columns_left else ""
+        masks = [f"({left})[{at}]" for left, at in ((self.rows_left, ":, None"), (columns_left, "None, :")) if left]
         mask = f", mask={' & '.join(masks)}" if masks else ""
-        reach = self.sizes.results * self.sizes.split >= _NARROW
-        wide = ".to(tl.int64)" if reach or self.wide else ""
-        start = f"parts_ptr + part{wide} * RESULTS" if self.workspace is not None else "output_ptr"
-        value = "sums" if self.workspace is not None else f"sums.to(tl.{TRITON_TYPES[self.workload.write.dtype]})"
-        text.line(f"tl.store({start} + (row{wide}[:, None] * WIDTH + {out}[None, :]), {value}{mask})")
+        value = f"sums.to(tl.{TRITON_TYPES[self.workload.write.dtype]})"
+        start = "output_ptr"
+        if self.workspace is not None:
+            text.line("# each part of k has a place of its own; add_parts adds them up")
+            start, value = f"parts_ptr + part{'.to(tl.int64)' if self.wide else ''} * RESULTS", "sums"
+        text.line(f"tl.store({start} + (row[:, None] * WIDTH + {column}[None, :]), {value}{mask})")
+
+
+def _cast(index: str, *, wide: bool) -> str:
+    """Return an index in 64 bits where elements are counted so."""
+    return f"({index}).to(tl.int64)" if wide else index

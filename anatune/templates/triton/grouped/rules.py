@@ -9,19 +9,32 @@ from anatune.core.workload.scaling import SIDE
 from anatune.errors import SpaceError
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.grouped.problem import ScaledProblem, scaled_problem_of
-from anatune.templates.triton.instructions import has_descriptors
+from anatune.templates.triton.instructions import (
+    ARCHS,
+    SCALED_DEPTH,
+    SCALED_ROWS,
+    Unit,
+    has_descriptors,
+    instruction_of,
+    scaled_instruction,
+)
 from anatune.templates.triton.rules import LEAST_TILE, LEVELS, OPTIONS, check_multiplied, check_tiles, is_amd
 
-__all__ = ["check_scaled", "check_supported", "least_depth", "multiplied", "options_of"]
+__all__ = [
+    "PROMOTED_DEPTH",
+    "check_scaled",
+    "check_supported",
+    "is_scaled_by_tcgen05",
+    "least_tile",
+    "multiplied",
+    "options_of",
+    "warps_of",
+]
 
-_SCALED_UNITS: dict[str, tuple[str, ...]] = {
-    "mxfp8": ("sm_100", "sm_103", "sm_120", "gfx950"),
-    "mxfp4": ("sm_100", "sm_103", "sm_120", "gfx950"),
-    "nvfp4": ("sm_100", "sm_103", "sm_120"),
-}
-"""Format -> architectures whose matrix units take it as it is. Read off kernels of Triton 3.9; elsewhere it converts
-operands through local memory, or fails."""
 _ALIGNMENT = 16
+PROMOTED_DEPTH = 128
+"""Products after which sums of 8-bit floats leave a tensor core that keeps few bits of them. Source: [DeepSeek-V3]
+Sec. 3.3.2."""
 
 
 def multiplied(problem: ScaledProblem) -> str:
@@ -54,10 +67,11 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> ScaledProblem:
     """
     problem = scaled_problem_of(workload)
     word = str(workload.attribute["dtype"]).partition(":")[0]
-    if word in _SCALED_UNITS and hardware.arch not in _SCALED_UNITS[word]:
+    if problem.format.run and scaled_instruction(hardware.arch, word) is None:
+        having = ", ".join(arch for arch in ARCHS if scaled_instruction(arch, word))
         raise SpaceError(
             f"{workload.operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {word}, expected "
-            f"one of {', '.join(_SCALED_UNITS[word])}; take float8_e4m3fn or another device"
+            f"one of {having}; take float8_e4m3fn, int8, weights of 4 bits or another device"
         )
     check_multiplied(workload.operator, multiplied(problem), hardware)
     return problem
@@ -69,17 +83,37 @@ def check_scaled(schedule: Schedule) -> None:
     problem = check_supported(schedule.workload, hardware)
     extents = {"m": problem.rows, "n": problem.columns, "k": problem.k}
     check_tiles(schedule, LEVELS, extents, options_of(problem, hardware), OPTIONS)
-    block_k = schedule.tiles["k"][-1]
-    if problem.scales == "blocks" and block_k > SIDE:
-        raise SpaceError(f"tiles['k'] has a tile of {block_k}, expected at most {SIDE}: a step has one scale")
-    if (least := least_depth(problem)) > block_k:
-        raise SpaceError(f"tiles['k'] has a tile of {block_k}, expected at least {least} for this format")
+    for axis, least in least_tile(problem, hardware).items():
+        if (size := schedule.tiles[axis][-1]) < least:
+            raise SpaceError(f"tiles[{axis!r}] has a tile of {size}, expected at least {least} for these operands")
+    if problem.scales == "blocks" and (depth := schedule.tiles["k"][-1]) > SIDE:
+        raise SpaceError(f"tiles['k'] has a tile of {depth}, expected at most {SIDE}: a step has one scale")
+    warps = warps_of(problem, hardware)
+    if is_scaled_by_tcgen05(problem, hardware) and schedule.options["num_warps"] not in warps:
+        raise SpaceError(
+            f"option num_warps is {schedule.options['num_warps']}, expected one of {', '.join(map(str, warps))}: "
+            "tcgen05 takes operands with scales from whole groups of four warps"
+        )
     split = schedule.options.get("split_k", 1)
     if isinstance(split, int) and split > schedule.tiles["k"][0]:
         raise SpaceError(f"option split_k is {split}, expected at most the {schedule.tiles['k'][0]} steps of k")
 
 
-def least_depth(problem: ScaledProblem) -> int:
-    """Return the smallest block_k: what Triton takes, and whole groups of scales of both operands."""
+def is_scaled_by_tcgen05(problem: ScaledProblem, hardware: GpuSpec) -> bool:
+    """Whether scales go to tensor memory, from where tcgen05 takes them."""
+    return problem.format.run > 0 and instruction_of(hardware, multiplied(problem)).unit == Unit.TCGEN05
+
+
+def least_tile(problem: ScaledProblem, hardware: GpuSpec) -> dict[str, int]:
+    """Return index -> smallest tile: what Triton takes, whole groups of scales, rows that units multiply with them."""
     found = problem.format
-    return 128 if found.run else LEAST_TILE if found.weight_bits == 16 else 2 * LEAST_TILE
+    rows = SCALED_ROWS if is_scaled_by_tcgen05(problem, hardware) else LEAST_TILE
+    depth = SCALED_DEPTH if found.run else LEAST_TILE if found.weight_bits == 16 else 2 * LEAST_TILE
+    return {"m": rows, "n": LEAST_TILE, "k": depth}
+
+
+def warps_of(problem: ScaledProblem, hardware: GpuSpec) -> tuple[int, ...]:
+    """Return the warps that are tried."""
+    if is_scaled_by_tcgen05(problem, hardware):
+        return 4, 8
+    return (1, 2, 4, 8) if is_amd(hardware) else (2, 4, 8)

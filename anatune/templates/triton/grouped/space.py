@@ -11,8 +11,8 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.base.space import LegalityCheck, Part
-from anatune.templates.triton.grouped.rules import check_supported, least_depth, options_of
-from anatune.templates.triton.rules import LEAST_TILE, LEVELS, OPTIONS, is_amd
+from anatune.templates.triton.grouped.rules import check_supported, least_tile, options_of, warps_of
+from anatune.templates.triton.rules import LEVELS, OPTIONS, is_amd
 from anatune.templates.triton.space import MOST_DEPTH, MOST_TILE, TileSpace, splits
 
 __all__ = ["ScaledSpace"]
@@ -43,20 +43,22 @@ class ScaledSpace(TileSpace):
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         self.problem = check_supported(workload, hardware)
         super().__init__(workload, hardware, is_legal)
+        self.least = least_tile(self.problem, hardware)
         self.axes = tuple(LEVELS)
         self.extents = {"m": self.problem.rows, "n": self.problem.columns, "k": self.problem.k}
         self.levels = {axis: ("tile",) for axis in self.axes}
         self.choices = {name: self._values_of(name) for name in options_of(self.problem, hardware)}
 
     def _axis(self, axis: str) -> Part:
-        if axis != "k":
-            return self._powers(axis, LEAST_TILE, min(MOST_TILE, self.extents[axis]))
-        found = self.problem.format
-        most = SIDE if self.problem.scales == "blocks" else MOST_DEPTH * 8 // max(found.data_bits, found.weight_bits)
-        return self._powers(axis, least_depth(self.problem), min(most, self.problem.k))
+        most = MOST_TILE
+        if axis == "k":
+            found = self.problem.format
+            deepest = MOST_DEPTH * 8 // max(found.data_bits, found.weight_bits)
+            most = SIDE if self.problem.scales == "blocks" else deepest
+        return self._powers(axis, self.least[axis], min(most, self.extents[axis]))
 
     def _default_tile(self, axis: str) -> int:
-        return max(64, least_depth(self.problem)) if axis == "k" else 64
+        return max(64, self.least[axis])
 
     def _values_of(self, option: str) -> tuple[int, ...]:
         """Return the values of an option that are tried."""
@@ -64,7 +66,7 @@ class ScaledSpace(TileSpace):
         values: dict[str, tuple[int, ...]] = {
             "group_m": (1, 16) if self.problem.experts else (1, 8),
             "split_k": splits(self.problem.rows * self.problem.columns, self.problem.k, self.hardware),
-            "num_warps": (1, 2, 4, 8) if amd else (2, 4, 8),
+            "num_warps": warps_of(self.problem, self.hardware),
             "num_stages": (1, 2, 3) if amd else (1, 2, 3, 4, 5, 6),
             "descriptors": (0, 1),
             "waves_per_eu": (0,),

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.constants import CONSTANTS, Constants
+from anatune.templates.triton.grouped.needs import Scaling
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.instructions import Unit
 from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share
 from anatune.templates.triton.problem import MatmulProblem
-from anatune.templates.triton.resources import WARP, Resources
+from anatune.templates.triton.resources import WARP, Beside, Resources
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles
 from anatune.templates.triton.work import Walk, Work, stage_work
@@ -40,16 +41,19 @@ def score_scaled(
     *,
     warm: int = 0,
     known: Floats | None = None,
+    scaling: Scaling | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
     """Predict the time of every tile of a product whose operands have a scale for every `scaled` elements of k.
+
+    `scaling`: what scales and conversions need, where more is known of them.
 
     Raises
     ------
     SpaceError, SpecError
         As `score_tiles`.
     """
-    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled)
+    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, scaling)
     return score_tiles(problem, leaving, spec, warm=warm, known=known, constants=constants, walk=walk)
 
 
@@ -59,7 +63,9 @@ def score_grouped(
     spec: GpuSpec,
     *,
     held: float = 0.0,
+    cold: bool = False,
     known: Floats | None = None,
+    scaling: Scaling | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
     """Predict the time of every tile of a kernel of grouped products.
@@ -68,13 +74,17 @@ def score_grouped(
     ----------
     held
         Share of the weights that L2 holds from the start, in [0, 1].
+    cold
+        Whether rows come from DRAM and go there; else kernels before and behind find as much of them in L2 as fits.
+    scaling
+        As `score_scaled`.
 
     Raises
     ------
     SpaceError, SpecError
         As `score_tiles`.
     """
-    walk = _Grouped(problem.scaled, problem, held)
+    walk = _Grouped(problem.scaled, scaling, problem, held, cold)
     leaving = _leaving(tiles, problem.scaled)
     return score_tiles(problem.product, leaving, spec, warm=1, known=known, constants=constants, walk=walk)
 
@@ -93,10 +103,31 @@ class _Scaled(Walk):
     """
 
     scaled: int
+    scaling: Scaling | None
+
+    def beside(self) -> Beside | None:
+        """Return what its blocks need beside operands and sums."""
+        return self.scaling
+
+    def traffic(
+        self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
+    ) -> Traffic:
+        """Return the bytes that blocks take from L2 and DRAM."""
+        return self._with_scales(super().traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces), grid)
+
+    def _with_scales(self, moved: Traffic, grid: Grid) -> Traffic:
+        """Return the same with scales: what each stage takes of them; from DRAM in proportion to operands."""
+        if self.scaling is None:
+            return moved
+        more = 1.0 + self.scaling.stage_bytes / moved.stage
+        l2 = moved.l2 + self.scaling.stage_bytes * grid.steps * grid.blocks
+        return replace(moved, stage=moved.stage * more, l2=l2, dram=moved.dram * more)
 
     def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
         """Return what one stage of a block does: the second instruction of each result, and what waits for both."""
         work = stage_work(problem, tiles, need, spec, constants)
+        if self.scaling is not None:
+            work = replace(work, issue=work.issue + self.scaling.slots / spec.compute.issue_per_cycle_per_sm)
         if not self.scaled:
             return work
         each = tiles.block_m * tiles.block_n / WARP
@@ -114,6 +145,7 @@ class _Grouped(_Scaled):
 
     layer: GroupedProblem
     held: float
+    cold: bool
 
     def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
         """Return how blocks cover the rows of experts."""
@@ -147,9 +179,10 @@ class _Grouped(_Scaled):
         weights = layer.routing.num_active * expert * (again if expert >= half else 1.0) * (1.0 - self.held)
         strip = at_once * tiles.block_m * problem.k * problem.element_bytes
         passes = np.where((left >= half) & (strip >= half), grid.columns / np.maximum(1.0, window / at_once), 1.0)
-        fresh = 1.0 - kept_share(left + results, spec)
+        fresh = 1.0 if self.cold else 1.0 - kept_share(left + results, spec)
         dram = weights + left * np.maximum(1.0, passes) * fresh + results * fresh
-        return Traffic(stage, stage * grid.steps * grid.blocks + results, dram, self.held)
+        moved = Traffic(stage, stage * grid.steps * grid.blocks + results, dram, self.held)
+        return self._with_scales(moved, grid)
 
     def idle_cycles(self, tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
         """Return the cycles of the blocks of the worst routing that this one leaves without rows."""

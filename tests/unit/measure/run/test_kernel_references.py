@@ -115,3 +115,83 @@ def test_pages_are_where_the_table_says() -> None:
         straight[name] = pages.reshape(2, 2, 12, 8)[:, :, :10]
     plain = attention(2, 4, 2, 3, 10, 8, causal=True)
     assert np.array_equal(reference(paged, inputs), reference(plain, straight))
+
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def stored(values: Array, row: tuple[int, ...], k: int, dtype: str) -> float:
+    """Return an element of an operand before it is scaled."""
+    if values.dtype != np.uint8:
+        return float(values[(*row, k)])
+    number = int(values[(*row, k // 2)]) >> 4 * (k % 2) & 15
+    return float(number) if "int4" in dtype else E2M1[number % 8] * (-1.0 if number > 7 else 1.0)
+
+
+def scaled(o: Operands, dtype: str, data_row: int, weight_row: tuple[int, ...], k: int, size: int) -> float:
+    """Return one product of scaled operands."""
+    found = stored(o["data"], (data_row,), k, dtype), stored(o["weight"], weight_row, k, dtype)
+    scales, expert = o["weight_scales"], weight_row[:-1]
+    if "xint" in dtype:
+        run = size // scales.shape[-1]
+        zero = float(o["weight_zeros"][(*weight_row, k // run)]) if "weight_zeros" in o else 8.0 * ("int4" in dtype)
+        return found[0] * (found[1] - zero) * float(scales[(*weight_row, k // run)])
+    of_data = o["data_scales"]
+    if dtype in ("mxfp8", "mxfp4"):
+        both = (int(of_data[data_row, k // 32]), int(scales[(*weight_row, k // 32)]))
+        return found[0] * found[1] * 2.0 ** (both[0] - 127) * 2.0 ** (both[1] - 127)
+    if dtype == "nvfp4":
+        both_scales = float(of_data[data_row, k // 16]) * float(scales[(*weight_row, k // 16)])
+        return found[0] * found[1] * both_scales * float(o["factor"][expert or (0,)])
+    if of_data.ndim == 2:
+        block = (*expert, weight_row[-1] // 128, k // 128)
+        return found[0] * found[1] * float(of_data[data_row, k // 128]) * float(scales[block])
+    if len(of_data) == 1:
+        return found[0] * found[1] * float(of_data[0]) * float(scales[expert or (0,)])
+    return found[0] * found[1] * float(of_data[data_row]) * float(scales[weight_row])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--dtype float8_e5m2",
+        "--dtype int8 --scales rows",
+        "--scales blocks",
+        "--dtype float16xint8",
+        "--dtype float16xint4 --group 32 --zero-points",
+        "--dtype bfloat16xint4",
+        "--dtype mxfp8",
+        "--dtype mxfp4",
+        "--dtype nvfp4",
+    ],
+)
+def test_products_with_scales_are_those_of_plain_python(words: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    workload = anatune.parse_workload(f"scaled_matmul 2x130x160 {words}")
+    inputs, dtype = random_inputs(workload, 3), str(workload.attribute["dtype"])
+    result = expected(workload, inputs).result
+    for i, j in ((0, 0), (1, 127), (0, 128), (1, 129)):
+        wanted = sum(scaled(inputs, dtype, i, (j,), k, 160) for k in range(160))
+        assert result[i, j] == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("words", ["--expanded", "--activation", "--routing 0,5,3", "--dtype bfloat16xint4 --group 32"])
+def test_rows_are_multiplied_with_the_weights_of_their_expert(words: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    given = words if "dtype" in words else f"--dtype nvfp4 {words}"
+    workload = anatune.parse_workload(f"grouped_matmul 4x3x2x3x64 {given}")
+    own, inputs = workload.attribute, random_inputs(workload, 3)
+    result = expected(workload, inputs).result
+    first = 0
+    for expert, end in enumerate(inputs["ends"]):
+        for row in inputs["order"][first:end]:
+            source = int(row) if own["expanded"] else int(row) // 2
+            sums = [
+                sum(scaled(inputs, str(own["dtype"]), source, (expert, j), k, 64) for k in range(64))
+                for j in range(6 if own["activation"] else 3)
+            ]
+            if own["activation"]:
+                sums = [gate / (1.0 + math.exp(-gate)) * up for gate, up in zip(sums[:3], sums[3:], strict=True)]
+            assert list(result[row]) == pytest.approx(sums, rel=1e-9, abs=1e-12)
+        first = end
+    assert first == len(result)

@@ -2,12 +2,14 @@
 
 import importlib.util
 
+import msgspec
 import numpy as np
 import pytest
 
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.errors import RunError
 from anatune.measure.emulate.triton_interpreter import check_program
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.templates.triton import TRITON
@@ -16,11 +18,17 @@ from anatune.templates.triton.grouped.space import ScaledSpace
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 
-def schedule_of(workload: Workload, tile: tuple[int, int, int], device: str = "b200", **options: int) -> Schedule:
-    spec = anatune.hardware(device)
+def schedule_of(workload: Workload, tile: tuple[int, int, int], device: str = "", **options: int) -> Schedule:
+    """Return a schedule on a B200, which has most formats, or where small tiles have scales; legal or not."""
+    of_small_tiles = str(workload.attribute["dtype"]) in ("mxfp8", "mxfp4", "nvfp4") and tile[0] < 128
+    spec = anatune.hardware(device or ("rtx5090" if of_small_tiles else "b200"))
     assert isinstance(spec, anatune.GpuSpec)
     space = ScaledSpace(workload, spec, lambda points: np.ones(len(points), dtype=bool))
     return space.schedule(dict(zip("mnk", tile, strict=True)), **options)
+
+
+def source_of(words: str, tile: tuple[int, int, int], device: str = "", **options: int) -> str:
+    return TRITON.program(schedule_of(anatune.parse_workload(words), tile, device, **options)).source
 
 
 CASES = [
@@ -38,9 +46,14 @@ CASES = [
     ("scaled_matmul 20x40x288 --dtype mxfp8", (16, 16, 128), {}),
     ("scaled_matmul 32x40x256 --dtype mxfp4", (32, 16, 128), {"descriptors": 1}),
     ("scaled_matmul 20x40x272 --dtype nvfp4", (16, 32, 128), {}),
+    ("scaled_matmul 20x40x256 --dtype nvfp4", (128, 32, 128), {"split_k": 2}),
     ("grouped_matmul 33x5x2x40x64", (16, 32, 32), {"group_m": 4}),
     ("grouped_matmul 9x6x2x24x48 --activation --routing power:1.2", (16, 16, 32), {}),
-    ("grouped_matmul 17x3x2x40x256 --expanded --dtype float8_e4m3fn --scales blocks --routing 30,0,4", (16, 64, 64), {}),
+    (
+        "grouped_matmul 17x3x2x40x256 --expanded --dtype float8_e4m3fn --scales blocks --routing 30,0,4",
+        (16, 64, 64),
+        {},
+    ),
     ("grouped_matmul 17x1x1x136x256 --dtype float8_e4m3fn --scales rows --activation", (16, 64, 64), {}),
     ("grouped_matmul 12x7x3x40x64 --dtype float8_e4m3fn --routing balanced", (16, 32, 32), {}),
     ("grouped_matmul 12x3x2x136x256 --dtype float8_e4m3fn --scales blocks --activation", (16, 64, 64), {}),
@@ -59,3 +72,67 @@ def test_results_are_those_of_float64(words: str, tile: tuple[int, int, int], op
     program = TRITON.program(schedule_of(workload, tile, **options))
     found = check_program(workload, program, inputs, expected(workload, inputs))
     assert found.ok, f"{found.message}\n{program.source}"
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("words", "tile", "faults"),
+    [
+        (
+            "grouped_matmul 12x3x2x40x96 --dtype bfloat16xint4 --group 32 --activation",
+            (16, 32, 64),
+            (
+                ("weight & 15, weight >> 4", "weight >> 4, weight & 15"),
+                ("pair // 2 + pair % 2 * WIDTH", "pair"),
+                ("starts + (", "starts + 1 + ("),
+                ("- 8", "- 7"),
+            ),
+        ),
+        (
+            "scaled_matmul 20x136x256 --scales blocks",
+            (16, 64, 64),
+            (("first_k // SIDE", "0"), (" * data_scale[:, None]", ""), ("row < M", "row < M - 1")),
+        ),
+    ],
+)
+def test_seeded_faults_are_found(words: str, tile: tuple[int, int, int], faults: tuple[tuple[str, str], ...]) -> None:
+    workload = anatune.parse_workload(words)
+    program = TRITON.program(schedule_of(workload, tile))
+    inputs = random_inputs(workload, seed=3)
+    want = expected(workload, inputs)
+    for before, after in faults:
+        assert before in program.source
+        mutant = msgspec.structs.replace(program, source=program.source.replace(before, after))
+        try:
+            assert not check_program(workload, mutant, inputs, want).ok, before
+        except RunError:
+            continue
+
+
+def test_rows_of_padding_are_not_fetched() -> None:
+    text = source_of("grouped_matmul 33x5x2x64x64", (16, 32, 32))
+    assert "tl.load(data_ptr + at_data + first_k, mask=(place < end)[:, None], other=0.0)" in text
+    assert "weight_ptr += expert.to(tl.int64) * (COLUMNS * WEIGHT_ROW)" in text
+
+
+def test_elements_are_counted_in_64_bits_where_a_tensor_has_more() -> None:
+    wide = source_of("scaled_matmul 65536x4096x32768 --scales rows", (128, 128, 128))
+    assert "row = (first_m + tl.arange(0, BLOCK_M)).to(tl.int64)" in wide
+    assert "int64" not in source_of("scaled_matmul 32768x4096x32768 --scales rows", (128, 128, 128))
+    parts = source_of("scaled_matmul 65536x16384x4096", (128, 128, 128), split_k=2)
+    assert "part.to(tl.int64) * RESULTS" in parts
+    assert "tl.program_id(0).to(tl.int64) * BLOCK" in parts
+
+
+def test_sums_leave_tensor_cores_that_keep_few_bits() -> None:
+    words = "scaled_matmul 64x64x512"
+    assert "max_num_imprecise_acc=128" in source_of(words, (64, 64, 256), "h100")
+    assert "max_num_imprecise_acc" not in source_of(words, (64, 64, 256), "b200")
+    schedule = schedule_of(anatune.parse_workload(words), (64, 64, 128), "h100")
+    assert TRITON.error_of(schedule) > 0.0 == TRITON.error_of(schedule_of(schedule.workload, (64, 64, 128), "b200"))
+
+
+def test_tiles_that_divide_have_no_masks() -> None:
+    assert "mask" not in source_of("scaled_matmul 64x64x256 --scales blocks", (64, 64, 128))
+    assert "mask" not in source_of("scaled_matmul 128x64x256 --dtype mxfp8", (128, 64, 128))
+    assert "mask" in source_of("scaled_matmul 64x64x272 --dtype nvfp4", (64, 64, 128))

@@ -1,0 +1,117 @@
+"""What scales and conversions of weights need beside a product's operands and sums.
+
+Notation
+--------
+piece : bytes of scales of a row, or of a column, in a stage. Pieces of 4 bytes a thread and more are copied ahead of
+    the loop as operands are; others pass an exchange, and so do scales that threads hold otherwise than results.
+
+Read off 200 kernels that Triton 3.9 compiled; shared bytes are theirs or up to 1 KiB (AMD: more) above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.scaling import SIDE
+from anatune.templates.triton.cdna import DIRECT_ARCH
+from anatune.templates.triton.grouped.problem import ScaledProblem
+from anatune.templates.triton.grouped.rules import is_scaled_by_tcgen05, multiplied
+from anatune.templates.triton.instructions import Unit, instruction_of
+from anatune.templates.triton.resources import Beside
+from anatune.templates.triton.tiles import Tiles
+
+__all__ = ["Scaling", "scaling_of"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_COPY_BYTES = 4
+_WIDEST_COPY = 16
+_FACTOR_BYTES = 4
+_HELD = 0.75
+"""Registers of a weight that is unpacked or scaled in float32. Read off 24 kernels, .5 to 1.6."""
+_COLUMNS = 16
+"""Of tensor memory, for the scales of both operands."""
+
+
+@dataclass(frozen=True)
+class Scaling(Beside):
+    """The same of a stage of a block, (num_tiles,) each."""
+
+    stage_bytes: Floats
+    """Of scales."""
+    slots: Floats
+    """Instructions of its warps that unpack, shift and scale weights, beyond what any conversion takes."""
+
+
+def scaling_of(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Scaling:
+    """Return what every tile needs; block_k in elements."""
+    found, weights = problem.format, tiles.block_n * tiles.block_k
+    threads = spec.compute.warp_size * tiles.num_warps
+    works = found.converts and (found.weight_bits == 4 or problem.run > 0)
+    registers = np.where(works, _HELD * weights / threads, 0.0)
+    if spec.vendor == "amd" and problem.scales == "blocks":  # a step's sums beside all others
+        registers = registers + tiles.block_m * tiles.block_n / threads
+    each = (found.weight_bits == 4) + (problem.run > 0) + problem.zero_points if found.converts else 0
+    moved = np.zeros(len(tiles))
+    for rows, piece in _pieces(problem, tiles):
+        moved += rows * piece
+    return Scaling(
+        registers=registers,
+        shared_bytes=_shared_bytes(problem, tiles, spec),
+        columns=np.full(len(tiles), _COLUMNS if is_scaled_by_tcgen05(problem, spec) else 0),
+        stage_bytes=moved,
+        slots=weights * float(each) / spec.compute.warp_size,
+    )
+
+
+def _pieces(problem: ScaledProblem, tiles: Tiles) -> list[tuple[Ints, Ints]]:
+    """Return rows (or columns) of a tile and the bytes of scales of each in a stage, of each tensor of scales."""
+    found = problem.format
+    if problem.scales == "blocks":
+        one = np.full(len(tiles), _FACTOR_BYTES)
+        return [(tiles.block_m, one), (tiles.block_n if problem.activation else -(-tiles.block_n // SIDE), one)]
+    if not problem.run:
+        return []
+    runs = np.maximum(1, tiles.block_k // problem.run)
+    if found.run:
+        return [(tiles.block_m, runs), (tiles.block_n, runs)]
+    return [(tiles.block_n, runs * found.data_bits // 8)] + ([(tiles.block_n, runs)] if problem.zero_points else [])
+
+
+def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
+    """Return the bytes of shared memory beyond those of the stages of operands."""
+    found, single = problem.format, tiles.num_stages == 1
+    lanes = spec.compute.warp_size * tiles.num_warps
+    amd, direct = spec.vendor == "amd", spec.arch == DIRECT_ARCH
+    buffers = np.maximum(1, tiles.num_stages - 1 + direct)
+    total = np.zeros(len(tiles), dtype=np.int64)
+    by_tensor_memory = is_scaled_by_tcgen05(problem, spec)
+    wide_tiles = (instruction_of(spec, multiplied(problem)).unit in (Unit.WGMMA, Unit.TCGEN05)) & (tiles.block_m >= 64)
+    if problem.scales == "blocks":
+        several = problem.activation | (SIDE % tiles.block_n > 0)
+        return _FACTOR_BYTES * np.maximum(tiles.block_m * amd, tiles.block_n * several)
+    apart = np.zeros(len(tiles), dtype=np.int64)
+    for rows, piece in _pieces(problem, tiles):
+        row_bytes = max(1, -(-problem.k // problem.run)) * piece // np.maximum(1, tiles.block_k // problem.run)
+        each = np.clip(rows * piece // lanes, 1, _WIDEST_COPY)
+        width = np.minimum(np.gcd(piece, row_bytes), each)
+        piped = (width >= _COPY_BYTES) | direct
+        total = total + np.where(piped & ~single, rows * piece * buffers, 0)
+        # one scale of 16 bits for each column is exchanged as float32 where wide units multiply
+        wide = np.where((piece == 2) & wide_tiles, 2, 1)
+        alone = single | ~piped | (by_tensor_memory & (width < each))
+        apart = np.where(alone, np.maximum(apart, rows * piece * wide), apart)
+    total = total + apart
+    if by_tensor_memory:  # waits for each step, and so has a buffer fewer than other products
+        packs = 2 if found.data_bits == 4 else 1
+        stage = (tiles.block_m + tiles.block_n) * tiles.block_k // packs
+        total = total - np.where(single, 0, stage)
+    if amd and found.converts and found.weight_bits == 4:  # stored when they are numbers of the data's type, once
+        packed = tiles.block_n * tiles.block_k // 2 * np.where(single, 1, buffers)
+        total = total + np.maximum(0, tiles.block_n * tiles.block_k * found.data_bits // 8 - packed)
+    return total
