@@ -13,7 +13,7 @@ _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
     "--input-zero-point --output-zero-point --axes --causal --window --page-size --scales --group "
     "--zero-points --routing --expanded --activation",
-    "Layer": "--experts --intermediate --hidden --n --k --tp --block-shape --power-law",
+    "Layer": "--experts --intermediate --hidden --n --k --tp --ep --block-shape --group-size --power-law",
     "Device and kernels": "--hw --template --accuracy --threads --target --input-shape",
     "Ranges of extents": "--kernels --loss --mean",
     "Predictions": "--model --plain --compile",

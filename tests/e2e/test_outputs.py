@@ -24,6 +24,10 @@ FILES = {
     "prune --html": ("prune", *CPU, "--keep", 2, "--html"),
     "tune --html": ("tune", *HOST, "--trials", 1, "--records", "{new}", "--html"),
     "tune --output": ("tune", *HOST, "--trials", 1, "--records", "{new}", "--output"),
+    **{
+        f"configs {server} --html": ("configs", server, *version, *EXPERTS, "--output", "{new}", "--html")
+        for server, version in (("vllm", ()), ("sglang", ("--triton-version", "3.4.0")))
+    },
     "compile --html": ("compile", "none.onnx", "-o", "{new}", "--html"),
     "run --output": ("run", "none", "--output"),
     "records export --output": ("records", "export", "{records}", "--output"),
@@ -45,6 +49,10 @@ FOLDERS = {
 }
 """What writes a folder, or several files into one, and the name of a file that may be somebody else's."""
 RECORDS = {
+    **{
+        f"configs {server} --records": ("configs", server, *version, *EXPERTS, "-o", "{new}", "--measure", "--records")
+        for server, version in (("vllm", ()), ("sglang", ("--triton-version", "3.4.0")))
+    },
     "tune --records": ("tune", *HOST, "--trials", 1, "--records"),
     "compile --records": ("compile", "none.onnx", "-o", "{new}", "--trials", 1, "--resume", "--records"),
     "records import --records": ("records", "import", "{export}", "--records"),

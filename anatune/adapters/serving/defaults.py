@@ -33,6 +33,11 @@ def _vllm(shape: Experts, tokens: int, amd: bool) -> tuple[int, int, int, int, i
         stages = 4 if few and tokens <= 4 else 3
         rows, group = (16 if tokens <= 64 else 64), (1 if tokens <= 16 else 32)
         return rows, 64 if few else shape.block[0], shape.block[1], 4, stages, group
+    if shape.group:
+        # with few rows an expert block_m is that of a CUDA kernel, which comes after Triton's today
+        few = shape.dtype == "int4_w4a16" and tokens * shape.top_k <= 6 * shape.experts and not amd
+        rows = 16 if few or tokens <= 20 else 32 if tokens <= 40 else 64
+        return rows, *((32, 64) if tokens == 1 else (64, 32)), 4, 3, 1
     rows = next((rows for most, rows in ((32, 16), (96, 32), (512, 64)) if tokens <= most), 128)
     depth = 128 if shape.dtype == "fp8_w8a8" or tokens <= 64 else 64
     group = 16 if tokens // shape.experts > 128 else 1
@@ -58,6 +63,9 @@ def rivals(server: Server, shape: Experts | Product, spec: GpuSpec) -> list[str]
         return [
             "With VLLM_ROCM_USE_AITER or SGLANG_USE_AITER the server takes AITER's kernels and never reads the file."
         ]
+    if isinstance(shape, Experts) and shape.dtype == "int4_w4a16":
+        flag = "--moe-backend triton" if server == "vllm" else "--quantization moe_wna16"
+        return [f"Marlin's kernels come before Triton's for weights of 4 bits: the file is read with {flag}."]
     if isinstance(shape, Product):
         return (
             ["DeepGEMM and CUTLASS come before Triton for block-scaled products from sm_90 on: the file is read only "

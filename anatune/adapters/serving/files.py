@@ -1,16 +1,18 @@
-"""Writes configuration files with a manifest beside them, and judges those of others."""
+"""Writes configuration files with a manifest beside them, predicted or measured, and judges those of others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from anatune.adapters.serving.choose import ROWS, race, space_of
+from anatune.adapters.serving.choose import ROWS, Race, race, space_of
 from anatune.adapters.serving.defaults import Tile, default_tile, rivals
+from anatune.adapters.serving.kernels import Measured, workloads_of
 from anatune.adapters.serving.names import Server, device_name, file_name, version_folder
 from anatune.adapters.serving.shapes import Experts, Product, check_shape
 from anatune.arguments import shown
@@ -19,6 +21,9 @@ from anatune.decoding import from_json
 from anatune.errors import SpaceError
 from anatune.files import make_folder, read_file, replace_file
 from anatune.version import __version__
+
+if TYPE_CHECKING:
+    from anatune.adapters.serving.measuring import Measuring
 
 __all__ = ["MANIFEST", "Choice", "Judged", "Request", "Written", "check_file", "write_configs"]
 
@@ -29,15 +34,44 @@ _AMD = {"waves_per_eu": 0, "matrix_instr_nonkdim": 16, "kpack": 2}
 """What files for AMD's devices have besides; the model does not tell their values apart."""
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """The tile for so many rows, its predicted seconds, and those of what the server takes without a file."""
+class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The tile for so many rows, and what is known of its time.
+
+    Attributes
+    ----------
+    rows : int
+    tile : Tile
+    time_s : float
+        Predicted; of both products of a layer of experts.
+    default : Tile
+        What the server takes without a file.
+    default_s : float or None
+        Predicted of it; None: the device cannot run it.
+    bound_s : float
+        What no tile undercuts, and `bound_by` what that is (`floor.Floor`).
+    measured_s, default_measured_s : float or None
+        Seconds of our kernels with both tiles; None: not measured, or they failed.
+    why : str
+        Why kernels of this row have no measured time, in one line.
+    """
 
     rows: int
     tile: Tile
     time_s: float
     default: Tile
     default_s: float | None
-    """None: the device cannot run it."""
+    bound_s: float
+    bound_by: str
+    measured_s: float | None = None
+    default_measured_s: float | None = None
+    why: str = ""
+
+    @property
+    def gain(self) -> float | None:
+        """Time of the server's default over the tile's, measured where both are; None: the default does not run."""
+        if self.measured_s is not None:
+            return None if self.default_measured_s is None else self.default_measured_s / self.measured_s
+        return None if self.default_s is None else self.default_s / self.time_s
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -46,6 +80,23 @@ class Written(msgspec.Struct, frozen=True):
     path: str
     shape: Experts | Product
     choices: list[Choice]
+
+
+class _Ranked(NamedTuple):
+    """What the model says of so many rows."""
+
+    race: Race
+    default: Tile
+    best: list[Tile]
+    up: Tile
+    down: Tile
+    """Of a file of its own; else as `up`."""
+
+    @property
+    def candidates(self) -> list[Tile]:
+        """What deserves a run, the server's default among it."""
+        runs = [self.default] if self.race.time_of(self.default) < float("inf") else []
+        return list(dict.fromkeys([self.up, self.down, *self.best, *runs]))
 
 
 @dataclass(frozen=True)
@@ -100,6 +151,15 @@ class Request:
                 if self.server == "vllm" else "the folder configs beside sglang's fp8_kernel.py"
             )  # fmt: skip
             found.append(f"Block-scaled products are read from {place} inside the package only: copy the file there.")
+        if any(shape.dtype == "int4_w4a16" for shape in self.shapes):
+            found.append(
+                "No measurements of weights of 4 bits stand behind these times; that servers' kernels load each byte "
+                "twice is left out."
+            )
+        if any(isinstance(shape, Experts) and shape.ranks > 1 for shape in self.shapes):
+            found.append(
+                "Rows are the tokens of all ranks that share the experts; those of this rank get an even share of them."
+            )
         return found + list(
             dict.fromkeys(note for shape in self.shapes for note in rivals(self.server, shape, self.spec))
         )
@@ -117,9 +177,18 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def write_configs(
-    request: Request, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
+    request: Request,
+    folder: Path,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    measuring: Measuring | None = None,
+    on_kernel: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Written]:
     """Write the files of a request into a folder, and a manifest; files that anatune did not write stay.
+
+    With `measuring` the candidates of each row run, and the fastest is written; where none has a time, the model's
+    first choice. Whatever ends this, files hold what was measured until then. `progress` hears of rows, `on_kernel` of
+    kernels.
 
     Raises
     ------
@@ -127,11 +196,52 @@ def write_configs(
         A shape has no model, or a file is there that the manifest does not list.
     SpecError
         The device's spec does not say what its matrix units do.
+    DeviceError, MissingDependencyError, RecordError, RunError
+        With `measuring`: see there.
     OSError
         A file or the folder cannot be written.
     """
     for shape in request.shapes:
         check_shape(shape)
+        if measuring is not None:
+            workloads_of(shape, 1)
+    if measuring is not None:
+        measuring.check(request.spec)
+    known, targets = _targets(request, folder, keeps=measuring is not None)
+    total = len(request.shapes) * len(request.rows)
+    ranked: list[list[_Ranked]] = []
+    for number, shape in enumerate(request.shapes):
+        ranked.append(_ranked(request, shape, partial(_report, progress, number * len(request.rows), total)))
+    measured = [Measured(1 if isinstance(shape, Product) else 2) for shape in request.shapes]
+    written = _write_all(request, folder, known, targets, ranked, measured)
+    if measuring is None:
+        return written
+    from anatune.adapters.serving.measuring import RECORDS, measure
+
+    how = replace(measuring, records=measuring.records or folder / RECORDS)
+    total = sum(len(one.candidates) * len(one.race.parts) for of_shape in ranked for one in of_shape)
+    done = 0
+    try:
+        for shape, of_shape, into in zip(request.shapes, ranked, measured, strict=True):
+            wanted = {one.race.tokens: one.candidates for one in of_shape}
+            report = partial(_report, on_kernel, done, total)
+            measure(shape, request.exponent, wanted, request.spec, how, into, report)
+            done += sum(len(one.candidates) * len(one.race.parts) for one in of_shape)
+    finally:
+        written = _write_all(request, folder, known, targets, ranked, measured)
+    return written
+
+
+def _targets(request: Request, folder: Path, *, keeps: bool) -> tuple[dict[str, object], list[dict[bool, Path]]]:
+    """Return what a folder's manifest lists, and the files of each shape (True: of the down product); make folders.
+
+    `keeps`: whether what was measured is known when they are written again.
+
+    Raises
+    ------
+    SpaceError
+        There is a file that anatune did not write, or one of measured tiles that would be lost.
+    """
     name = device_name(request.spec, request.device)
     below = version_folder(request.triton or "") if request.server == "sglang" and _has_experts(request) else ""
     make_folder(folder)
@@ -142,55 +252,86 @@ def write_configs(
     for part in [*reversed([p for p in place.parents if folder in p.parents]), place]:
         make_folder(part)
     parts: tuple[bool, ...] = (False, True) if request.down else (False,)
-    targets = [place / file_name(request.server, shape, name, down=down) for shape in request.shapes for down in parts]
-    for target in targets:
-        if target.exists() and str(target.relative_to(folder)) not in known:
+    targets = [
+        {down: place / file_name(request.server, shape, name, down=down) for down in parts} for shape in request.shapes
+    ]
+    for target in (target for of_shape in targets for target in of_shape.values()):
+        listed = known.get(str(target.relative_to(folder)))
+        if target.exists() and listed is None:
             raise SpaceError(f"{target} is there, and anatune did not write it; remove it or name another folder")
-    written = []
-    total = len(request.shapes) * len(request.rows)
-    for number, shape in enumerate(request.shapes):
-        done_before = number * len(request.rows)
-        lists, choices = _chosen(request, shape, partial(_report, progress, done_before, total))
-        for down in parts:
-            target = place / file_name(request.server, shape, name, down=down)
-            mine = choices[down]
-            replace_file(target, _json({str(c.rows): _entry(c.tile, request.spec) for c in mine}))
-            written.append(Written(str(target.relative_to(folder)), shape, mine))
-            if request.keep and not down:
-                entries = {rows: [_entry(tile, request.spec) for tile in tiles] for rows, tiles in lists.items()}
-                replace_file(target.with_name(target.stem + ".candidates.json"), _json(entries))
-    replace_file(folder / MANIFEST, _json(_manifest(request, known, written)))
-    return written
+        if target.exists() and not keeps and _has_measured(listed):
+            raise SpaceError(f"{target} has measured tiles; say --measure, which keeps them, or name another folder")
+    return known, targets
+
+
+def _has_measured(listed: object) -> bool:
+    """Whether a file that a manifest lists has entries that were measured."""
+    entries = listed.get("entries") if isinstance(listed, dict) else None
+    return isinstance(entries, list) and any(isinstance(one, dict) and "measured_s" in one for one in entries)
 
 
 def _report(progress: Callable[[int, int], None], before: int, total: int, done: int) -> None:
     progress(before + done, total)
 
 
-def _chosen(
-    request: Request, shape: Experts | Product, progress: Callable[[int], None]
-) -> tuple[dict[str, list[Tile]], dict[bool, list[Choice]]]:
-    """Return the candidates of each number of rows, and the choices: of the file, and of that of the down product."""
+def _ranked(request: Request, shape: Experts | Product, progress: Callable[[int], None]) -> list[_Ranked]:
+    """Return what the model says of each number of rows."""
     defaults = tuple(default_tile(request.server, shape, rows, request.spec) for rows in request.rows)
     tiles = space_of(shape, request.spec, defaults)
-    lists: dict[str, list[Tile]] = {}
-    choices: dict[bool, list[Choice]] = {False: [], True: []}
+    ranked = []
     for number, (rows, default) in enumerate(zip(request.rows, defaults, strict=True), 1):
         found = race(shape, rows, request.spec, tiles, request.exponent)
-        best = found.best(max(1, request.keep))
-        lists[str(rows)] = [choice.tile for choice in best]
-        first, default_s = best[0], found.time_of(default)
-        usual = default_s if default_s < float("inf") else None
+        best = [choice.tile for choice in found.best(max(1, request.keep))]
+        up = down = best[0]
         if request.down and isinstance(shape, Experts):
             # both products share one sorting, whose blocks have block_m rows
-            up, down = (found.best(part=part, block_m=first.tile[0])[0] for part in (0, 1))
-            both = up.time_s + down.time_s
-            choices[False].append(Choice(rows, up.tile, both, default, usual))
-            choices[True].append(Choice(rows, down.tile, both, default, usual))
-        else:
-            choices[False].append(Choice(rows, first.tile, first.time_s, default, usual))
+            up, down = (found.best(part=part, block_m=best[0][0])[0].tile for part in (0, 1))
+        ranked.append(_Ranked(found, default, best, up, down))
         progress(number)
-    return lists, choices
+    return ranked
+
+
+def _write_all(
+    request: Request, folder: Path, known: dict[str, object], targets: Sequence[dict[bool, Path]],
+    ranked: Sequence[Sequence[_Ranked]], measured: Sequence[Measured],
+) -> list[Written]:  # fmt: skip
+    """Write every file and the manifest by what is known."""
+    written = []
+    for shape, of_shape, files, into in zip(request.shapes, ranked, targets, measured, strict=True):
+        choices = [_choices(one, request.down, into) for one in of_shape]
+        for down, target in files.items():
+            mine = [pair[down] for pair in choices]
+            replace_file(target, _json({str(c.rows): _entry(c.tile, request.spec) for c in mine}))
+            written.append(Written(str(target.relative_to(folder)), shape, mine))
+        if request.keep:
+            entries = {str(one.race.tokens): [_entry(tile, request.spec) for tile in one.best] for one in of_shape}
+            replace_file(files[False].with_name(files[False].stem + ".candidates.json"), _json(entries))
+    replace_file(folder / MANIFEST, _json(_manifest(request, known, written)))
+    return written
+
+
+def _choices(ranked: _Ranked, apart: bool, measured: Measured) -> tuple[Choice, Choice]:
+    """Return the choice of a file, and that of the down product's: the fastest measured one, else the model's."""
+    found, up, down = ranked.race, ranked.up, ranked.down
+    rows = found.tokens
+    times = {tile: parts for tile in ranked.candidates if (parts := measured.parts(rows, tile)) is not None}
+    measured_s: float | None = None
+    if times:
+        pairs = [(one, other) for one in times for other in times if one == other or (apart and one[0] == other[0])]
+        took = {(one, other): times[one][0] + sum(times[other][1:]) for one, other in pairs}
+        up, down = min(took, key=took.__getitem__)
+        measured_s = took[up, down]
+    usual = found.time_of(ranked.default)
+    own = times.get(ranked.default)
+    made = [
+        Choice(
+            rows, tile, found.time_of(up, down), ranked.default, usual if usual < float("inf") else None,
+            found.floor.time_s, found.floor.bound_by, measured_s, None if own is None else sum(own),
+            measured.failed.get(rows, ""),
+        )
+        for tile in (up, down)
+    ]  # fmt: skip
+    return made[0], made[1]
 
 
 def check_file(path: Path, shape: Experts | Product, spec: GpuSpec, exponent: float | None = None) -> list[Judged]:
@@ -264,7 +405,7 @@ def _manifest(request: Request, known: dict[str, object], written: list[Written]
             "hardware": request.spec.name,
             "shape": file.shape,
             "routing": "random" if request.exponent is None else f"power law {request.exponent:g}",
-            "predicted": file.choices,
+            "entries": file.choices,
         }
         for file in written
     }

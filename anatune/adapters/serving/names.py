@@ -70,7 +70,10 @@ def device_name(spec: GpuSpec, given: str | None = None) -> str:
 
 
 def file_name(server: Server, shape: Experts | Product, device: str, *, down: bool = False) -> str:
-    """Return the name of the file that a server looks for; `device`: of `device_name`."""
+    """Return the name of the file that a server looks for; `device`: of `device_name`.
+
+    Groups of scales are in no name. SGLang counts the bytes of a row of 4-bit weights, so that N is half their number.
+    """
     blank = " " if server == "sglang" else ""
     block = shape.block
     blocks = f",block_shape=[{block[0]},{blank}{block[1]}]" if block else ""
@@ -80,7 +83,8 @@ def file_name(server: Server, shape: Experts | Product, device: str, *, down: bo
         device = "NVIDIA_H200"  # vLLM does so with files of experts, not with those of block-scaled products
     kind = "" if shape.dtype == "auto" else f",dtype={shape.dtype}"
     end = "_down" if down else ""
-    return f"E={shape.experts},N={shape.intermediate},device_name={device}{kind}{blocks}{end}.json"
+    packed = 2 if server == "sglang" and shape.dtype == "int4_w4a16" else 1
+    return f"E={shape.experts},N={shape.intermediate // packed},device_name={device}{kind}{blocks}{end}.json"
 
 
 def version_folder(version: str) -> str:

@@ -8,53 +8,84 @@ from pathlib import Path
 import numpy as np
 
 from anatune.adapters.serving.defaults import Tile
-from anatune.adapters.serving.files import MANIFEST, Judged, Request, Written
+from anatune.adapters.serving.files import MANIFEST, Choice, Judged, Request, Written
 from anatune.adapters.serving.shapes import Experts
 from anatune.report.text import Line, table, wrapped
 
-__all__ = ["SURE", "judged_lines", "written_lines"]
+__all__ = ["MEASURED", "SURE", "gain_text", "judged_lines", "layer_text", "tile_text", "written_lines"]
 
 SURE = (
     "Times are predicted, with weights from DRAM, and without sorting, activation and sums. Beside other people's "
     "measurements on A100, H100 and B200 layers of experts are off by 7 to 18 % in the median, and files that servers "
     "ship agree in block_m in 3 of 4 entries (bench.replay.serving); differences below 5 % are no reason to prefer one "
-    "tile, group_m and stages are the least sure. A measurement of the few best (--keep 8) settles it."
+    "tile, group_m and stages are the least sure. A measurement of the few best (--keep 8, --measure) settles it."
+)
+MEASURED = (
+    "Measured are anatune's own kernels with the tiles that servers would take, both products of a layer added, with "
+    "nothing in L2 before; sorting, activation and sums are left out here, too. Rows without a measured time have the "
+    "model's first choice."
 )
 
 
 def written_lines(request: Request, folder: Path, written: Sequence[Written], width: int) -> list[Line]:
-    """Return what was written, with predicted times beside those of the server's default."""
+    """Return what was written, with times beside the bound and those of the server's default."""
     lines = []
     for file in written:
-        shape = file.shape
         lines += [Line(str(folder / file.path), "bold")]
-        if isinstance(shape, Experts):
-            told = (
-                f"{shape.experts} experts of {shape.intermediate} on a rank, hidden size {shape.hidden}, top-k "
-                f"{shape.top_k}; the name tells no hidden size and no top-k, {MANIFEST} does"
-            )
-            lines += [Line(text) for text in wrapped(told, width, indent="  ")]
+        lines += [Line(text) for text in wrapped(layer_text(file), width, indent="  ")]
         rows = file.choices
-        gains = [c.default_s / c.time_s for c in rows if c.default_s is not None]
+        is_measured = any(c.measured_s is not None for c in rows)
         lines += table(
             [
                 ("rows", [str(c.rows) for c in rows]),
-                ("block m x n x k", [_tile(c.tile) for c in rows]),
+                ("block m x n x k", [tile_text(c.tile) for c in rows]),
                 ("group", [str(c.tile[6]) for c in rows]),
                 ("warps", [str(c.tile[3]) for c in rows]),
                 ("stages", [str(c.tile[4]) for c in rows]),
                 ("us", [_us(c.time_s) for c in rows]),
-                ("default", [_tile(c.default) for c in rows]),
-                ("us", [_us(c.default_s) for c in rows]),
-                ("gain", ["" if c.default_s is None else f"{c.default_s / c.time_s:.2f}" for c in rows]),
+                *([("measured", ["" if c.measured_s is None else _us(c.measured_s) for c in rows])] * is_measured),
+                ("bound", [_us(c.bound_s) for c in rows]),
+                ("default", [tile_text(c.default) for c in rows]),
+                ("us", [_us(c.default_s if c.measured_s is None else c.default_measured_s) for c in rows]),
+                ("gain", ["" if c.gain is None else f"{c.gain:.2f}" for c in rows]),
             ]
         )
-        if gains:
-            told = f"{np.median(gains):.2f} (median), {max(gains):.2f} at most"
-            lines += [Line(f"Predicted gain over the server's default: {told}.")]
-    for note in (*request.notes(), SURE):
+        if told := gain_text(rows):
+            lines += [Line(text) for text in wrapped(told, width)]
+        if why := next((f"{c.rows} rows: {c.why}" for c in rows if c.why), ""):
+            lines += [Line(text) for text in wrapped(f"Not all of them ran: {why}", width)]
+    measured = any(c.measured_s is not None for file in written for c in file.choices)
+    for note in (*request.notes(), *([MEASURED] * measured), SURE):
         lines += [Line(text) for text in wrapped(note, width)]
     return lines
+
+
+def layer_text(file: Written) -> str:
+    """Return which layer a file is for, and what its name does not tell."""
+    shape = file.shape
+    if not isinstance(shape, Experts):
+        return f"weights {shape.n} x {shape.k} in blocks of {shape.block[0]} x {shape.block[1]}"
+    spread = f" of {shape.experts * shape.ranks}" if shape.ranks > 1 else ""
+    group = f", groups of {shape.group}" if shape.group else ""
+    return (
+        f"{shape.experts}{spread} experts of {shape.intermediate} on a rank, hidden size {shape.hidden}, top-k "
+        f"{shape.top_k}{group}; the name tells no hidden size, no top-k and no group, {MANIFEST} does"
+    )
+
+
+def gain_text(choices: Sequence[Choice]) -> str:
+    """Return in a sentence what a file gains over what the server takes without it; "" where that does not run."""
+    said = []
+    for what, taken in (
+        ("Measured", [c for c in choices if c.measured_s is not None]),
+        ("Predicted", [c for c in choices if c.measured_s is None]),
+    ):
+        gains = [c.gain for c in taken if c.gain is not None]
+        if gains:
+            few = "" if len(taken) == len(choices) else f" in {len(taken)} of {len(choices)} rows"
+            told = f"{np.median(gains):.2f} (median), {max(gains):.2f} at most."
+            said.append(f"{what} gain over the server's default{few}: {told}")
+    return " ".join(said)
 
 
 def judged_lines(judged: Sequence[Judged], width: int) -> list[Line]:
@@ -62,9 +93,9 @@ def judged_lines(judged: Sequence[Judged], width: int) -> list[Line]:
     lines = table(
         [
             ("rows", [str(j.rows) for j in judged]),
-            ("block m x n x k", [_tile(j.tile) for j in judged]),
+            ("block m x n x k", [tile_text(j.tile) for j in judged]),
             ("us", [_us(j.time_s) for j in judged]),
-            ("best", [_tile(j.best) for j in judged]),
+            ("best", [tile_text(j.best) for j in judged]),
             ("us", [_us(j.best_s) for j in judged]),
             ("slower by", ["" if j.time_s is None else f"{100.0 * (j.time_s / j.best_s - 1.0):.0f} %" for j in judged]),
         ]
@@ -72,8 +103,9 @@ def judged_lines(judged: Sequence[Judged], width: int) -> list[Line]:
     return [*lines, *(Line(text) for text in wrapped(SURE, width))]
 
 
-def _tile(tile: Tile) -> str:
-    return f"{tile[0]} x {tile[1]} x {tile[2]}"
+def tile_text(tile: Tile, times: str = " x ") -> str:
+    """Return the blocks of a tile as people read them."""
+    return times.join(map(str, tile[:3]))
 
 
 def _us(seconds: float | None) -> str:

@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from anatune.cli.options import AsJson, Device, spread
+from anatune.cli.options import AsJson, Backend, Device, Html, Parsed, records_option, spread
 from anatune.cli.output import UsageError, line_width, print_json, print_lines
+from anatune.cli.outputs import check_html, write_page
 from anatune.cli.panels import Grouped, subcommands
 from anatune.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from anatune.adapters.serving.measuring import Measuring
     from anatune.adapters.serving.names import Server
     from anatune.adapters.serving.shapes import Experts, Product
     from anatune.core.hardware.spec import GpuSpec
 
 __all__ = ["app"]
 
-app = subcommands("Write the files of tile configurations that servers look for, or judge one. No GPU is needed.")
+_KEPT = 8
+"""Tiles that --measure runs where --keep says nothing."""
+
+app = subcommands(
+    "Write the files of tile configurations that servers look for, or judge one. Only --measure needs a GPU."
+)
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +44,24 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
         int | None, typer.Option("--n", min=1, max=1 << 24, help="Of a block-scaled product's weights (n, k).")
     ] = None
     k: Annotated[int | None, typer.Option("--k", min=1, max=1 << 24, help="The same; both on one rank.")] = None
-    tp: Annotated[int, typer.Option("--tp", min=1, max=1 << 10, help="Tensor-parallel ranks.")] = 1
+    tp: Annotated[
+        int | None,
+        typer.Option("--tp", min=1, max=1 << 10, help="Tensor-parallel ranks, as the server has it.  [default: --ep]"),
+    ] = None
+    ep: Annotated[
+        int, typer.Option("--ep", min=1, max=1 << 10, help="Of these, ranks that experts are spread over.")
+    ] = 1
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="auto (16 bits), fp8_w8a8, int8_w8a8, int8_w8a16.  [default: the model's, auto]"),
+        typer.Option(
+            "--dtype", help="auto (16 bits), fp8_w8a8, int8_w8a8, int8_w8a16, int4_w4a16.  [default: the model's, auto]"
+        ),
+    ] = None
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            "--group-size", min=0, max=1 << 10, help="Weights of 4 or 8 bits along k that share a scale: 32 to 128."
+        ),
     ] = None
     block_shape: Annotated[
         str | None, typer.Option("--block-shape", metavar="N,K", help="Of weights that share a scale: 128,128.")
@@ -50,9 +71,9 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option("--power-law", min=0.0, max=8.0, help="Exponent of the experts' popularity; left out: at random."),
     ] = None
 
-    def shape(self, known: dict[str, str] | None = None) -> Experts | Product:
-        """Return the layer on one rank; `known`: what a file's name says already."""
-        from anatune.adapters.serving.shapes import Experts, Product, model_experts
+    def shape(self, known: dict[str, str] | None = None, packed: bool = False) -> Experts | Product:
+        """Return the layer on one rank; `known`: what a file's name says already, `packed`: as SGLang counts its N."""
+        from anatune.adapters.serving.shapes import Experts, Product, model_experts, on_a_rank
         from anatune.files import read_file
 
         known = known or {}
@@ -62,24 +83,46 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
         if n or k:
             if not (n and k) or self.model or self.experts:
                 raise UsageError("--n and --k go together, without --model and --experts: they are a product's")
+            if self.ep > 1:
+                raise UsageError("--ep is for experts; leave it out for --n and --k")
             return Product(n, k, dtype or "fp8_w8a8", block or (128, 128))
+        ranks = self._ranks()
         if self.model is not None:
-            found = model_experts(read_file(self.model), str(self.model), self.tp)
-            return msgspec.structs.replace(found, dtype=dtype or found.dtype, block=block or found.block)
-        experts = self.experts or _number(known, "experts")
-        intermediate = self._per_rank() if self.intermediate else _number(known, "n")
-        if not (experts and intermediate and self.hidden and self.top_k):
+            found = model_experts(read_file(self.model), str(self.model), ranks, self.ep)
+            given = {"dtype": dtype, "block": block, "group": self.group_size}
+            if dtype is not None and dtype != found.dtype:
+                found = msgspec.structs.replace(found, block=None, group=0)
+            return msgspec.structs.replace(found, **{name: value for name, value in given.items() if value is not None})
+        sizes = {
+            "experts": self.experts or (_number(known, "experts") or 0) * self.ep,
+            "intermediate": self.intermediate or (_number(known, "n") or 0) * ranks * (1 + packed),
+        }
+        if not (all(sizes.values()) and self.hidden and self.top_k):
             raise UsageError(
                 "which layer? Say --model CONFIG.json, or --experts --intermediate --hidden --top-k, or --n --k"
                 if not known else "the file's name does not tell --hidden and --top-k (or --model); say them"
             )  # fmt: skip
-        return Experts(experts, intermediate, self.hidden, self.top_k, dtype or "auto", block)
+        sizes = on_a_rank(sizes, ranks, self.ep)
+        return Experts(
+            **sizes, hidden=self.hidden, top_k=self.top_k, dtype=dtype or "auto", block=block,
+            group=self.group_size or 0, ranks=self.ep,
+        )  # fmt: skip
 
-    def _per_rank(self) -> int:
-        whole = self.intermediate or 0
-        if whole % self.tp:
-            raise UsageError(f"--intermediate {whole} does not divide by --tp {self.tp}")
-        return whole // self.tp
+    def _ranks(self) -> int:
+        """Return the ranks that each expert is split over."""
+        if self.tp is not None and self.tp % self.ep:
+            raise UsageError(
+                f"--tp {self.tp} does not divide by --ep {self.ep}: experts are spread over some of its ranks"
+            )
+        return (self.tp or self.ep) // self.ep
+
+    def check_server(self, server: Server) -> None:
+        """Raise UsageError for ranks that a server does not have."""
+        if server == "vllm" and self.ep > 1 and self._ranks() > 1:
+            raise UsageError(
+                f"--ep is {self.ep} of --tp {self.tp}, but vLLM spreads experts over all ranks "
+                "(--enable-expert-parallel) or over none; say both alike"
+            )
 
     def _block(self) -> tuple[int, int] | None:
         if self.block_shape is None:
@@ -116,11 +159,42 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({int(word) for word in words}))
 
 
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether tiles are measured, through what, and what is made of it."""
+
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run the tiles of --keep (8) here, and write the fastest.")
+    ] = False
+    records: Annotated[
+        Parsed,
+        records_option("Keeps what was measured.  [default: anatune-configs.sqlite in FOLDER]", show_default=False),
+    ] = None
+    device: Annotated[
+        int | None,
+        typer.Option("--device", metavar="N", min=0, help="Number of the GPU, as CUDA counts.  [default: 0]"),
+    ] = None
+    backend: Backend = None
+    html: Html = None
+    as_json: AsJson = False
+
+    def measuring(self) -> Measuring | None:
+        """Return how tiles are measured; None: they are not."""
+        if not self.measure:
+            given = {"--records": self.records, "--device": self.device, "--backend": self.backend}
+            for name, value in given.items():
+                if value is not None:
+                    raise UsageError(f"{name} goes with --measure; say it, or leave {name} out")
+            return None
+        from anatune.adapters.serving.measuring import Measuring
+
+        return Measuring(self.records, self.device or 0, self.backend)
+
+
 @app.command("vllm", cls=Grouped)
 @spread
-def vllm(layer: Layer, writing: Writing, hw: Device, as_json: AsJson = False) -> None:
+def vllm(layer: Layer, writing: Writing, run: Run, hw: Device) -> None:
     """Write the files that vLLM looks for."""
-    _write("vllm", layer, writing, hw, as_json)
+    _write("vllm", layer, writing, run, hw)
 
 
 @app.command("sglang", cls=Grouped)
@@ -128,15 +202,15 @@ def vllm(layer: Layer, writing: Writing, hw: Device, as_json: AsJson = False) ->
 def sglang(
     layer: Layer,
     writing: Writing,
+    run: Run,
     hw: Device,
     triton_version: Annotated[
         str | None, typer.Option("--triton-version", metavar="X.Y.Z", help="Of Triton in the server: names a folder.")
     ] = None,
     down: Annotated[bool, typer.Option("--down", help="A file of its own for the down product.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write the files that SGLang looks for."""
-    _write("sglang", layer, writing, hw, as_json, triton=triton_version, down=down)
+    _write("sglang", layer, writing, run, hw, triton=triton_version, down=down)
 
 
 @app.command("check", cls=Grouped)
@@ -152,7 +226,9 @@ def check(
     from anatune.adapters.serving.names import parse_name
     from anatune.adapters.serving.report import judged_lines
 
-    shape = layer.shape(parse_name(file.name))
+    known = parse_name(file.name)
+    packed = known.get("dtype") == "int4_w4a16" and file.resolve().parent.name.startswith("triton_")
+    shape = layer.shape(known, packed)
     judged = check_file(file, shape, _gpu(hw), layer.power_law)
     if as_json:
         print_json(judged)
@@ -164,8 +240,8 @@ def _write(
     server: Server,
     layer: Layer,
     writing: Writing,
+    run: Run,
     hw: str,
-    as_json: bool,
     *,
     triton: str | None = None,
     down: bool = False,
@@ -174,22 +250,32 @@ def _write(
     from anatune.adapters.serving.report import written_lines
     from anatune.adapters.serving.shapes import Experts
 
-    shape = layer.shape()
+    layer.check_server(server)
+    shape, measuring = layer.shape(), run.measuring()
     if server == "sglang" and isinstance(shape, Experts) and triton is None:
         raise UsageError(
             "--triton-version is missing: SGLang's folders are named by what triton.__version__ says there"
         )
     if down and not isinstance(shape, Experts):
         raise UsageError("--down goes with experts; leave it out for --n and --k")
+    spec, page_file = _gpu(hw), check_html(run.html, layer.model, run.records)
+    keep = writing.keep or (_KEPT if run.measure else 0)
     request = Request(
-        server, _gpu(hw), (shape,), writing.numbers(), writing.keep, writing.device_name, triton, down, layer.power_law
+        server, spec, (shape,), writing.numbers(), keep, writing.device_name, triton, down, layer.power_law
     )
     with Progress() as progress:
-        written = write_configs(request, writing.output, progress.count("numbers of rows"))
-    if as_json:
+        written = write_configs(
+            request, writing.output, progress.count("numbers of rows"),
+            measuring=measuring, on_kernel=progress.count("kernels"),
+        )  # fmt: skip
+    if run.as_json:
         print_json({"written": written, "notes": request.notes()})
     else:
         print_lines(written_lines(request, writing.output, written, line_width()))
+    if page_file is not None:
+        from anatune.pages.serving import configs_page
+
+        write_page(configs_page(request, written), page_file)
 
 
 def _gpu(name: str) -> GpuSpec:

@@ -46,7 +46,7 @@ class ExpertLayer:
     top_k: int
     routing: Routing
     dtype: str = "bfloat16"
-    right_bytes: int = 0
+    right_bytes: float = 0
     scaled: int = 0
 
     def products(self) -> tuple[GroupedProblem, GroupedProblem]:

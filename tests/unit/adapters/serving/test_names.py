@@ -1,4 +1,4 @@
-"""Names of files, as the servers' own loaders have them (tried against vLLM 0.33 and SGLang 0.5.23 on 2026-11-23)."""
+"""Names of files, as the servers' own loaders have them (tried against vLLM 0.33 and SGLang 0.5.23 on 2026-11-25)."""
 
 import pytest
 
@@ -8,6 +8,7 @@ from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError, UnknownNameError
 
 SCALED = Experts(256, 256, 7168, 8, "fp8_w8a8", (128, 128))
+PACKED = Experts(384, 256, 7168, 8, "int4_w4a16", group=32)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,8 @@ SCALED = Experts(256, 256, 7168, 8, "fp8_w8a8", (128, 128))
             "vllm", Product(1536, 7168), "NVIDIA_B200",
             "N=1536,K=7168,device_name=NVIDIA_B200,dtype=fp8_w8a8,block_shape=[128,128].json",
         ),
+        ("vllm", PACKED, "NVIDIA_H200", "E=384,N=256,device_name=NVIDIA_H200,dtype=int4_w4a16.json"),
+        ("sglang", PACKED, "NVIDIA_H200", "E=384,N=128,device_name=NVIDIA_H200,dtype=int4_w4a16.json"),
     ],
 )  # fmt: skip
 def test_names(server, shape, device, name):

@@ -2,23 +2,34 @@
 
 from pathlib import Path
 
-from anatune.adapters.serving.files import Choice, Judged, Request, Written
-from anatune.adapters.serving.report import judged_lines, written_lines
-from anatune.adapters.serving.shapes import Experts
-from anatune.core.hardware.files import hardware
+from anatune.adapters.serving.files import Judged
+from anatune.adapters.serving.report import gain_text, judged_lines, written_lines
 from anatune.report.text import plain
-
-TILE, USUAL = (64, 128, 64, 4, 3, 1, 1), (16, 64, 128, 4, 4, 1, 1)
+from tests.unit.adapters.serving.written import REQUEST, TILE, USUAL, choices, written
 
 
 def test_what_was_written_is_beside_the_default():
-    shape = Experts(64, 1024, 2048, 8)
-    choices = [Choice(1, TILE, 2e-5, USUAL, 3e-5), Choice(8, TILE, 4e-5, USUAL, None)]
-    request = Request("vllm", hardware("h200"), (shape,))
-    text = plain(written_lines(request, Path("out"), [Written("a.json", shape, choices)], 80))
-    for part in ("out/a.json", "64 x 128 x 64", "16 x 64 x 128", "1.50", "does not run", "hidden size 2048", "top-k 8"):
+    text = plain(written_lines(REQUEST, Path("out"), written(), 80))
+    for part in (
+        "out/E=64,N=1024", "64 x 128 x 64", "16 x 64 x 128", "1.50", "does not run", "hidden size 2048", "top-k 8",
+        "bound",
+    ):  # fmt: skip
         assert part in text
+    assert "measured" not in text.split("Times are predicted")[0]
     assert max(map(len, text.splitlines())) <= 90
+
+
+def test_what_was_measured_is_said():
+    text = plain(written_lines(REQUEST, Path("out"), written(measured=True), 80))
+    assert "Measured gain over the server's default in 1 of 3 rows: 2.00" in text
+    assert "8 rows: build_error: ptxas says no" in text
+    assert "anatune's own kernels" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_gains():
+    assert gain_text(choices()) == "Predicted gain over the server's default: 1.25 (median), 1.50 at most."
+    assert gain_text([choices()[1]]) == ""
 
 
 def test_what_was_judged():

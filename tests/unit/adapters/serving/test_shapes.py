@@ -16,8 +16,15 @@ DEEPSEEK = {
 }  # fmt: skip
 
 
-def read(config, ranks=1):
-    return model_experts(json.dumps(config).encode(), "config.json", ranks)
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+PACKED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32, "type": "int"}}},
+}
+
+
+def read(config, ranks=1, spread=1):
+    return model_experts(json.dumps(config).encode(), "config.json", ranks, spread)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +42,32 @@ def test_models(config, ranks, shape):
 
 
 @pytest.mark.parametrize(
+    ("quantised", "dtype", "group"),
+    [
+        (AWQ, "int4_w4a16", 128),
+        (PACKED, "int4_w4a16", 32),
+        ({**AWQ, "quant_method": "gptq", "bits": 8}, "int8_w8a16", 128),
+    ],
+)
+def test_weights_of_few_bits(quantised, dtype, group):
+    found = read({**QWEN3, "quantization_config": quantised})
+    assert found == Experts(128, 768, 2048, 8, dtype, group=group)
+    check_shape(found)
+
+
+def test_experts_are_spread_over_ranks():
+    assert read(DEEPSEEK, spread=16) == Experts(16, 2048, 7168, 8, "fp8_w8a8", (128, 128), ranks=16)
+    assert read(QWEN3, 2, 4) == Experts(32, 384, 2048, 8, ranks=4)
+    check_shape(read({**QWEN3, "num_experts_per_tok": 32}, spread=8))  # more than a rank has
+
+
+@pytest.mark.parametrize(
     ("config", "ranks", "said"),
     [
         ({"hidden_size": 4096}, 1, "no model of experts"),
         (QWEN3, 7, "--tp 7"),
         ({**QWEN3, "quantization_config": {"quant_method": "awq"}}, 1, "--dtype"),
+        ({**QWEN3, "quantization_config": {**AWQ, "bits": 3}}, 1, "with 3 bits in groups of 128"),
         ([1], 1, "no JSON object"),
     ],
 )
@@ -51,8 +79,17 @@ def test_what_is_no_model_of_experts(config, ranks, said):
 @pytest.mark.parametrize(
     "shape",
     [Experts(8, 64, 64, 9), Experts(8, 64, 64, 2, "int4_w4a16"), Experts(8, 64, 64, 2, "auto", (128, 128)),
-     Product(64, 64, block=(100, 128))],
+     Product(64, 64, block=(100, 128)), Experts(8, 64, 64, 2, group=32),
+     Experts(8, 192, 256, 2, "int4_w4a16", group=128),
+     Experts(8, 96, 256, 2, "int4_w4a16", group=32), Experts(8, 64, 64, 2, "int8_w8a16", group=48)],
 )  # fmt: skip
 def test_layers_without_a_model(shape):
     with pytest.raises(SpaceError):
         check_shape(shape)
+
+
+def test_what_does_not_divide_is_said():
+    with pytest.raises(SpaceError, match="number of experts 128 does not divide by --ep 7"):
+        read(QWEN3, spread=7)
+    with pytest.raises(SpaceError, match=r"768 does not divide by --tp / --ep = 7"):
+        read(QWEN3, 7, 2)

@@ -4,7 +4,11 @@ import json
 
 import pytest
 
+from anatune.adapters.serving.measuring import Measuring
 from anatune.cli.main import main
+from anatune.core.hardware.files import hardware
+from tests.unit.adapters.serving.pretended import Pretended
+from tests.unit.measure.fake_cuda import BACKEND
 
 MOE = ("--experts", "64", "--intermediate", "1024", "--hidden", "2048", "--top-k", "8")
 
@@ -30,12 +34,77 @@ def test_files_of_a_model_for_sglang(tmp_path, capsys):
     assert written["path"] == "configs/triton_3_6_0/E=128,N=384,device_name=NVIDIA_H200.json"
 
 
+def written(capsys, *words):
+    assert main(["configs", *words, "--rows", "1,64", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["written"]
+
+
+def test_experts_are_spread_over_ranks(tmp_path, capsys):
+    (file,) = written(capsys, "vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "8", "-o", str(tmp_path))
+    assert file["path"] == "E=8,N=1024,device_name=NVIDIA_H200.json"
+    words = ["--hidden", "2048", "--top-k", "8", "--ep", "8", "--json"]
+    assert main(["configs", "check", str(tmp_path / file["path"]), "--hw", "h200", *words]) == 0
+    judged = json.loads(capsys.readouterr().out)
+    assert [one["time_s"] for one in judged] == pytest.approx([one["time_s"] for one in file["choices"]])
+    parts = ("--tp", "8", "--ep", "4", "--triton-version", "3.6.0", "-o", str(tmp_path / "sglang"))
+    (file,) = written(capsys, "sglang", "--hw", "h200", *MOE, *parts)
+    assert file["path"].endswith("E=16,N=512,device_name=NVIDIA_H200.json")
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang"])
+def test_weights_of_4_bits(tmp_path, capsys, server):
+    words = ["--hw", "h200", *MOE, "--dtype", "int4_w4a16", "--group-size", "64", "-o", str(tmp_path)]
+    version = ["--triton-version", "3.6.0"] if server == "sglang" else []
+    (file,) = written(capsys, server, *words, *version)
+    packed = 512 if server == "sglang" else 1024
+    assert file["path"].endswith(f"E=64,N={packed},device_name=NVIDIA_H200,dtype=int4_w4a16.json")
+    more = ["--hidden", "2048", "--top-k", "8", "--group-size", "64", "--json"]
+    assert main(["configs", "check", str(tmp_path / file["path"]), "--hw", "h200", *more]) == 0
+    judged = json.loads(capsys.readouterr().out)
+    assert [one["time_s"] for one in judged] == pytest.approx([one["time_s"] for one in file["choices"]])
+
+
+def test_a_page(tmp_path, capsys):
+    pytest.importorskip("plotly", reason="pip install '.[report]'")
+    words = ["configs", "vllm", "--hw", "h200", *MOE, "--rows", "1,64", "-o", str(tmp_path / "out")]
+    assert main([*words, "--html", str(tmp_path / "page.html")]) == 0
+    assert "page: " in capsys.readouterr().err
+    assert "64 experts of 1024" in (tmp_path / "page.html").read_text()
+
+
+def test_the_few_best_are_measured(tmp_path, capsys, monkeypatch):
+    real = Measuring
+    host = hardware("h200")
+    monkeypatch.setattr(
+        "anatune.adapters.serving.measuring.Measuring",
+        lambda records, device, backend: real(records, device, backend, host, Pretended),
+    )
+    monkeypatch.setattr("anatune.tuning.places.local.LocalPlace.provenance", lambda *_: {})
+    words = ["configs", "vllm", "--hw", "h200", *MOE, "--rows", "4", "-o", str(tmp_path), "--backend", BACKEND]
+    assert main([*words, "--measure", "--records", str(tmp_path / "mine.sqlite")]) == 0
+    said = capsys.readouterr().out
+    assert "Measured gain" in said
+    assert (tmp_path / "mine.sqlite").exists()
+    (listed,) = json.loads(next(tmp_path.glob("*.candidates.json")).read_text()).values()
+    assert len(listed) == 8
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["vllm", "--hw", "h200"], "which layer?"),
         (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k go together"),
         (["vllm", "--hw", "h200", *MOE, "--tp", "3"], "does not divide"),
+        (["vllm", "--hw", "h200", *MOE, "--ep", "3"], "does not divide by --ep 3"),
+        (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "3"], "--tp 8 does not divide by --ep 3"),
+        (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "4"], "vLLM spreads experts over all ranks"),
+        (["vllm", "--hw", "h200", "--n", "1536", "--k", "7168", "--ep", "4"], "--ep is for experts"),
+        (["vllm", "--hw", "h200", *MOE, "--dtype", "int4_w4a16"], "say --group-size"),
+        (["vllm", "--hw", "h200", *MOE, "--group-size", "64"], "goes with int4_w4a16"),
+        (["vllm", "--hw", "h200", *MOE, "--records", "r.sqlite"], "--records goes with --measure"),
+        (["vllm", "--hw", "h200", *MOE, "--device", "0"], "--device goes with --measure"),
+        (["vllm", "--hw", "h200", *MOE, "--measure"], "--measure for h200 needs that GPU"),
+        (["vllm", "--hw", "mi300x", *MOE, "--measure"], "is no NVIDIA GPU"),
         (["vllm", "--hw", "h200", *MOE, "--block-shape", "128"], "two sizes"),
         (["vllm", "--hw", "h200", *MOE, "--rows", "0"], "--rows"),
         (["vllm", "--hw", "ryzen_7950x", *MOE], "is no GPU"),
