@@ -50,7 +50,7 @@ class GpuKernel:
         self._device = device
         self.operands: tuple[str, ...] = tuple(dict.fromkeys(access.tensor for access in workload.operands))
         written = {access.tensor: access for access in (workload.write, *workload.further)}
-        self.results: tuple[str, ...] = tuple(written)
+        self.written: tuple[str, ...] = tuple(written)
         self._accesses = {name: workload.tensor(name) for name in self.operands} | written
         sizes = {n: a.num_elements * array_dtype(a.dtype).itemsize for n, a in self._accesses.items()}
         self._buffers = {name: device.allocate(size) for name, size in sizes.items()}
@@ -61,8 +61,12 @@ class GpuKernel:
         self._loaded, self._launch = loaded, loaded.call
         self._outside: tuple[tuple[int, ...], Callable[[], None]] | None = None
 
-    def __call__(self, *arrays: Array) -> Array | tuple[Array, ...]:
-        """Return the result for `arrays`, the workload's reads, then its epilogue's; several results as a tuple.
+    def __call__(self, *arrays: Array) -> Array:
+        """Return the result for `arrays`: the workload's reads, then its epilogue's. Raises as `results`."""
+        return self.results(*arrays)[self.workload.write.tensor]
+
+    def results(self, *arrays: Array) -> dict[str, Array]:
+        """Return all results by tensor: the workload's own, and those beside it, such as the scales of quantised rows.
 
         Raises
         ------
@@ -73,12 +77,12 @@ class GpuKernel:
         for name, array in checked_operands(self.workload, self.operands, arrays).items():
             self._device.upload(self._buffers[name], array)
         self._launch()
-        results = []
-        for name in self.results:
+        found = {}
+        for name in self.written:
             access = self._accesses[name]
-            results.append(np.empty(access.shape, array_dtype(access.dtype)))
-            self._device.download(self._buffers[name], results[-1])
-        return results[0] if len(results) == 1 else tuple(results)
+            found[name] = np.empty(access.shape, array_dtype(access.dtype))
+            self._device.download(self._buffers[name], found[name])
+        return found
 
     def launch(self, *tensors: object) -> None:
         """Launch on tensors that lie on the device already, operands and then results, and return at once.
@@ -91,7 +95,7 @@ class GpuKernel:
         RunError
             Another number of tensors, or one that is not on the device, of another shape or dtype, not contiguous.
         """
-        names = (*self.operands, *self.results)
+        names = (*self.operands, *self.written)
         if len(tensors) != len(names):
             raise RunError(
                 f"{self.workload.operator}: got {len(tensors)} tensors, expected {len(names)}: {', '.join(names)}"

@@ -77,7 +77,8 @@ def test_all_results_are_returned_and_checked(device, tmp_path):
     best = anatune.plan(workload, H200).best
     kernel = gpu_kernel.GpuKernel(workload, build_triton(best, tmp_path), device)
     inputs = random_inputs(workload, 1)
-    values, scales = kernel(*inputs.values())
+    values, scales = kernel.results(*inputs.values()).values()
+    assert (kernel(*inputs.values()) == values).all()
     assert (values.shape, values.dtype, scales.shape, scales.dtype) == ((4, 64), np.int8, (4,), np.float32)
     want = expected(workload, inputs)
     assert compare_all(workload, {"output": values, "scales": scales}, want).ok
