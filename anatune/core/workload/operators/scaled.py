@@ -36,7 +36,8 @@ def scaled_matmul(
     scales : {"tensor", "rows", "blocks"}
         Of two operands of 8 bits: data_scales (1,), (m,) or (m, k / 128), weight_scales (1,), (n,) or (n / 128,
         k / 128), float32, sizes rounded up. Not said of other formats: weights only have weight_scales (n, k / group)
-        of the data's dtype, mx formats a scale for each 32 elements of both, nvfp4 one for each 16.
+        of the data's dtype, mx formats a scale for each 32 elements of both, nvfp4 one for each 16 and a factor (1,),
+        of experts (experts,).
     group : int
         Of weights only: elements along k that share a scale, a power of two from 32 to 256 that divides k; 0: all.
     zero_points : bool

@@ -53,8 +53,10 @@ class ScaledModel(TritonModel):
         right = p.format.weight_bits / 8 if p.format.converts else 0
         dtype, k = multiplied(p), p.k // self._pairs
         self._grouped: GroupedProblem | None = None
+        share = 1.0
         if p.experts:
             spread = routing_of(p.routing, p.tokens, p.experts, p.top_k)
+            share = spread.num_active / p.experts
             self._grouped = GroupedProblem(
                 p.tokens, p.top_k, p.experts, p.columns, k, spread, dtype, right, self._scaled,
                 gathered=not p.expanded, out_bytes=1 if p.activation else 2,
@@ -65,8 +67,11 @@ class ScaledModel(TritonModel):
                 p.rows, p.columns, k, dtype, out_bytes=2, b_along_n=False, right_bytes=right, atomic=False
             )
 
+        of_scales = (read for read in self.workload.reads if read.tensor.endswith(("_scales", "_zeros")))
+        self._scale_bytes = sum(read.num_bytes * (share if read.tensor[0] == "w" else 1.0) for read in of_scales)
+
     def _scores(self, tiles: Tiles, known: Floats | None) -> TileScores:
-        scaling = scaling_of(self._own, tiles, self.hardware)
+        scaling = scaling_of(self._own, self._scale_bytes, tiles, self.hardware)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
             tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))

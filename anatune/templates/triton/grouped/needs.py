@@ -5,7 +5,8 @@ Notation
 piece : bytes of scales of a row, or of a column, in a stage. Pieces of 4 bytes a thread and more are copied ahead of
     the loop as operands are; others pass an exchange, and so do scales that threads hold otherwise than results.
 
-Read off 200 kernels that Triton 3.9 compiled; shared bytes are theirs or up to 1 KiB (AMD: more) above.
+Read off 240 kernels that Triton 3.9 compiled. Shared bytes are theirs or up to 2 KiB above (AMD: more, where its
+compiler gives up copying ahead); six tiles of 16 rows or columns need up to 2 KiB beyond.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ _WIDEST_COPY = 16
 _FACTOR_BYTES = 4
 _HELD = 0.75
 """Registers of a weight that is unpacked or scaled in float32. Read off 24 kernels, .5 to 1.6."""
+_TURNED = (10.0, 1.25)
+"""Registers, and of each sum, that mma.sync of 8 bits does without where both operands run along k, over those that
+`resources` counts for operands that are turned. Read off 40 kernels for sm_80, sm_89 and sm_120, 20 off on average."""
+_FEW_SUMS = 64.0
+"""Of a thread, up to which mma.sync's are scaled where they are; more of them are apart from those of other steps."""
 _COLUMNS = 16
 """Of tensor memory, for the scales of both operands."""
 
@@ -46,16 +52,23 @@ class Scaling(Beside):
     """Of scales."""
     slots: Floats
     """Instructions of its warps that unpack, shift and scale weights, beyond what any conversion takes."""
+    dram_bytes: float
+    """Of all scales, read once."""
 
 
-def scaling_of(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Scaling:
-    """Return what every tile needs; block_k in elements."""
+def scaling_of(problem: ScaledProblem, dram_bytes: float, tiles: Tiles, spec: GpuSpec) -> Scaling:
+    """Return what every tile needs; block_k in elements, `dram_bytes` of all scales."""
     found, weights = problem.format, tiles.block_n * tiles.block_k
     threads = spec.compute.warp_size * tiles.num_warps
     works = found.converts and (found.weight_bits == 4 or problem.run > 0)
     registers = np.where(works, _HELD * weights / threads, 0.0)
-    if spec.vendor == "amd" and problem.scales == "blocks":  # a step's sums beside all others
-        registers = registers + tiles.block_m * tiles.block_n / threads
+    sums, instruction = tiles.block_m * tiles.block_n / threads, instruction_of(spec, multiplied(problem))
+    if instruction.unit == Unit.MMA and found.data_bits <= 8 and not instruction.emulated:
+        registers = registers - _TURNED[0] - _TURNED[1] * sums
+    if problem.scales == "blocks":  # a step's sums beside all others
+        apart = 2.0 * np.maximum(0.0, sums - _FEW_SUMS)
+        apart = np.where(_crosses(problem, tiles), sums, apart) * (instruction.unit == Unit.MMA)
+        registers = registers + (sums if spec.vendor == "amd" else apart)
     each = (found.weight_bits == 4) + (problem.run > 0) + problem.zero_points if found.converts else 0
     moved = np.zeros(len(tiles))
     for rows, piece in _pieces(problem, tiles):
@@ -66,7 +79,14 @@ def scaling_of(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Scaling:
         columns=np.full(len(tiles), _COLUMNS if is_scaled_by_tcgen05(problem, spec) else 0),
         stage_bytes=moved,
         slots=weights * float(each) / spec.compute.warp_size,
+        dram_bytes=dram_bytes,
     )
+
+
+def _crosses(problem: ScaledProblem, tiles: Tiles) -> NDArray[np.bool_]:
+    """Return which tiles have columns of several blocks of weights that have a scale each."""
+    found: NDArray[np.bool_] = problem.activation | (SIDE % tiles.block_n > 0)
+    return found
 
 
 def _pieces(problem: ScaledProblem, tiles: Tiles) -> list[tuple[Ints, Ints]]:
@@ -93,8 +113,8 @@ def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
     by_tensor_memory = is_scaled_by_tcgen05(problem, spec)
     wide_tiles = (instruction_of(spec, multiplied(problem)).unit in (Unit.WGMMA, Unit.TCGEN05)) & (tiles.block_m >= 64)
     if problem.scales == "blocks":
-        several = problem.activation | (SIDE % tiles.block_n > 0)
-        return _FACTOR_BYTES * np.maximum(tiles.block_m * amd, tiles.block_n * several)
+        many = amd | (tiles.block_m * tiles.block_n > _FEW_SUMS * lanes)
+        return _FACTOR_BYTES * np.maximum(tiles.block_m * many, tiles.block_n * _crosses(problem, tiles))
     apart = np.zeros(len(tiles), dtype=np.int64)
     for rows, piece in _pieces(problem, tiles):
         row_bytes = max(1, -(-problem.k // problem.run)) * piece // np.maximum(1, tiles.block_k // problem.run)

@@ -53,7 +53,8 @@ class ScaledSpace(TileSpace):
         most = MOST_TILE
         if axis == "k":
             found = self.problem.format
-            deepest = MOST_DEPTH * 8 // max(found.data_bits, found.weight_bits)
+            # rows of weights that are converted may be as long as others'
+            deepest = MOST_DEPTH * 8 // max(found.data_bits // 2, found.weight_bits)
             most = SIDE if self.problem.scales == "blocks" else deepest
         return self._powers(axis, self.least[axis], min(most, self.extents[axis]))
 

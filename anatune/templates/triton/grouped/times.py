@@ -116,12 +116,12 @@ class _Scaled(Walk):
         return self._with_scales(super().traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces), grid)
 
     def _with_scales(self, moved: Traffic, grid: Grid) -> Traffic:
-        """Return the same with scales: what each stage takes of them; from DRAM in proportion to operands."""
+        """Return the same with scales: what each stage takes of them, and all of them once."""
         if self.scaling is None:
             return moved
-        more = 1.0 + self.scaling.stage_bytes / moved.stage
-        l2 = moved.l2 + self.scaling.stage_bytes * grid.steps * grid.blocks
-        return replace(moved, stage=moved.stage * more, l2=l2, dram=moved.dram * more)
+        stage = self.scaling.stage_bytes
+        l2, dram = moved.l2 + stage * grid.steps * grid.blocks, moved.dram + self.scaling.dram_bytes
+        return replace(moved, stage=moved.stage + stage, l2=l2, dram=dram)
 
     def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
         """Return what one stage of a block does: the second instruction of each result, and what waits for both."""

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from anatune.templates.triton.instructions import Unit, instructions_of
-from bench.gpu.triton_resources import agrees, compared, drawn, entry
+from bench.gpu.triton_resources import agrees, compared, drawn, entry, scaled_as_said, scaled_entry
 from bench.gpu.triton_worker import Built, Program, compiler
 
 SAMPLE = [
@@ -36,6 +36,22 @@ def test_the_table_is_what_triton_makes(build, arch, dtype, wide):
 def test_what_the_table_leaves_out_does_not_compile(build, arch, dtype):
     assert build(entry(arch, dtype, wide=True)).error
     assert instructions_of(arch, dtype) is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "operands", "rows", "said"),
+    [
+        ("sm_100", ("nvfp4", "nvfp4"), 128, "TCGEN05"),
+        ("sm_100", ("mxfp8", "mxfp8"), 32, "none in less than 128 rows"),
+        ("sm_120", ("mxfp8", "mxfp8"), 32, "MMA"),
+        ("sm_90", ("bfloat16", "mxfp4"), 128, "none"),
+        ("gfx950", ("nvfp4", "nvfp4"), 128, "none"),
+    ],
+)
+def test_products_with_scales_are_what_triton_makes(build, arch, operands, rows, said):
+    text, right = scaled_as_said(arch, *operands, rows, build(scaled_entry(arch, *operands, rows)))
+    assert text.startswith(said)
+    assert right
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])

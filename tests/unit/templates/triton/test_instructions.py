@@ -4,7 +4,14 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
-from anatune.templates.triton.instructions import ARCHS, Unit, instruction_of, instructions_of, known_operands
+from anatune.templates.triton.instructions import (
+    ARCHS,
+    Unit,
+    instruction_of,
+    instructions_of,
+    known_operands,
+    scaled_instruction,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +52,15 @@ def test_what_nothing_is_made_of():
     assert [instructions_of(arch, "tf32") for arch in ("gfx90a", "gfx950")] == [None, None]
     assert all(instructions_of(arch, "float8_e5m2fnuz") is None for arch in ARCHS if arch.startswith("sm_"))
     assert known_operands("gfx906") == ()
+
+
+def test_who_multiplies_with_scales():
+    known = {word: [arch for arch in ARCHS if scaled_instruction(arch, word)] for word in ("mxfp8", "mxfp4", "nvfp4")}
+    blackwell = ["sm_100", "sm_103", "sm_120"]
+    assert known == {"mxfp8": [*blackwell, "gfx950"], "mxfp4": [*blackwell, "gfx950"], "nvfp4": blackwell}
+    assert scaled_instruction("sm_121", "nvfp4").unit == Unit.MMA
+    assert (scaled_instruction("sm_100", "mxfp8").depth, scaled_instruction("sm_100", "mxfp4").depth) == (32, 64)
+    assert scaled_instruction("gfx906", "mxfp8") is scaled_instruction("sm_100", "float8_e4m3fn") is None
 
 
 @pytest.mark.parametrize(

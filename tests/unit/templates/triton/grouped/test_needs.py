@@ -80,10 +80,32 @@ def test_weights_that_are_unpacked_and_scaled_take_registers_and_instructions() 
     base = "scaled_matmul 16x4096x4096 --dtype bfloat16x"
 
     def needs(words: str) -> tuple[float, float, float]:
-        found = scaling_of(model_of(base + words, "a100")._own, tiles, spec)
+        found = scaling_of(model_of(base + words, "a100")._own, 0.0, tiles, spec)
         return tuple(float(np.asarray(value)[0]) for value in (found.registers, found.slots, found.stage_bytes))  # type: ignore[return-value]
 
     assert needs("int8") == (0.0, 0.0, 0.0)
     assert needs("int8 --group 128") == (48.0, 256.0, 128.0)
     assert needs("int4 --group 32") == (48.0, 512.0, 512.0)
     assert needs("int4 --group 32 --zero-points") == (48.0, 768.0, 768.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "device", "tile", "warps", "registers"),
+    [
+        ("scaled_matmul 512x4096x7168", "rtx4090", (64, 128, 128), 4, 155),
+        ("scaled_matmul 4096x4096x4096 --scales blocks", "rtx5090", (64, 128, 128), 4, 168),
+        ("scaled_matmul 4096x4096x4096 --dtype int8 --scales blocks", "mi210", (128, 128, 64), 2, 333),
+        ("scaled_matmul 16x4096x4096 --dtype bfloat16xint8 --group 128", "a100", (16, 64, 128), 2, 167),
+    ],
+)
+def test_registers_are_near_the_compilers(
+    words: str, device: str, tile: tuple[int, int, int], warps: int, registers: int
+) -> None:
+    found = resources(words, device, tile, num_warps=warps)
+    assert found.registers[0] == pytest.approx(registers, rel=0.12)
+    assert found.spilled[0] == 0
+
+
+def test_many_sums_that_are_scaled_in_steps_are_said_to_spill() -> None:
+    words = "scaled_matmul 4096x4096x4096 --scales blocks"
+    assert resources(words, "rtx4090", (128, 128, 128), num_warps=4, num_stages=2).spilled[0] > 50  # 147 compiled
