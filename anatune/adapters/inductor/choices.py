@@ -18,6 +18,7 @@ from anatune.adapters.triton.tiles import propose
 from anatune.arguments import checked_choice
 from anatune.model.pruning.subset import kept_count
 from anatune.templates.triton.instructions import has_descriptors
+from anatune.templates.triton.problem import MatmulProblem
 from anatune.version import __version__
 
 __all__ = ["LIBRARY", "choice_pruner", "inductor_choices"]
@@ -70,7 +71,7 @@ class _Judge:
         """
         pruner = self._pruner(call, rounded)
         problem, spec = pruner.product, pruner.hardware
-        if problem is None:
+        if not isinstance(problem, MatmulProblem):
             return None
         options = ((0, 1), (0, 1)) if has_descriptors(spec) else ((0,), (0,))
         found = propose(problem, spec, split_k=True, group_m=True, options=options)

@@ -105,8 +105,8 @@ class ArgumentNames:
 
     def fixed(self, arguments: Arguments) -> dict[str, Argument]:
         """Return the block sizes that a call passes itself; a configuration's own come first."""
-        found = {field: self._named(field, arguments) for field in _MANDATORY}
-        return {key: arguments[key] for key in found.values() if key in arguments}
+        found = [self._named(field, arguments) for field in _MANDATORY]
+        return {key: arguments[key] for key in found if key is not None and key in arguments}
 
     def option(self, field: str, arguments: Arguments) -> bool | None:
         """Return whether a call, with a configuration's meta-parameters, says that it has one of `OPTION_FIELDS`."""

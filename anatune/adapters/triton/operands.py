@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from anatune.arguments import shown
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 
@@ -19,6 +20,7 @@ __all__ = [
     "check_operands",
     "descriptor_fault",
     "dtype_name",
+    "matmul_problem",
     "operand_types",
 ]
 
@@ -60,6 +62,21 @@ def dtype_name(given: object) -> str:
     if word not in KERNEL_DTYPES:
         raise SpaceError(f"dtype is {shown(str(given))}, expected one of {', '.join((*KERNEL_DTYPES, *_TRITON))}")
     return KERNEL_DTYPES[word]
+
+
+def matmul_problem(workload: Workload) -> MatmulProblem:
+    """Return the product of a workload of `anatune.matmul`, float32 as "tf32"; raise SpaceError for another one."""
+    if workload.operator != "matmul":
+        raise SpaceError(f"{workload.describe()} is no product of two matrices, expected one of anatune.matmul(...)")
+    own, extents = workload.attribute, workload.extents
+    return MatmulProblem(
+        extents["i"],
+        extents["j"],
+        extents["k"],
+        dtype="tf32" if workload.dtype == "float32" else dtype_name(workload.dtype),
+        a_along_k=not own["transpose_a"],
+        b_along_n=not own["transpose_b"],
+    )
 
 
 class Operand(NamedTuple):
