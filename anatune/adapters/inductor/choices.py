@@ -25,8 +25,13 @@ __all__ = ["LIBRARY", "choice_pruner", "inductor_choices"]
 
 LIBRARY = ("measured", "predicted")
 """What becomes of cuBLAS and other libraries' kernels beside Triton's: see `inductor_choices`."""
-_TEMPLATES = {"mm": (False, False), "mm_persistent": (False, True), "mm_persistent_tma": (True, True)}
-"""Template of plain products -> whether operands come by descriptors, and blocks take tiles in turn."""
+_TEMPLATES = {
+    "mm": (False, False),
+    "mm_persistent": (False, True),
+    "mm_persistent_tma": (True, True),
+    "scaled_mm_device_tma_epilogue_scaling": (True, True),
+}
+"""Template of single products -> whether operands come by descriptors, and blocks take tiles in turn."""
 _BEHIND = 1.05
 """Time of the best choice over that of the best tile, up to which a library is not worth measuring. Source: the best of
 Triton's recorded tiles has 0.99 (A100) and 0.95 (H100) of cuBLAS' speed (float16, median)."""
@@ -190,7 +195,7 @@ def _left_out(ours: Sequence[_Choice], kept: Sequence[_Choice]) -> set[int]:
 
 
 def _of_caller(choice: Argument, place: int) -> _Choice | None:
-    """Return a choice whose code is there; None where it is no Triton kernel of a plain product."""
+    """Return a choice whose code is there; None where it is no Triton kernel of a single product."""
     template = _template("triton_", re.sub(r"_\d+$", "", str(getattr(choice, "name", ""))))
     if template is None:
         return None
@@ -201,7 +206,7 @@ def _of_caller(choice: Argument, place: int) -> _Choice | None:
 
 
 def _of_template(choice: Argument, place: int) -> _Choice | None:
-    """Return a choice that has no code yet; None where it is no Triton kernel of a plain product."""
+    """Return a choice that has no code yet; None where it is no Triton kernel of a single product."""
     template = _template("triton::", choice.template.uid)
     if template is None:
         return None
