@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from anatune.adapters.device import AUTO, GpuLike, find_gpu
 from anatune.adapters.triton.operands import Argument, descriptor_fault, dtype_name, matmul_problem, operand_types
-from anatune.adapters.triton.tiles import propose
+from anatune.adapters.triton.tiles import Proposal, propose
 from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
@@ -71,8 +71,8 @@ def seed_configs(
     DeviceError, UnknownNameError, SpecError
         As `find_gpu`.
     """
-    found, spec = _product_of(product, order), find_gpu(hw)
-    proposals = propose(found.problem, spec, split_k=False, group_m=True, options=_options(found, spec))
+    found = _product_of(product, order)
+    proposals = _proposals(found, find_gpu(hw))
     return [
         {
             "block_sizes": [tile[f"block_{axis}"] for axis in found.order],
@@ -107,12 +107,12 @@ def config_filter(product: Argument, hw: GpuLike = AUTO, within: float = 2.0, or
     """
     _check_within(within)
     found, spec = _product_of(product, order), find_gpu(hw)
-    best = propose(found.problem, spec, split_k=False, group_m=True, options=_options(found, spec))[0]
+    longest_s = within * _proposals(found, spec)[0].time_s
 
     @functools.cache
     def is_worth_it(row: tuple[int, ...]) -> bool:
         scores = score_tiles(found.problem, Tiles.of([row]), spec)
-        return bool(scores.resources.rule[0] == 0 and scores.time_s[0] <= within * best.time_s)
+        return bool(scores.resources.rule[0] == 0 and scores.time_s[0] <= longest_s)
 
     def passed(config: ConfigLike) -> ConfigLike | None:
         """Return the configuration, or None."""
@@ -216,7 +216,9 @@ def _product_of(product: Argument, order: str) -> _Product:
     if None in extents:
         raise SpaceError("the kernel's extents are not known when it is compiled, expected static_shapes=True")
     types = tuple(dtype_name(dtype) for dtype in (fact.lhs_dtype, fact.rhs_dtype))
-    if product.settings.dot_precision == "tf32":
+    if "float32" in types and (precision := product.settings.dot_precision) not in ("ieee", "highest"):
+        if precision not in ("tf32", "default"):
+            raise SpaceError(f"dot_precision is {shown(precision)}, which is not modelled, expected tf32 or ieee")
         types = tuple("tf32" if name == "float32" else name for name in types)
     dtype, right_bytes = operand_types(None, None, types)
     choices = getattr(getattr(spec.indexing, "inner", None), "choices", ())
@@ -224,10 +226,14 @@ def _product_of(product: Argument, order: str) -> _Product:
     return _Product(problem, "".join(axes[block] for block in found), _DESCRIPTOR in choices)
 
 
-def _options(found: _Product, spec: GpuSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the options of tiles that are proposed: by descriptors or not, persistent or not."""
+def _proposals(found: _Product, spec: GpuSpec) -> list[Proposal]:
+    """Return the tiles that a kernel could take, best first; raise SpaceError where none is legal."""
     described = found.has_descriptors and has_descriptors(spec) and not descriptor_fault({}, found.problem)
-    return ((0, 1) if described else (0,), (0, 1) if has_descriptors(spec) else (0,))
+    options = ((0, 1) if described else (0,), (0, 1) if has_descriptors(spec) else (0,))
+    proposals = propose(found.problem, spec, split_k=False, group_m=True, options=options)
+    if not proposals:
+        raise SpaceError(f"no tile of {found.problem.describe()} keeps to the limits of {spec.name}")
+    return proposals
 
 
 def _row(config: ConfigLike, order: str) -> tuple[int, ...] | None:

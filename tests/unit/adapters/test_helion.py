@@ -23,7 +23,7 @@ def passed_of_the_product():
     return config_filter(PRODUCT, "h100")
 
 
-def bound(fact=None, count=1, order=(0, 1, 2), **spec):
+def bound(fact=None, count=1, order=(0, 1, 2), precision="tf32", **spec):
     """Return what is looked at in a bound kernel of Helion."""
     known = {
         "lhs_ndim": 2, "rhs_ndim": 2, "m_block_id": 0, "n_block_id": 1, "k_block_id": 2, "static_m": 4096,
@@ -35,7 +35,7 @@ def bound(fact=None, count=1, order=(0, 1, 2), **spec):
         "backend_name": "triton",
         "indexing": SimpleNamespace(inner=SimpleNamespace(choices=("pointer", "tensor_descriptor"))),
     } | spec
-    settings = SimpleNamespace(dot_precision="tf32", autotune_seed_configs=None, autotune_config_filter=None)
+    settings = SimpleNamespace(dot_precision=precision, autotune_seed_configs=None, autotune_config_filter=None)
     return SimpleNamespace(config_spec=SimpleNamespace(**parts), settings=settings)
 
 
@@ -112,6 +112,7 @@ def test_guided_searches_get_both_and_leave_settings_as_they_were(monkeypatch):
         (bound(order=(0, 1)), "other tiles"),
         (bound({"lhs_ndim": 3}), "other tiles"),
         (bound({"lhs_dtype": "torch.float64"}), "float64"),
+        (bound({"lhs_dtype": "torch.float32"}, precision="tf32x3"), "dot_precision is 'tf32x3'"),
         (None, "product is None"),
     ],
 )
