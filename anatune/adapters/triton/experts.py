@@ -24,7 +24,7 @@ from anatune.templates.triton.tiles import TILE_FIELDS
 __all__ = ["MoePruner", "moe_pruner"]
 
 _COUNTS = {
-    "rows": ("numvalidtokens", "numvalid", "rows"),
+    "rows": ("numvalidtokens",),
     "top_k": ("topk",),
     "experts": ("e", "experts", "numexperts"),
     "group_k": ("groupk",),
