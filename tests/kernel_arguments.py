@@ -10,7 +10,7 @@ class Tensor:
         self.shape, self.dtype, self.transposed, self.steps = shape, dtype, transposed, steps
 
     def stride(self):
-        if self.steps or len(self.shape) > 2:
+        if self.steps or len(self.shape) != 2:
             return self.steps or tuple(math.prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
         return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
 
@@ -36,3 +36,26 @@ class Descriptor:
             [shape[1], 1],
             block_shape,
         )
+
+
+def expert_arguments(
+    tokens=512, experts=64, top_k=4, n=512, k=1024, dtype="torch.bfloat16", weights=None, group_k=0, *,
+    down=False, packed=False,
+):  # fmt: skip
+    """Return the arguments of one call of a kernel of experts, named as vLLM's are; `down`: of the second product."""
+    rows = tokens * top_k
+    kind = "torch.uint8" if packed else weights or dtype
+    return {
+        "a_ptr": Tensor((rows if down else tokens, k), dtype),
+        "b_ptr": Tensor((experts, n, k // 2 if packed else k), kind),
+        "c_ptr": Tensor((tokens, top_k, n), "torch.bfloat16"),
+        "sorted_token_ids_ptr": Tensor((rows + experts * 15,), "torch.int32"),
+        "expert_ids_ptr": Tensor((rows // 16 + experts,), "torch.int32"),
+        "num_tokens_post_padded_ptr": Tensor((1,), "torch.int32"),
+        "N": n,
+        "K": k,
+        "EM": rows + experts * 15,
+        "num_valid_tokens": rows,
+        "top_k": 1 if down else top_k,
+        "group_k": group_k,
+    }

@@ -1,12 +1,13 @@
 """What `matmul_pruner` saves of Triton's tuning, and what that costs, on recorded times of Triton's kernels.
 
-    python -m bench.replay.triton_savings FOLDER [--problems N] [--seed S]
+    python -m bench.replay.triton_savings FOLDER [--problems N] [--seed S] [--within 2 1.5]
 
 FOLDER holds autotune_mm__*.csv.gz and autotune_mixed_mm__*.csv.gz: times of all configurations that somebody tried for
 a product. The pruner sees them through the call that Triton makes, smallest tile first, whatever was measured; specs
 are those of the files. Lost is the best time of those kept over the recorded best. Tuning time is that of
 ``triton.testing.do_bench`` on the device (a run, five more to estimate, then as many as 25 ms and 100 ms hold), without
-compilation, which is saved in proportion to the configurations.
+compilation, which is saved in proportion to the configurations. `--within` says the same of filters that leave what is
+predicted to take at most so many times as long as the best that the model knows (``anatune.adapters.helion``).
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.triton import matmul_pruner
+from anatune.adapters.triton.tiles import propose
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import NotJudgedWarning
 from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.times import score_tiles
 from bench.replay.tensorcores_devices import spec_named
 from bench.replay.tensorcores_tables import MIXED, PLAIN, Choices, read_choices
 
@@ -106,16 +109,27 @@ def savings(choices: Choices, spec: GpuSpec) -> list[Saving]:
     return found
 
 
+def filtered(choices: Choices, spec: GpuSpec, within: float) -> tuple[float, float]:
+    """Return the share of configurations that a filter leaves, and their best time over the recorded best."""
+    scores = score_tiles(choices.problem, choices.tiles, spec)
+    best = propose(choices.problem, spec, split_k=False, group_m=True)[0].time_s
+    kept = (scores.resources.rule == 0) & (scores.time_s <= within * best)
+    fastest = choices.seconds[kept].min() if kept.any() else np.inf
+    return float(kept.mean()), float(fastest / choices.seconds.min())
+
+
 def main() -> None:
     """Read the tables and print a line for each device and type of the operands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--problems", type=int, default=0, help="sample of each table; 0: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--within", type=float, nargs="*", default=(), help="bounds of filters")
     chosen = parser.parse_args()
     warnings.simplefilter("error", NotJudgedWarning)
     print("| device, operands | problems | configurations |" + "".join(f" keep={keep}: lost, saved |" for keep in KEEP))
     print("|---" * (3 + len(KEEP)) + "|")
+    passed: dict[float, list[tuple[float, float]]] = defaultdict(list)
     for name in (PLAIN, MIXED):
         found: dict[tuple[str, str], list[tuple[int, list[Saving]]]] = defaultdict(list)
         specs: dict[str, GpuSpec | None] = {}
@@ -125,6 +139,8 @@ def main() -> None:
             spec = specs[row.device]
             if spec is not None and np.isfinite(row.seconds).sum() >= _FEWEST:
                 found[row.device, row.label].append((len(row.tiles), savings(row, spec)))
+                for within in chosen.within if name == PLAIN else ():
+                    passed[within].append(filtered(row, spec, within))
         for (device, label), rows in sorted(found.items()):
             cells = []
             for at in range(len(KEEP)):
@@ -132,6 +148,13 @@ def main() -> None:
                 saved = np.median([saving[at].saved for _, saving in rows])
                 cells.append(f"{np.median(lost):.1%} ({np.quantile(lost, 0.9):.0%}), {saved:.0%}")
             print(f"| {device} {label} | {len(rows)} | {np.median([n for n, _ in rows]):.0f} | {' | '.join(cells)} |")
+    for within, pairs in passed.items():
+        left, lost = np.array(pairs).T
+        print(
+            f"within {within:g} of the best: {left.mean():.0%} of the configurations stay, "
+            f"{(lost <= 1.0).mean():.1%} of {len(lost)} problems lose nothing, "
+            f"{(lost > 1.05).mean():.1%} more than 5 % ({np.isinf(lost).sum()} have none left)"
+        )
 
 
 if __name__ == "__main__":

@@ -110,11 +110,11 @@ def matrices(m, n, k, dtype=torch.float16, bias=False, linear=False):
     return kernel_inputs.MMKernelInputs([row, *inputs], scalars={"alpha": 1, "beta": 1})
 
 
-def generated(handler, inputs, operator="mm"):
+def generated(handler, inputs, operator="mm", templates=()):
     """Return the choices that a handler has code generated for."""
     from torch._inductor.kernel import mm
 
-    templates = [mm.mm_template, mm.persistent_tma_mm_template, mm.aten_mm]
+    templates = list(templates) or [mm.mm_template, mm.persistent_tma_mm_template, mm.aten_mm]
     found = {template.uid: handler.get_ktc(inputs, template, operator) for template in templates}
     return handler._finalize_template_configs(found, inputs, templates, operator)
 
@@ -133,6 +133,28 @@ def test_inductor_generates_only_what_is_kept(graph):
     assert len(few) == 4
     one = generated(inductor_choices("h100", keep=1, library="predicted")(), inputs)
     assert len(one) == 1
+
+
+def test_products_with_scales_are_pruned_batches_are_not(graph):
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.kernel import bmm, mm
+
+    def matrix(name, shape, dtype, *stride):
+        return ir.InputBuffer(name=name, layout=ir.FixedLayout(torch.device("cuda", 0), dtype, shape, stride))
+
+    scales = [matrix("s", [4096, 1], torch.float32, 1, 1), matrix("t", [1, 4096], torch.float32, 4096, 1)]
+    eight = torch.float8_e4m3fn
+    operands = [matrix("a", [4096, 4096], eight, 4096, 1), matrix("b", [4096, 4096], eight, 1, 4096)]
+    inputs = kernel_inputs.MMKernelInputs([*operands, *scales], mat1_idx=0, mat2_idx=1, out_dtype=torch.bfloat16)
+    scaled = [mm.mm_template, mm.scaled_mm_device_tma_epilogue_scaling_template, mm.aten__fp8_mm]
+    assert len(generated(InductorChoices(), inputs, "scaled_mm", scaled)) > 20
+    few = generated(inductor_choices("h100", keep=3)(), inputs, "scaled_mm", scaled)
+    assert names(few)[-1] == "aten::_scaled_mm"
+    assert len(few) == 4
+    several = [matrix(name, [8, 512, 512], torch.float16, 512 * 512, 512, 1) for name in "ab"]
+    inputs, templates = kernel_inputs.MMKernelInputs(several), [bmm.bmm_template, bmm.aten_bmm]
+    everything = names(generated(InductorChoices(), inputs, "bmm", templates))
+    assert names(generated(inductor_choices("h100", keep=3)(), inputs, "bmm", templates)) == everything
 
 
 def test_a_library_wins_where_tiles_fall_behind(graph):

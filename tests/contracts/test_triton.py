@@ -158,7 +158,7 @@ CALLS = [
     (CONFIGS, arguments() | {"a_ptr": None, "b_ptr": None, "c_ptr": None}, None, "has a dtype"),
     (CONFIGS, arguments(dtype="torch.float64"), None, "dtype is 'torch.float64'"),
     (CONFIGS, arguments(dtype="torch.int8") | {"b_ptr": Tensor((4096, 4096))}, None, "operands are torch.int8 and"),
-    (CONFIGS, arguments() | {"b_ptr": Tensor((2048, 4096), "torch.uint8")}, None, "several weights in one"),
+    (CONFIGS, arguments() | {"b_ptr": Tensor((2048, 4096), "torch.uint8")}, None, "of weights of 4 bits say"),
     (CONFIGS, arguments() | {"b_ptr": Tensor((4096, 4096), "torch.bfloat16")}, None, "operands are torch.float16 and"),
     (CONFIGS, arguments() | {"M": 0}, None, "m is 0"),
     (CONFIGS, arguments() | {"M": 64.0}, None, "m is 64.0"),

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from anatune.adapters.triton import matmul_pruner
+from anatune.adapters.triton import matmul_pruner, moe_pruner
 from anatune.errors import NotJudgedWarning
 from anatune.templates.triton.problem import DTYPES
-from tests.kernel_arguments import Tensor, arguments
+from tests.kernel_arguments import Tensor, arguments, expert_arguments
 
 pytestmark = pytest.mark.filterwarnings("error::anatune.errors.NotJudgedWarning")
 triton = pytest.importorskip("triton", reason="contract tests of the Triton adapter need the package triton")
@@ -33,7 +33,7 @@ def tiles_of(meta):
 class Run:
     """The autotuner called with a kernel that does nothing, and a clock that counts."""
 
-    def __init__(self, prune_configs_by, configs=CONFIGS, **options):
+    def __init__(self, prune_configs_by, configs=CONFIGS, key=("M", "N", "K"), kernel=kernel, **options):
         self.measured, self.launched = 0, []
 
         def do_bench(call, quantiles):
@@ -41,7 +41,7 @@ class Run:
             return [1.0] * len(quantiles)
 
         self.tuner = triton.autotune(
-            configs, key=["M", "N", "K"], prune_configs_by=prune_configs_by, do_bench=do_bench, **options
+            configs, key=list(key), prune_configs_by=prune_configs_by, do_bench=do_bench, **options
         )(kernel)
         self.tuner.fn = SimpleNamespace(run=lambda *_, **given: self.launched.append(given))
 
@@ -193,3 +193,68 @@ def test_rows_of_odd_bytes_have_no_descriptors():
         run(arguments(4096, 4096, 4095))
     assert len(said) == 1
     assert run.measured == len(CONFIGS)
+
+
+@triton.jit
+def fused_moe_kernel(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    sorted_token_ids_ptr,
+    expert_ids_ptr,
+    num_tokens_post_padded_ptr,
+    N,
+    K,
+    EM,
+    num_valid_tokens,
+    top_k: tl.constexpr,
+    group_k: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    GROUP_SIZE_M: tl.constexpr,
+):
+    pass
+
+
+def expert_blocks(meta):
+    return (triton.cdiv(meta["EM"], meta["BLOCK_SIZE_M"]) * triton.cdiv(meta["N"], meta["BLOCK_SIZE_N"]),)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"down": True},
+        {"weights": "torch.int8"},
+        {"packed": True},
+        {"dtype": "torch.int8"},
+        {"dtype": "torch.float8_e4m3fn"},
+        {"dtype": "torch.float8_e4m3fn", "group_k": 128},
+    ],
+)
+def test_kernels_of_experts(kind):
+    configs = [
+        triton.Config(
+            {f"BLOCK_SIZE_{x}": size for x, size in zip("MNK", sizes, strict=True)} | {"GROUP_SIZE_M": 16}, w, s
+        )
+        for *sizes, w, s in itertools.product((16, 64, 128), (64, 128), (64, 128), (4, 8), (3, 4))
+    ]
+    run = Run(pruner := moe_pruner("h100_sxm", keep=6), configs, ("N", "K", "num_valid_tokens"), fused_moe_kernel)
+    best = run(expert_arguments(**kind), expert_blocks)
+    assert run.measured == 6
+    assert pruner.explain(best).kept
+    run(expert_arguments(16, **kind), expert_blocks)
+    assert run.measured == 12
+    ranked = Run({"perf_model": pruner.perf_model, "top_k": 3}, configs, ("N", "K", "EM"), fused_moe_kernel)
+    ranked(expert_arguments(**kind), expert_blocks)
+    assert ranked.measured == 3
+
+
+def test_rows_that_are_sorted_already_fix_block_m():
+    configs = [
+        triton.Config({"BLOCK_SIZE_N": n, "BLOCK_SIZE_K": k, "GROUP_SIZE_M": 1}) for n in (64, 128) for k in (64, 128)
+    ]
+    run = Run(moe_pruner("h100_sxm", keep=2), configs, ("N", "K", "EM"), fused_moe_kernel)
+    run(expert_arguments(), expert_blocks, BLOCK_SIZE_M=16)
+    assert run.measured == 2

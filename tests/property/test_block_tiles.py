@@ -6,13 +6,14 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anatune.adapters.triton import matmul_pruner
+from anatune.adapters.triton import matmul_pruner, moe_pruner
 from anatune.adapters.triton.tiles import propose
 from anatune.core.hardware.files import hardware
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import score_tiles, tile_order
+from tests.kernel_arguments import expert_arguments
 
 SPECS = [hardware(name) for name in ("a100_sxm", "rtx3090", "rtx4090", "h100_sxm", "b200", "t4", "gtx1080ti", "mi300x")]
 specs = st.sampled_from(SPECS)
@@ -103,3 +104,35 @@ def test_proposals_are_legal_and_in_order(problem, spec):
     assert (scores.resources.rule == 0).all()
     np.testing.assert_allclose(scores.time_s, [proposal.time_s for proposal in found])
     assert len({tuple(proposal.tile.values()) for proposal in found}) == len(found)
+
+
+experts = st.builds(
+    expert_arguments, st.integers(1, 5000), st.sampled_from((8, 64, 257)), st.integers(1, 8), extents, extents,
+    st.sampled_from(("torch.bfloat16", "torch.float8_e4m3fn", "torch.int8")),
+    group_k=st.sampled_from((0, 128)), down=st.booleans(),
+)  # fmt: skip
+
+
+@given(experts, batches, st.sampled_from(SPECS[2:5]), st.integers(1, 12), st.sampled_from(("uniform", "power:1.2")))
+@settings(max_examples=40, deadline=None)
+def test_kept_ones_of_experts_are_a_prefix_and_the_default_stays(call, rows, spec, keep, routing):
+    configs = [
+        SimpleNamespace(
+            kwargs={"BLOCK_SIZE_M": m, "BLOCK_SIZE_N": n, "BLOCK_SIZE_K": k, "GROUP_SIZE_M": group},
+            num_warps=warps,
+            num_stages=stages,
+        )
+        for m, n, k, warps, stages, _, group in rows
+    ]
+    pruner, whole = (moe_pruner(spec, count, routing=routing) for count in (keep, len(rows)))
+    kept, more = (one.early_config_prune(configs, call) for one in (pruner, whole))
+    if not any(pruner.explain(config).place for config in configs):
+        assert kept == configs  # nothing is legal: all stay
+        return
+    assert len(kept) == min(keep, len(more))
+    assert any(config is (configs if len(kept) > 1 else more)[0] for config in kept)
+    without = [config for config in kept if config is not configs[0]]
+    prefix = [config for config in more if config is not configs[0]][: len(without)]
+    assert [id(config) for config in without] == [id(config) for config in prefix]
+    seconds = [pruner.explain(config).time_s for config in more]
+    assert all(np.isfinite(seconds))

@@ -18,14 +18,20 @@ from anatune.adapters.triton.tiles import propose
 from anatune.arguments import checked_choice
 from anatune.model.pruning.subset import kept_count
 from anatune.templates.triton.instructions import has_descriptors
+from anatune.templates.triton.problem import MatmulProblem
 from anatune.version import __version__
 
 __all__ = ["LIBRARY", "choice_pruner", "inductor_choices"]
 
 LIBRARY = ("measured", "predicted")
 """What becomes of cuBLAS and other libraries' kernels beside Triton's: see `inductor_choices`."""
-_TEMPLATES = {"mm": (False, False), "mm_persistent": (False, True), "mm_persistent_tma": (True, True)}
-"""Template of plain products -> whether operands come by descriptors, and blocks take tiles in turn."""
+_TEMPLATES = {
+    "mm": (False, False),
+    "mm_persistent": (False, True),
+    "mm_persistent_tma": (True, True),
+    "scaled_mm_device_tma_epilogue_scaling": (True, True),
+}
+"""Template of single products -> whether operands come by descriptors, and blocks take tiles in turn."""
 _BEHIND = 1.05
 """Time of the best choice over that of the best tile, up to which a library is not worth measuring. Source: the best of
 Triton's recorded tiles has 0.99 (A100) and 0.95 (H100) of cuBLAS' speed (float16, median)."""
@@ -70,7 +76,7 @@ class _Judge:
         """
         pruner = self._pruner(call, rounded)
         problem, spec = pruner.product, pruner.hardware
-        if problem is None:
+        if not isinstance(problem, MatmulProblem):
             return None
         options = ((0, 1), (0, 1)) if has_descriptors(spec) else ((0,), (0,))
         found = propose(problem, spec, split_k=True, group_m=True, options=options)
@@ -189,7 +195,7 @@ def _left_out(ours: Sequence[_Choice], kept: Sequence[_Choice]) -> set[int]:
 
 
 def _of_caller(choice: Argument, place: int) -> _Choice | None:
-    """Return a choice whose code is there; None where it is no Triton kernel of a plain product."""
+    """Return a choice whose code is there; None where it is no Triton kernel of a single product."""
     template = _template("triton_", re.sub(r"_\d+$", "", str(getattr(choice, "name", ""))))
     if template is None:
         return None
@@ -200,7 +206,7 @@ def _of_caller(choice: Argument, place: int) -> _Choice | None:
 
 
 def _of_template(choice: Argument, place: int) -> _Choice | None:
-    """Return a choice that has no code yet; None where it is no Triton kernel of a plain product."""
+    """Return a choice that has no code yet; None where it is no Triton kernel of a single product."""
     template = _template("triton::", choice.template.uid)
     if template is None:
         return None

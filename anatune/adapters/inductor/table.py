@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anatune.adapters.device import AUTO, GpuLike, find_gpu
-from anatune.adapters.triton.operands import dtype_name
+from anatune.adapters.triton.operands import matmul_problem
 from anatune.adapters.triton.tiles import propose
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.pruning.subset import kept_count
-from anatune.templates.triton.problem import MatmulProblem
 
 __all__ = ["lookup_table"]
 
@@ -50,7 +49,7 @@ def lookup_table(products: Iterable[Workload], hw: GpuLike = AUTO, keep: float =
     spec = find_gpu(hw)
     table: dict[str, list[Entry]] = {}
     for workload in products:
-        key, problem = _key(workload), _problem(workload)
+        key, problem = _key(workload), matmul_problem(workload)
         found = propose(problem, spec, split_k=False, group_m=True)
         table[key] = [
             {
@@ -66,18 +65,6 @@ def lookup_table(products: Iterable[Workload], hw: GpuLike = AUTO, keep: float =
             for tile, _, _ in found[: kept_count(keep, len(found))]
         ]
     return table
-
-
-def _problem(workload: Workload) -> MatmulProblem:
-    own = workload.attribute
-    return MatmulProblem(
-        workload.extents["i"],
-        workload.extents["j"],
-        workload.extents["k"],
-        dtype="tf32" if workload.dtype == "float32" else dtype_name(workload.dtype),
-        a_along_k=not own["transpose_a"],
-        b_along_n=not own["transpose_b"],
-    )
 
 
 def _key(workload: Workload) -> str:

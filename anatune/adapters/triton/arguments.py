@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
-from anatune.adapters.triton.operands import Arguments, Operand, check_operands, dtype_name, operand_types
+from anatune.adapters.triton.operands import (
+    PACKED,
+    Argument,
+    Arguments,
+    Operand,
+    check_operands,
+    dtype_name,
+    operand_types,
+)
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
 
-__all__ = ["SIZES", "ArgumentNames", "DtypeLike", "KernelNames"]
+__all__ = ["OPERANDS", "SIZES", "SPELLINGS", "ArgumentNames", "DtypeLike", "KernelNames"]
 
 KernelNames: TypeAlias = Mapping[str, str | bool | Callable[[Arguments], int]]
 """What anatune calls something -> what the kernel calls it; for sizes also a function of all arguments, for options
 also whether it always has them."""
 DtypeLike: TypeAlias = str | tuple[str, str]
-"""Type of the operands, or of the left and the right one."""
+"""Type of the operands, or of the left and the right one ("int4": two weights in an element of 8 bits)."""
 
 SIZES = ("m", "n", "k")
 OPERANDS = ("a", "b", "c")
-_SPELLINGS: dict[str, tuple[str, ...]] = {
+SPELLINGS: dict[str, tuple[str, ...]] = {
     **{f"block_{s}": (f"block{s}", f"blocksize{s}", f"b{s}", f"block{s}size", f"tile{s}") for s in SIZES},
     **{size: (size,) for size in SIZES},
     "group_m": ("groupm", "groupsizem", "groupsize", "group"),
@@ -56,14 +64,19 @@ class ArgumentNames:
         A key of `names` is unknown, or the dtype is.
     """
 
+    spellings: ClassVar[Mapping[str, tuple[str, ...]]] = SPELLINGS
+    """What `names` may name -> usual names, in lower case without underscores."""
+    sizes: ClassVar[tuple[str, ...]] = SIZES
+    """Of these, numbers that may be functions of all arguments."""
+
     def __init__(self, names: KernelNames | None = None, dtype: object | None = None) -> None:
         if names is not None and not isinstance(names, Mapping):
             raise SpaceError(f"names is {shown(names)}, expected a mapping such as {{'block_m': 'BLOCK_SIZE_M'}}")
         self.names = dict(names or {})
         for key, value in self.names.items():
-            if key not in _SPELLINGS:
-                raise SpaceError(f"names: unknown key {shown(key)}, expected some of {', '.join(_SPELLINGS)}")
-            fits = (callable(value) and key in SIZES) or (isinstance(value, bool) and key in OPTION_FIELDS)
+            if key not in self.spellings:
+                raise SpaceError(f"names: unknown key {shown(key)}, expected some of {', '.join(self.spellings)}")
+            fits = (callable(value) and key in self.sizes) or (isinstance(value, bool) and key in OPTION_FIELDS)
             if not (isinstance(value, str) or fits):
                 raise SpaceError(f"names[{key!r}] is {shown(value)}, expected the name that the kernel uses")
         self.dtypes = given_dtypes(dtype)
@@ -89,6 +102,11 @@ class ArgumentNames:
             if type(value) is not int or value < (0 if field in ("num_stages", "split_k", "group_m") else 1):
                 raise SpaceError(f"configuration {shown(dict(kwargs))}: {field} is {shown(value)}, expected an integer")
         return [max(1, value) for value in row]
+
+    def fixed(self, arguments: Arguments) -> dict[str, Argument]:
+        """Return the block sizes that a call passes itself; a configuration's own come first."""
+        found = [self._named(field, arguments) for field in _MANDATORY]
+        return {key: arguments[key] for key in found if key is not None and key in arguments}
 
     def option(self, field: str, arguments: Arguments) -> bool | None:
         """Return whether a call, with a configuration's meta-parameters, says that it has one of `OPTION_FIELDS`."""
@@ -138,7 +156,7 @@ class ArgumentNames:
             if field in _MANDATORY:
                 raise SpaceError(f"configuration with {', '.join(keys)}: names says {given} for {field}, which is none")
             return None
-        matches = [key for key in keys if _plain(key) in _SPELLINGS[field]]
+        matches = [key for key in keys if _plain(key) in self.spellings[field]]
         if not matches and field in _MANDATORY:
             raise SpaceError(
                 f"configuration with {', '.join(keys) or 'no meta-parameters'}: which one is {field}? "
@@ -149,7 +167,11 @@ class ArgumentNames:
     def _named(self, field: str, arguments: Arguments) -> str | None:
         """Return what a call's argument is called, None where no spelling of it is among them."""
         given = self.names.get(field)
-        return given if isinstance(given, str) else next((k for k in arguments if _plain(k) in _SPELLINGS[field]), None)
+        return (
+            given
+            if isinstance(given, str)
+            else next((k for k in arguments if _plain(k) in self.spellings[field]), None)
+        )
 
     def _size(self, size: str, arguments: Arguments) -> int:
         given = self.names.get(size)
@@ -172,7 +194,7 @@ class ArgumentNames:
             found = Operand.of(arguments.get(given.removesuffix(_TRANSPOSED)))
             return found.turned() if found is not None and given.endswith(_TRANSPOSED) else found
         operands = {key: found for key, value in arguments.items() if (found := Operand.of(value)) is not None}
-        spelled = (found for key, found in operands.items() if _plain(key) in _SPELLINGS[name])
+        spelled = (found for key, found in operands.items() if _plain(key) in self.spellings[name])
         return next(spelled, next(iter(operands.values()), None) if name == "a" else None)
 
 
@@ -190,7 +212,8 @@ def given_dtypes(dtype: object | None) -> tuple[str, ...]:
         return (dtype_name(dtype),)
     if len(dtype) != len(OPERANDS) - 1:
         raise SpaceError(f"dtype is {shown(dtype)}, expected one type, or a pair as ('bfloat16', 'int8')")
-    names = tuple(dtype_name(one) for one in dtype)
+    left, right = dtype
+    names = (dtype_name(left), PACKED if str(right) == PACKED else dtype_name(right))
     operand_types(None, None, names)
     return names
 

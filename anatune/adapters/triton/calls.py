@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from anatune.adapters.triton.arguments import ArgumentNames
 from anatune.adapters.triton.checks import Config, Launch, unmodelled_option
 from anatune.adapters.triton.operands import Arguments, descriptor_fault
 from anatune.arguments import shown
+from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError
+from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.grouped.times import score_grouped
 from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.tiles import Tiles
+from anatune.templates.triton.times import TileScores, score_tiles, tile_order
 
-__all__ = ["Judged", "Reading", "judged"]
+__all__ = ["Judged", "Problem", "ProductReading", "Reading", "judged", "scored"]
+
+Problem: TypeAlias = MatmulProblem | GroupedProblem
+"""What a kernel computes."""
 
 
-class Reading:
-    """One call: its product, its launch, and how operands are passed.
+def scored(problem: Problem, tiles: Tiles, spec: GpuSpec) -> tuple[TileScores, NDArray[np.int64]]:
+    """Return what the model says of tiles, and the places of the legal ones, best first."""
+    if isinstance(problem, GroupedProblem):
+        product, scores = problem.product, score_grouped(problem, tiles, spec)
+    else:
+        product, scores = problem, score_tiles(problem, tiles, spec)
+    return scores, tile_order(scores, product, tiles)
+
+
+class Reading(Protocol):
+    """One call: what it computes, and what it says about configurations."""
+
+    problem: Problem
+
+    def row(self, tile: list[int], kwargs: Arguments) -> list[int]:
+        """Return a configuration's tile with its options, in the order of `TILE_FIELDS` and `OPTION_FIELDS`.
+
+        Raises
+        ------
+        SpaceError
+            The call does not fit the tile.
+        """
+
+
+class ProductReading:
+    """One call of a kernel of matrix products: its product, its launch, and how operands are passed.
 
     Parameters
     ----------
@@ -33,10 +69,11 @@ class Reading:
 
     def __init__(self, names: ArgumentNames, arguments: Arguments, num_sms: int) -> None:
         self.names, self.arguments = names, arguments
-        self.problem, operands = names.product(arguments)
-        self.launch = Launch(self.problem, arguments.get("grid"), num_sms, names.num_programs(arguments))
+        product, operands = names.product(arguments)
+        self.problem: Problem = product
+        self.launch = Launch(product, arguments.get("grid"), num_sms, names.num_programs(arguments))
         self.is_described = any(operand is not None and operand.is_described for operand in operands.values())
-        self.fault = descriptor_fault(operands, self.problem)
+        self.fault = descriptor_fault(operands, product)
         self._options: dict[str, tuple[int, int]] = {}
 
     def row(self, tile: list[int], kwargs: Arguments) -> list[int]:
@@ -64,19 +101,22 @@ class Reading:
 class Judged:
     """The product of a call, the rows of its configurations by place, and of the others why they have none."""
 
-    problem: MatmulProblem
+    problem: Problem
     rows: dict[int, list[int]]
     unjudged: Mapping[int, str] = field(default_factory=dict)
 
 
-def judged(names: ArgumentNames, configs: Sequence[Config], arguments: Arguments, num_sms: int) -> Judged:
-    """Return what a call says about configurations.
+def judged(
+    names: ArgumentNames, configs: Sequence[Config], arguments: Arguments, read: Callable[[], Reading]
+) -> Judged:
+    """Return what a call says about configurations, once one of them has a tile.
 
     Raises
     ------
     SpaceError
         Of the call nothing can be judged.
     """
+    fixed = names.fixed(arguments)
     tiles: dict[int, list[int]] = {}
     unjudged: dict[int, str] = {}
     for place, config in enumerate(configs):
@@ -86,12 +126,14 @@ def judged(names: ArgumentNames, configs: Sequence[Config], arguments: Arguments
             unjudged[place] = f"{option} is not modelled"
         else:
             try:
-                tiles[place] = names.tile(config.kwargs or {}, config.num_warps, config.num_stages)
+                given = config.kwargs or {}
+                more = {name: value for name, value in fixed.items() if name not in given}
+                tiles[place] = names.tile({**given, **more}, config.num_warps, config.num_stages)
             except SpaceError as error:
                 unjudged[place] = str(error)
     if not tiles:
         raise SpaceError(next(iter(unjudged.values())))
-    reading = Reading(names, arguments, num_sms)
+    reading = read()
     rows: dict[int, list[int]] = {}
     for place, tile in tiles.items():
         try:

@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from anatune.arguments import shown
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 
 __all__ = [
     "KERNEL_DTYPES",
+    "PACKED",
     "Argument",
     "Arguments",
     "Operand",
     "check_operands",
     "descriptor_fault",
     "dtype_name",
+    "matmul_problem",
     "operand_types",
 ]
 
@@ -37,6 +40,8 @@ _TRITON = {
     "fp8e4b15": "fp8",
 }  # fmt: skip
 """Triton's own names of 8-bit floats. Source: triton.language.core of Triton 3.9."""
+PACKED = "int4"
+"""What the right operand's type is called where an element of 8 bits holds two weights."""
 _FLOATS_OF_8_BITS = ("fp8", "float8")
 
 _SIZES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
@@ -57,6 +62,21 @@ def dtype_name(given: object) -> str:
     if word not in KERNEL_DTYPES:
         raise SpaceError(f"dtype is {shown(str(given))}, expected one of {', '.join((*KERNEL_DTYPES, *_TRITON))}")
     return KERNEL_DTYPES[word]
+
+
+def matmul_problem(workload: Workload) -> MatmulProblem:
+    """Return the product of a workload of `anatune.matmul`, float32 as "tf32"; raise SpaceError for another one."""
+    if workload.operator != "matmul":
+        raise SpaceError(f"{workload.describe()} is no product of two matrices, expected one of anatune.matmul(...)")
+    own, extents = workload.attribute, workload.extents
+    return MatmulProblem(
+        extents["i"],
+        extents["j"],
+        extents["k"],
+        dtype="tf32" if workload.dtype == "float32" else dtype_name(workload.dtype),
+        a_along_k=not own["transpose_a"],
+        b_along_n=not own["transpose_b"],
+    )
 
 
 class Operand(NamedTuple):
@@ -111,7 +131,7 @@ class Operand(NamedTuple):
         return self.strides[second] == 1 or self.strides[1 - second] != 1
 
 
-def operand_types(left: Operand | None, right: Operand | None, given: tuple[str, ...]) -> tuple[str, int]:
+def operand_types(left: Operand | None, right: Operand | None, given: tuple[str, ...]) -> tuple[str, float]:
     """Return the type that a kernel multiplies, and the bytes of the right operand's elements if it converts them.
 
     Parameters
@@ -139,7 +159,9 @@ def operand_types(left: Operand | None, right: Operand | None, given: tuple[str,
     return _mixed(types[0], types[-1], said)
 
 
-def _mixed(left: str, right: str, said: str) -> tuple[str, int]:
+def _mixed(left: str, right: str, said: str) -> tuple[str, float]:
+    if right == PACKED and DTYPES.get(left, 1) > 1:
+        return left, 0.5
     if left == right or (left.startswith(_FLOATS_OF_8_BITS) and right.startswith(_FLOATS_OF_8_BITS)):
         return left, 0
     if DTYPES.get(right, 1) == 1 < DTYPES.get(left, 1):
@@ -171,8 +193,13 @@ def check_operands(problem: MatmulProblem, operands: Mapping[str, Operand | None
         long = [step for step, extent in zip(operand.strides, operand.shape, strict=False) if extent > 1]
         if len(operand.shape) == 2 and long and 1 not in long:
             raise SpaceError(f"operand {name} has no dimension without steps between elements")
-        if name == "b" and problem.converts and len(operand.shape) == 2 and count < one:
-            raise SpaceError(f"operand b has {count} elements, expected {one}: several weights in one are not modelled")
+        if name == "b" and problem.converts and len(operand.shape) == 2:
+            stored = math.ceil(one * problem.right_bytes / max(operand.element_bytes, 1))
+            if count < stored:
+                raise SpaceError(
+                    f"operand b has {count} elements, expected {stored}; of weights of 4 bits say "
+                    f"dtype=({problem.dtype!r}, {PACKED!r})"
+                )
 
 
 def descriptor_fault(operands: Mapping[str, Operand | None], problem: MatmulProblem) -> str:
@@ -184,7 +211,7 @@ def descriptor_fault(operands: Mapping[str, Operand | None], problem: MatmulProb
         pitch = max(operand.strides, default=extent) if operand is not None and len(operand.strides) == 2 else extent
         row = max(pitch, extent) * bytes_of[name]
         if row % _ROW_BYTES:
-            return f"rows of {name} take {row} bytes, a tensor descriptor needs a multiple of {_ROW_BYTES}; pad them"
+            return f"rows of {name} take {row:g} bytes, a tensor descriptor needs a multiple of {_ROW_BYTES}; pad them"
     return ""
 
 

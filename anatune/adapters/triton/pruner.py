@@ -12,16 +12,14 @@ import numpy as np
 from anatune.adapters.device import AUTO, GpuLike
 from anatune.adapters.triton.arguments import ArgumentNames, DtypeLike, KernelNames
 from anatune.adapters.triton.asked import KernelPruner
-from anatune.adapters.triton.calls import Reading, judged
+from anatune.adapters.triton.calls import Judged, Problem, ProductReading, Reading, judged, scored
 from anatune.adapters.triton.checks import Config, unmodelled_option
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.adapters.triton.tiles import bound_by
 from anatune.errors import AnatuneError, SpaceError
 from anatune.model.pruning.subset import Verdict
-from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import rules
 from anatune.templates.triton.tiles import Tiles
-from anatune.templates.triton.times import score_tiles, tile_order
 
 __all__ = ["MatmulPruner", "matmul_pruner"]
 
@@ -81,7 +79,7 @@ class _Call:
 
     configs: list[Config]
     kept: set[int]
-    problem: MatmulProblem | None = None
+    problem: Problem | None = None
     tiles: Mapping[int, list[int]] = field(default_factory=dict)
     unjudged: Mapping[int, str] = field(default_factory=dict)
     reason: str = ""
@@ -106,12 +104,12 @@ class MatmulPruner(KernelPruner):
     ) -> None:
         super().__init__(hw, keep)
         self._arguments = ArgumentNames(names, dtype)
-        self._timed: MatmulProblem | None = None
+        self._timed: Problem | None = None
         self._times: dict[tuple[int, ...], float] = {}
         self._call: _Call | None = None
 
     @property
-    def product(self) -> MatmulProblem | None:
+    def product(self) -> Problem | None:
         """The product that the last call was about; None before the first one, and where it could not be judged."""
         return None if self._call is None else self._call.problem
 
@@ -137,7 +135,7 @@ class MatmulPruner(KernelPruner):
         if not configs:
             return []
         try:
-            found = judged(self._arguments, configs, arguments, self.hardware.compute.num_sms)
+            found = self._judged(configs, arguments)
             problem, tiles, unjudged = found.problem, found.rows, found.unjudged
             order = self._order(problem, tiles)
         except AnatuneError as error:
@@ -168,7 +166,7 @@ class MatmulPruner(KernelPruner):
         try:
             if option := unmodelled_option(arguments):
                 raise SpaceError(f"{option} is not modelled")
-            reading = Reading(self._arguments, arguments, self.hardware.compute.num_sms)
+            reading = self._read(arguments)
             tile = self._arguments.tile(arguments, arguments.get("num_warps", 4), arguments.get("num_stages", 3))
             if self._timed != reading.problem:
                 self._timed, self._times = reading.problem, {}
@@ -177,11 +175,18 @@ class MatmulPruner(KernelPruner):
             self._say(f"{error}: perf_model leaves the order as it is")
             return 0.0
 
-    def _seconds(self, problem: MatmulProblem, tile: tuple[int, ...]) -> float:
+    def _read(self, arguments: Arguments) -> Reading:
+        """Return what a call says; raise SpaceError where it is no product that the model knows."""
+        return ProductReading(self._arguments, arguments, self.hardware.compute.num_sms)
+
+    def _judged(self, configs: Sequence[Config], arguments: Arguments) -> Judged:
+        return judged(self._arguments, configs, arguments, lambda: self._read(arguments))
+
+    def _seconds(self, problem: Problem, tile: tuple[int, ...]) -> float:
         if tile not in self._times:  # Triton asks one by one; thousands at once cost no more than ten
             usual = [] if self._times else itertools.product(*_USUAL, *([value] for value in tile[len(_USUAL) :]))
             rows = [tile, *usual]
-            scores = score_tiles(problem, Tiles.of(rows), self.hardware)
+            scores, _ = scored(problem, Tiles.of(rows), self.hardware)
             seconds = np.where(scores.resources.rule == 0, scores.time_s, np.inf)
             self._times |= dict(zip(rows, seconds.tolist(), strict=True))
         return self._times[tile]
@@ -201,7 +206,7 @@ class MatmulPruner(KernelPruner):
             Nothing was pruned yet and there are no arguments, or the configuration has no tile sizes.
         """
         if arguments:
-            found = judged(self._arguments, [config], arguments, self.hardware.compute.num_sms)
+            found = self._judged([config], arguments)
             call = _Call([config], {0}, found.problem, found.rows, found.unjudged)
         elif self._call is None:
             raise SpaceError("explain: nothing was pruned yet; call the kernel first, or pass its arguments by name")
@@ -220,20 +225,20 @@ class MatmulPruner(KernelPruner):
             tiles[place] = [*tile, *next(iter(tiles.values()))[len(tile) :]]  # passed and launched as the others
         return self._verdict(call.problem, tiles, place, call.kept)
 
-    def _order(self, problem: MatmulProblem, tiles: Mapping[int, list[int]]) -> list[int]:
+    def _order(self, problem: Problem, tiles: Mapping[int, list[int]]) -> list[int]:
         """Return the places of legal tiles, best first."""
-        places, table = list(tiles), Tiles.of(list(tiles.values()))
-        return [places[at] for at in tile_order(score_tiles(problem, table, self.hardware), problem, table).tolist()]
-
-    def _verdict(self, problem: MatmulProblem, tiles: Mapping[int, list[int]], place: int, kept: set[int]) -> Verdict:
         places = list(tiles)
-        scores = score_tiles(problem, Tiles.of(list(tiles.values())), self.hardware)
+        return [places[at] for at in scored(problem, Tiles.of(list(tiles.values())), self.hardware)[1].tolist()]
+
+    def _verdict(self, problem: Problem, tiles: Mapping[int, list[int]], place: int, kept: set[int]) -> Verdict:
+        places = list(tiles)
+        scores, found = scored(problem, Tiles.of(list(tiles.values())), self.hardware)
         seconds = dict(zip(places, scores.time_s.tolist(), strict=True))
         row = places.index(place)
-        order = self._order(problem, tiles)
-        judged = kept & set(places)
-        first = order[: len(judged)]
-        chosen = [at for at in order if at in judged and (at != 0 or at in first)]  # the first one may be there as such
+        order = [places[at] for at in found.tolist()]
+        known = kept & set(places)
+        first = order[: len(known)]
+        chosen = [at for at in order if at in known and (at != 0 or at in first)]  # the first one may be there as such
         time_s = seconds[place]
         best_s = seconds[order[0]] if order else time_s
         cut_s = seconds[chosen[-1]] if chosen else time_s

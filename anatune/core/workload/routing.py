@@ -24,7 +24,7 @@ _FEW = (0.01, 2.0)
 _UNLIKELY = 1e-12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Routing:
     """Rows an expert.
 

@@ -55,6 +55,11 @@ class GroupedProblem:
             rows, self.n, self.k, self.dtype, out_bytes=self.out_bytes, b_along_n=False, right_bytes=self.right_bytes
         )
 
+    def describe(self) -> str:
+        """Return the sizes and the operand type in words."""
+        scaled = f", a scale for {self.scaled} of k" if self.scaled else ""
+        return f"{self.product.describe()}{scaled}, {self.top_k} of {self.experts} experts"
+
 
 class ScaledProblem(NamedTuple):
     """A product of data (rows of the result, or tokens) with weights (columns, k), scaled or of several experts.

@@ -8,7 +8,7 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from bench.replay.tensorcores_tables import read_choices
-from bench.replay.triton_savings import KEEP, savings, tuning_s
+from bench.replay.triton_savings import KEEP, filtered, savings, tuning_s
 
 HEADER = [
     *("device", "m", "n", "k", "dtype_a", "dtype_b", "layout", "stride_a", "stride_b", "block_m", "block_n", "block_k"),
@@ -37,6 +37,13 @@ def test_what_is_kept_is_counted(folder):
     assert found[-1].saved == 1.0
     assert found[0].saved < found[1].saved < 1.0
     assert all(saving.lost >= 1.0 for saving in found)
+
+
+def test_filters_leave_more_the_wider_they_are(folder):
+    (choices,) = read_choices(folder, "autotune_mm")
+    shares, lost = zip(*(filtered(choices, hardware("a100"), within) for within in (1.0, 2.0, 100.0)), strict=True)
+    assert 0.0 <= shares[0] < shares[1] < shares[2] == 1.0
+    assert lost[0] >= lost[1] >= lost[2] == 1.0
 
 
 def test_tuning_time_is_that_of_do_bench():

@@ -1,0 +1,191 @@
+"""The object that Triton's autotuner asks which configurations of a kernel of experts deserve to be measured.
+
+Source of arguments and their usual names: fused_moe_kernel and fused_moe_kernel_gptq_awq of vLLM, and SGLang's.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import ClassVar
+
+from anatune.adapters.device import AUTO, GpuLike
+from anatune.adapters.triton.arguments import OPERANDS, SPELLINGS, ArgumentNames, DtypeLike, KernelNames
+from anatune.adapters.triton.calls import Problem, Reading
+from anatune.adapters.triton.operands import Arguments, operand_types
+from anatune.adapters.triton.pruner import MatmulPruner
+from anatune.arguments import shown
+from anatune.core.workload.routing import Routing, checked_routing, routing_of
+from anatune.errors import SpaceError, WorkloadError
+from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.problem import DTYPES
+from anatune.templates.triton.tiles import TILE_FIELDS
+
+__all__ = ["MoePruner", "moe_pruner"]
+
+_COUNTS = {
+    "rows": ("numvalidtokens",),
+    "top_k": ("topk",),
+    "experts": ("e", "experts", "numexperts"),
+    "group_k": ("groupk",),
+}
+
+
+def moe_pruner(
+    hw: GpuLike = AUTO,
+    keep: float = 8,
+    names: KernelNames | None = None,
+    dtype: DtypeLike | None = None,
+    routing: str = "uniform",
+) -> MoePruner:
+    """Return what ``triton.autotune(prune_configs_by=...)`` takes, for a kernel of all experts' products.
+
+    It is of the form of vLLM's and SGLang's fused_moe_kernel: rows sorted by expert and padded to whole blocks
+    (`sorted_token_ids`, `expert_ids`, `num_tokens_post_padded`), weights (experts, n, k), one launch.
+
+    Parameters
+    ----------
+    hw, keep
+        As in `matmul_pruner`.
+    names : mapping, optional
+        What the kernel calls things: "block_m", "block_n", "block_k", "group_m" (meta-parameters; block sizes may be
+        arguments, too), "n", "k", "rows" (rows of all experts without padding), "top_k" (experts a token; 1 where
+        each row of the left operand is read once), "experts", "group_k" (elements of k that share a scale of float32
+        in both operands; 0: scales are applied at the end), each an argument or a function of all arguments, "a", "b",
+        "c" (tensors). Usual spellings are recognised without it (N, K, num_valid_tokens, top_k, group_k; a_ptr, ...);
+        what a call does not say is taken of the tensors.
+    dtype : str or pair of str, optional
+        As in `matmul_pruner`. Left out: those of the operands; weights that have half as many elements as experts x n
+        x k are of 4 bits.
+    routing : str
+        How tokens spread over experts: "uniform", "balanced", or "power:1.2", a power law with that exponent.
+
+    Raises
+    ------
+    SpaceError
+        `keep`, `names`, `dtype` or `routing` is wrong.
+    UnknownNameError, SpecError
+        As in `matmul_pruner`.
+
+    Warns
+    -----
+    NotJudgedWarning
+        As in `matmul_pruner`.
+    """
+    return MoePruner(hw, keep, names, dtype, routing)
+
+
+class MoePruner(MatmulPruner):
+    """Judges configurations of a kernel of all experts' products, as `MatmulPruner` does those of one product."""
+
+    name = "moe_pruner"
+
+    def __init__(
+        self,
+        hw: GpuLike = AUTO,
+        keep: float = 8,
+        names: KernelNames | None = None,
+        dtype: DtypeLike | None = None,
+        routing: str = "uniform",
+    ) -> None:
+        super().__init__(hw, keep)
+        self._arguments: ExpertNames = ExpertNames(names, dtype, routing)
+
+    def _read(self, arguments: Arguments) -> Reading:
+        return _ExpertReading(self._arguments.layer(arguments))
+
+
+class _ExpertReading:
+    """One call of such a kernel."""
+
+    def __init__(self, problem: GroupedProblem) -> None:
+        self.problem: Problem = problem
+
+    def row(self, tile: list[int], kwargs: Arguments) -> list[int]:
+        """Return a configuration's tile; raise SpaceError where it splits sums."""
+        if (split := tile[TILE_FIELDS.index("split_k")]) > 1:
+            raise SpaceError(f"split_k is {split}, which is not modelled of experts")
+        return tile
+
+
+class ExpertNames(ArgumentNames):
+    """Finds tile sizes in configurations, and the products of experts in the arguments of a call.
+
+    Parameters
+    ----------
+    names, dtype, routing
+        As in `moe_pruner`.
+
+    Raises
+    ------
+    SpaceError
+        One of them is wrong.
+    """
+
+    # "group_size" is that of scales in vLLM's kernel of weights of 4 bits
+    spellings: ClassVar = {**SPELLINGS, **_COUNTS, "group_m": ("groupsizem", "groupm")}
+    sizes: ClassVar = ("n", "k", *_COUNTS)
+
+    def __init__(
+        self, names: KernelNames | None = None, dtype: DtypeLike | None = None, routing: str = "uniform"
+    ) -> None:
+        super().__init__(names, dtype)
+        try:
+            if not isinstance(routing, str):
+                raise WorkloadError("no word")
+            checked_routing("moe_pruner", routing, 0, 0)
+        except WorkloadError:
+            raise SpaceError(
+                f"routing is {shown(routing)}, expected uniform, balanced or power:EXPONENT, as power:1.2"
+            ) from None
+        self.routing = routing
+
+    def layer(self, arguments: Arguments) -> GroupedProblem:
+        """Return the products that a call computes.
+
+        Raises
+        ------
+        SpaceError
+            A number or the dtype cannot be found among the arguments, or they contradict each other.
+        """
+        a, b, c = (self._operand(name, arguments) for name in OPERANDS)
+        if any(operand is not None and operand.is_described for operand in (a, b, c)):
+            raise SpaceError("operands by tensor descriptors are not modelled of experts")
+        weights, left, results = (operand.shape if operand is not None else () for operand in (b, a, c))
+        if weights and len(weights) != 3:
+            raise SpaceError(f"operand b has {len(weights)} dimensions, expected weights (experts, n, k)")
+        experts, n, k = (
+            self._count(size, arguments, of)
+            for size, of in zip(("experts", "n", "k"), (weights[:1], weights[1:2], left[-1:]), strict=True)
+        )
+        each = self._count("top_k", arguments, (1,))
+        rows = self._count("rows", arguments, tuple(extent * each for extent in left[:1]))
+        is_gathered = each > 1
+        if not is_gathered and len(results) == 3 and results[0] * results[1] == rows:
+            each = results[1]  # the second product: one row for each expert of a token
+        if rows % each or each > experts:
+            raise SpaceError(f"{rows} rows of tokens that take {each} of {experts} experts each contradict each other")
+        dtype, right_bytes = operand_types(a, b, self.dtypes)
+        if b is not None and right_bytes == 1 and 2 * math.prod(weights) == experts * n * k:
+            right_bytes = 0.5
+        eight = DTYPES.get(dtype) == 1
+        return GroupedProblem(
+            rows // each, each, experts, n, k, _routed(self.routing, rows // each, experts, each), dtype,
+            right_bytes, self._count("group_k", arguments, (0,), least=0) if eight else 0, gathered=is_gathered,
+            out_bytes=2 if c is None else c.element_bytes or 2,
+        )  # fmt: skip
+
+    def _count(self, field: str, arguments: Arguments, otherwise: tuple[int, ...], least: int = 1) -> int:
+        """Return a number that a call says, else what its tensors say of it."""
+        is_said = field in self.names or self._named(field, arguments) is not None
+        if not is_said and otherwise:
+            return otherwise[0]
+        value = self._size(field, arguments)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise SpaceError(f"{field} is {shown(value)}, expected an integer >= {least}")
+        return value
+
+
+@functools.lru_cache(maxsize=64)
+def _routed(routing: str, tokens: int, experts: int, top_k: int) -> Routing:
+    return routing_of(routing, tokens, experts, top_k)
