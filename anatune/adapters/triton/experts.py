@@ -15,7 +15,8 @@ from anatune.adapters.triton.calls import Problem, Reading
 from anatune.adapters.triton.operands import Arguments, operand_types
 from anatune.adapters.triton.pruner import MatmulPruner
 from anatune.arguments import shown
-from anatune.core.workload.routing import Routing, checked_routing, routing_of
+from anatune.core.workload.operators.scaled import checked_routing
+from anatune.core.workload.routing import Routing, routing_of
 from anatune.errors import SpaceError, WorkloadError
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.problem import DTYPES

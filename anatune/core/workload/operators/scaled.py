@@ -12,7 +12,7 @@ from anatune.core.workload.operators._product import Dimension, access_of
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
 
-__all__ = ["grouped_matmul", "scaled_matmul"]
+__all__ = ["checked_routing", "grouped_matmul", "scaled_matmul"]
 
 _RESULTS = ("float16", "bfloat16")
 
@@ -107,7 +107,7 @@ def grouped_matmul(
             f"grouped_matmul: top_k is {top_k} of {experts} experts, expected at most all of them; correct one of them"
         )
     total = sizes["tokens"] * sizes["top_k"]
-    spread = _checked_routing("grouped_matmul", routing, sizes["experts"], total)
+    spread = checked_routing("grouped_matmul", routing, sizes["experts"], total)
     is_expanded, is_activated = (
         checked_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
     )
@@ -206,7 +206,7 @@ def _operands(
     return data, weight, access_of("weight_scales", found.scale, mine), *more
 
 
-def _checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
+def checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
     """Return how tokens spread over experts as a workload says it: a word, or the rows of each expert.
 
     Parameters
