@@ -137,7 +137,6 @@ class TritonModel(BaseGpuModel):
         num_sms = self.hardware.compute.num_sms
         blocks = np.rint(scores.waves * num_sms * need.resident)  # of experts: as many as have rows
         held = np.minimum(need.resident, np.ceil(blocks / num_sms))
-        dram = self.hardware.dram
         columns[: len(PARTS)] = [scores.parts[name] for name in TILE_PARTS]
         columns[len(PARTS) :] = [
             need.threads,
@@ -149,15 +148,10 @@ class TritonModel(BaseGpuModel):
             need.limiter,
             held,
             scores.waves,
-            scores.parts["dram_s"] * dram.bandwidth_bytes_per_s * dram.reachable_fraction,
-            self._l2_bytes(scores),
+            scores.moved.dram,
+            scores.moved.l2,
             need.accumulators,
         ]
-
-    def _l2_bytes(self, scores: TileScores) -> Floats:
-        """Return the bytes of L2's time at its bandwidth, of which tiles that are read reach a part."""
-        found: Floats = scores.parts["l2_s"] * self.hardware.l2.bandwidth_bytes_per_s
-        return found
 
     def _own_columns(self, out: Floats) -> Columns:
         """Return the features of [ICS24] Sec. 4.1."""

@@ -82,10 +82,6 @@ class ScaledModel(TritonModel):
             )
         return score_scaled(self.problem, self._scaled, tiles, spec, known=known, scaling=scaling, constants=constants)
 
-    def _l2_bytes(self, scores: TileScores) -> Floats:
-        """Return the bytes that blocks take from L2."""
-        return scores.moved.l2
-
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         columns = self.space.columns_of(points, Tiles.__dataclass_fields__)
