@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import anatune
-from anatune.templates.triton.program import triton_program
+from anatune.templates import TRITON
 
 FOLDER = Path(__file__).parent / "triton"
 MATMUL = {"dtype": "float16", "epilogue": ("bias", "relu")}
@@ -22,15 +22,21 @@ CASES = {
     ),
     "conv2d_nhwc": ("mi300x", anatune.conv2d(8, 64, 28, 28, 128, 3, 3, stride=2, layout="NHWC", **IMAGES), {}),
     "conv2d_nchw": ("a100", anatune.conv2d(8, 64, 28, 28, 128, 3, 3, **IMAGES), {}),
+    "scaled_blocks": ("h100", anatune.scaled_matmul(1000, 512, 256, scales="blocks"), {"descriptors": 1}),
+    "scaled_nvfp4": ("b200", anatune.scaled_matmul(1000, 512, 272, "nvfp4"), {}),
+    "experts_int4": (
+        "a100", anatune.grouped_matmul(64, 8, 2, 256, 512, "bfloat16xint4", group=64, activation=True), {},
+    ),
 }  # fmt: skip
+TILES = {"scaled_nvfp4": {"m": 128, "n": 64, "k": 128}, "experts_int4": {"m": 16, "n": 64, "k": 128}}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_sources_are_what_they_were(name, update_golden):
     device, workload, options = CASES[name]
     space = anatune.space(workload, anatune.hardware(device), template="triton")
-    schedule = space.schedule({"m": 64, "n": 64, "k": 32}, **options)
-    source = triton_program(schedule).source.replace(schedule.key, "KEY")  # a spec's numbers are no part of the text
+    schedule = space.schedule(TILES.get(name, {"m": 64, "n": 64, "k": 32}), **options)
+    source = TRITON.program(schedule).source.replace(schedule.key, "KEY")  # a spec's numbers are no part of the text
     path = FOLDER / f"{name}.py.txt"
     if update_golden:
         path.write_text(source)

@@ -79,7 +79,8 @@ class _Writer:
             self.text.line("\n")
             write_parts(self.text, self.workload, "parts_ptr", ["parts_ptr", f"{result.tensor}_ptr"], self.wide)
         between = None if self.workspace is None else (self.workspace, "parts of sums")
-        title = "output = data weight^T" + (", each row with its expert's" if self.problem.experts else "")
+        made = "silu(gate) up, both data weight^T" if self.problem.activation else "data weight^T"
+        title = f"output = {made}" + (", each row with its expert's" if self.problem.experts else "")
         source = folded(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), result.tensor, self.workspace)
 
