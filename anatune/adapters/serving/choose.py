@@ -122,7 +122,7 @@ def race(shape: Experts | Product, tokens: int, spec: GpuSpec, tiles: Tiles, exp
     scaled = shape.block[1] if shape.block is not None else 0
     if isinstance(shape, Product):
         product = MatmulProblem(tokens, shape.n, shape.k, dtype, out_bytes=2, b_along_n=False)
-        found = score_scaled(product, scaled, tiles, spec)
+        found = score_scaled(product, scaled, tiles, spec, served=True)
         times = np.where(found.resources.rule == 0, found.time_s, np.inf)
         return Race(tokens, tiles, times, times[None])
     layer = ExpertLayer(

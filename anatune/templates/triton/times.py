@@ -191,7 +191,9 @@ def _stage(
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, grid.blocks) / l2_cycle)
     chain = np.maximum(work.compute * np.ceil(warps / parts) * parts / warps, work.chain)
     is_fma = need.unit == Unit.FMA
-    together = norm(overlap, compute, work.issue + work.convert, work.shared)
+    # what follows the products of a stage (`serial`) holds the instructions of warps that only start them
+    beside = np.where(wide & (work.serial > 0.0), 0.0, work.issue + work.convert)
+    together = norm(overlap, compute, beside, work.shared)
     own = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
     own = own + work.serial
     missing = np.minimum(1.0, moved.dram / moved.l2)

@@ -109,7 +109,7 @@ def score_layer(
     if warm:
         weights = layer.routing.num_active * sum(p.n * p.k * p.product.right_element_bytes for p in (up, down))
         held = kept_share(weights, spec)
-    scores = [score_grouped(product, tiles, spec, held=held, constants=constants) for product in (up, down)]
+    scores = [score_grouped(product, tiles, spec, held=held, constants=constants, served=True) for product in (up, down)]
     return LayerScores(scores[0], scores[1], rest_s(layer, spec))
 
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.grouped.scales import column_loads, needs_with_columns
 from anatune.templates.triton.instructions import Unit
-from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share
+from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share, traffic
 from anatune.templates.triton.problem import MatmulProblem
-from anatune.templates.triton.resources import WARP, Resources
+from anatune.templates.triton.resources import WARP, Resources, is_wide
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles
 from anatune.templates.triton.work import Walk, Work, stage_work
@@ -28,7 +29,21 @@ Floats = NDArray[np.float64]
 
 _READ_WARPS = 4.0
 """Warps that read a word of each lane from tensor memory in a cycle. Assumed: each sub-partition has its own lanes."""
-_READ_CYCLES = 300.0
+_DRAIN_CYCLES = 60.0
+"""From the last product of a step of wgmma to its sums. Assumed."""
+_INSTRUCTION_CYCLES = 2.5
+"""From an instruction of a warp to its next one, where no other warp is in between: waits included. Assumed."""
+_STRAIGHT_SINCE, _TURNED, _COPY_BYTES = 3.3, 64.0, 16.0
+"""Before that Triton turned small tiles of 8-bit floats on Hopper around in registers, which are 64 instructions of a warp
+for each copy of 16 bytes a thread. Read off kernels of Triton 3.2."""
+_ONE_SUM_SINCE = 3.4
+"""Before that kernels of two stages had two sums in tensor memory: products of a step run while the sums of the last one
+are scaled. Read off kernels of Triton 3.3, 3.4 and 3.9."""
+_LANES = 128
+"""Rows of tensor memory: products of 64 rows take as long as those of 128."""
+_COPIED_ROWS = 4.0
+"""Rows of 128 bytes that an instruction copies."""
+_READ_CYCLES = 100.0
 """From the last product of a step to its sums in registers: commit, barrier, wait, load. Assumed."""
 
 
@@ -41,15 +56,24 @@ def score_scaled(
     warm: int = 0,
     known: Floats | None = None,
     constants: Constants = CONSTANTS,
+    served: bool = False,
+    triton: float = 3.9,
 ) -> TileScores:
     """Predict the time of every tile of a product whose operands have a scale for every `scaled` elements of k.
+
+    Parameters
+    ----------
+    served
+        Whether it is servers' kernel: a scale for every column (`scales`), rows and columns that wrap around.
 
     Raises
     ------
     SpaceError, SpecError
         As `score_tiles`.
     """
-    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled)
+    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, served, triton)
+    if served and scaled and known is None:
+        known = needs_with_columns(problem, leaving, spec)
     return score_tiles(problem, leaving, spec, warm=warm, known=known, constants=constants, walk=walk)
 
 
@@ -61,11 +85,14 @@ def score_grouped(
     held: float = 0.0,
     known: Floats | None = None,
     constants: Constants = CONSTANTS,
+    served: bool = False,
 ) -> TileScores:
     """Predict the time of every tile of a kernel of grouped products.
 
     Parameters
     ----------
+    served
+        Whether it is servers' kernel: a scale for every column (`scales`).
     held
         Share of the weights that L2 holds from the start, in [0, 1].
 
@@ -74,8 +101,10 @@ def score_grouped(
     SpaceError, SpecError
         As `score_tiles`.
     """
-    walk = _Grouped(problem.scaled, problem, held)
+    walk = _Grouped(problem.scaled, served, layer=problem, held=held)
     leaving = _leaving(tiles, problem.scaled)
+    if served and problem.scaled and known is None:
+        known = needs_with_columns(problem.product, leaving, spec)
     return score_tiles(problem.product, leaving, spec, warm=1, known=known, constants=constants, walk=walk)
 
 
@@ -93,6 +122,23 @@ class _Scaled(Walk):
     """
 
     scaled: int
+    served: bool
+    triton: float = 3.9
+
+    def traffic(
+        self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
+    ) -> Traffic:
+        """Return the bytes that blocks take from L2 and DRAM; servers' kernel fetches others in the place of padding.
+
+        Rows of a copying instruction that are the same come once.
+        """
+        moved = traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces)
+        if not self.served:
+            return moved
+        rows, columns = problem.m / grid.rows, problem.n / grid.columns
+        depth = np.minimum(tiles.block_k, problem.k) * float(problem.element_bytes)
+        again = (tiles.block_m - rows) * min(1.0, problem.m / _COPIED_ROWS) + tiles.block_n - columns
+        return replace(moved, stage=moved.stage + again * depth, l2=moved.l2 + again * depth * grid.steps * grid.blocks)
 
     def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
         """Return what one stage of a block does: the second instruction of each result, and what waits for both."""
@@ -101,19 +147,32 @@ class _Scaled(Walk):
             return work
         each = tiles.block_m * tiles.block_n / WARP
         lanes = min(spec.compute.issue_per_cycle_per_sm, spec.compute.fp32_lanes_per_sm / WARP)
-        issue = work.issue + each / spec.compute.issue_per_cycle_per_sm
-        serial = 2.0 * each / lanes
-        # sums of tcgen05 come from tensor memory first
-        serial = serial + np.where(need.unit == Unit.TCGEN05, each / _READ_WARPS + _READ_CYCLES, 0.0)
-        return replace(work, issue=issue, serial=serial)
+        loads = column_loads(tiles, need.unit, spec) * tiles.num_warps if self.served else np.zeros(len(tiles))
+        # an SM starts a load a cycle
+        issue = np.maximum(work.issue + (each + loads) / spec.compute.issue_per_cycle_per_sm, loads)
+        wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
+        if self.triton < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
+            copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
+            issue = issue + np.where(wide, 0.0, copies * _TURNED / spec.compute.issue_per_cycle_per_sm)
+        parts = spec.registers.num_sub_partitions
+        of_warp = issue * parts / np.maximum(tiles.num_warps, parts) * _INSTRUCTION_CYCLES
+        # warps that start wide products wait for them before anything else; the sums of tcgen05 are loaded first
+        drained = np.where(by_memory, each / _READ_WARPS + _READ_CYCLES, _DRAIN_CYCLES)
+        half = np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
+        compute = work.compute * half
+        ahead = by_memory & (tiles.num_stages == 2) & (self.triton < _ONE_SUM_SINCE)
+        serial = np.maximum(issue, of_warp) + drained - np.where(ahead, compute, 0.0)
+        serial = np.where(wide, np.maximum(serial, 1.0), 2.0 * each / lanes)
+        chain = np.maximum(work.chain, np.where(need.unit == Unit.MMA, of_warp, 0.0))
+        return replace(work, compute=compute, issue=issue, chain=chain, serial=serial)
 
 
 @dataclass(frozen=True)
 class _Grouped(_Scaled):
     """Blocks over the rows of all experts."""
 
-    layer: GroupedProblem
-    held: float
+    layer: GroupedProblem | None = None
+    held: float = 0.0
 
     def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
         """Return how blocks cover the rows of experts."""
