@@ -16,43 +16,52 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import WARP, is_wide, register_cap, resources
 from anatune.templates.triton.tiles import Tiles
 
-__all__ = ["column_loads", "needs_with_columns"]
+__all__ = ["LATEST", "column_loads", "needs_with_columns"]
 
 Floats = NDArray[np.float64]
 
+LATEST = 3.9
+"""Version of Triton whose programs were read last."""
 _OWN_REGISTERS = 46.0
 """Of a thread beside sums and scales. Read off 22 kernels: 44 for sm_90, 48 for sm_100, within 20 of each."""
 _ADDRESS = 2.0
 """Registers of an address."""
-_RELOADED, _SPILLED = 0.45, 1.1
-"""Loads and stores of a step for each register that does not fit: addresses are only loaded, and in part; sums are stored,
-too. Read off the same kernels."""
+_RELOADED, _SPILLED = 0.45, 2.2
+"""Instructions of a step for each register that does not fit: addresses are only loaded, and in part (read off the same
+kernels: 0.4 to 0.5); sums are stored, too (read off: 1.1), and their loads wait for it (assumed: as much again)."""
 
 
 def _columns(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
     """Return the columns of which a thread of `wgmma` or `tcgen05` has sums."""
     groups = np.maximum(1.0, tiles.num_warps / 4.0)
     beside = np.maximum(1.0, groups / np.maximum(1.0, tiles.block_m / 64.0))
-    of_rows: Floats = tiles.block_n * np.minimum(1.0, tiles.block_m / 128.0) / groups * np.maximum(1.0, tiles.block_m / 128.0)
-    return np.where(unit == Unit.TCGEN05, of_rows, tiles.block_n / 4.0 / beside)
+    found: Floats = np.where(
+        unit == Unit.TCGEN05, tiles.block_n * tiles.block_m / 128.0 / groups, tiles.block_n / 4.0 / beside
+    )
+    return found
+
+
+def _is_direct(tiles: Tiles) -> NDArray[np.bool_]:
+    """Return where threads load the scales of all their columns themselves."""
+    found: NDArray[np.bool_] = tiles.block_n < WARP * tiles.num_warps
+    return found
 
 
 def column_loads(tiles: Tiles, unit: NDArray[np.int64], spec: GpuSpec) -> Floats:
     """Return the loads of a warp in each step: of column scales, and of registers that its threads lack."""
     wide = is_wide(unit)
-    direct = tiles.block_n < WARP * tiles.num_warps
+    direct = _is_direct(tiles)
     lacking = np.maximum(0.0, _wanted(tiles, unit) - register_cap(tiles.num_warps, spec))
     again = np.where(direct, _RELOADED, _SPILLED) * lacking
-    return np.where(wide, np.where(direct, _columns(tiles, unit), 1.0) + again, 0.0)
+    found: Floats = np.where(wide, np.where(direct, _columns(tiles, unit), 1.0) + again, 0.0)
+    return found
 
 
 def _wanted(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
     """Return the registers of a thread: sums, a step's products beside them, scales of its columns, their addresses."""
     sums = tiles.block_m * tiles.block_n / (WARP * tiles.num_warps)
-    direct = tiles.block_n < WARP * tiles.num_warps
-    wanted: Floats = np.ceil(
-        _OWN_REGISTERS + 2.0 * sums + _columns(tiles, unit) * np.where(direct, 1.0 + _ADDRESS, 1.0)
-    )
+    of_column = np.where(_is_direct(tiles), 1.0 + _ADDRESS, 1.0)
+    wanted: Floats = np.ceil(_OWN_REGISTERS + 2.0 * sums + _columns(tiles, unit) * of_column)
     return wanted
 
 

@@ -29,22 +29,23 @@ Floats = NDArray[np.float64]
 
 _READ_WARPS = 4.0
 """Warps that read a word of each lane from tensor memory in a cycle. Assumed: each sub-partition has its own lanes."""
-_DRAIN_CYCLES = 60.0
-"""From the last product of a step of wgmma to its sums. Assumed."""
+_READ_CYCLES, _DRAIN_CYCLES = 100.0, 60.0
+"""From the last product of a step of tcgen05, and of wgmma, to its sums: commit, barrier, wait. Assumed."""
 _INSTRUCTION_CYCLES = 2.5
-"""From an instruction of a warp to its next one, where no other warp is in between: waits included. Assumed."""
+"""From an instruction of a warp to its next one, waits included, where it is alone on its scheduler. Fitted by hand to
+where servers' files for a B200 have eight warps; layers of experts agree (README of bench)."""
+_CONVERTED = 0.5
+"""Cycles of converting a float of 8 bits over `work.stage_work`'s: code of Triton 3.3 and later unpacks nothing."""
 _STRAIGHT_SINCE, _TURNED, _COPY_BYTES = 3.3, 64.0, 16.0
-"""Before that Triton turned small tiles of 8-bit floats on Hopper around in registers, which are 64 instructions of a warp
-for each copy of 16 bytes a thread. Read off kernels of Triton 3.2."""
+"""Before that Triton turned small tiles of 8-bit floats on Hopper around in registers: 64 instructions of a warp a copy
+of 16 bytes a thread. Read off 7 kernels of Triton 3.2."""
 _ONE_SUM_SINCE = 3.4
-"""Before that kernels of two stages had two sums in tensor memory: products of a step run while the sums of the last one
-are scaled. Read off kernels of Triton 3.3, 3.4 and 3.9."""
+"""Before that kernels of two stages had two sums in tensor memory: a step's products run while the last one's sums are
+scaled. Read off kernels of Triton 3.3, 3.4 and 3.9."""
 _LANES = 128
-"""Rows of tensor memory: products of 64 rows take as long as those of 128."""
+"""Rows of tensor memory: products of 64 rows take as long as those of 128. Source: [PTX-ISA] tcgen05.mma."""
 _COPIED_ROWS = 4.0
 """Rows of 128 bytes that an instruction copies."""
-_READ_CYCLES = 100.0
-"""From the last product of a step to its sums in registers: commit, barrier, wait, load. Assumed."""
 
 
 def score_scaled(
@@ -56,22 +57,22 @@ def score_scaled(
     warm: int = 0,
     known: Floats | None = None,
     constants: Constants = CONSTANTS,
-    served: bool = False,
-    triton: float = 3.9,
+    served: float = 0.0,
 ) -> TileScores:
     """Predict the time of every tile of a product whose operands have a scale for every `scaled` elements of k.
 
     Parameters
     ----------
     served
-        Whether it is servers' kernel: a scale for every column (`scales`), rows and columns that wrap around.
+        Version of Triton that compiles servers' kernel, which has a scale for every column (`scales`) and rows and
+        columns that wrap around; 0: a kernel of ours.
 
     Raises
     ------
     SpaceError, SpecError
         As `score_tiles`.
     """
-    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, served, triton)
+    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, served)
     if served and scaled and known is None:
         known = needs_with_columns(problem, leaving, spec)
     return score_tiles(problem, leaving, spec, warm=warm, known=known, constants=constants, walk=walk)
@@ -85,23 +86,23 @@ def score_grouped(
     held: float = 0.0,
     known: Floats | None = None,
     constants: Constants = CONSTANTS,
-    served: bool = False,
+    served: float = 0.0,
 ) -> TileScores:
     """Predict the time of every tile of a kernel of grouped products.
 
     Parameters
     ----------
-    served
-        Whether it is servers' kernel: a scale for every column (`scales`).
     held
         Share of the weights that L2 holds from the start, in [0, 1].
+    served
+        As in `score_scaled`; rows do not wrap around.
 
     Raises
     ------
     SpaceError, SpecError
         As `score_tiles`.
     """
-    walk = _Grouped(problem.scaled, served, layer=problem, held=held)
+    walk = _Grouped(problem.scaled, served, problem, held)
     leaving = _leaving(tiles, problem.scaled)
     if served and problem.scaled and known is None:
         known = needs_with_columns(problem.product, leaving, spec)
@@ -117,13 +118,12 @@ def _leaving(tiles: Tiles, scaled: int) -> Tiles:
 class _Scaled(Walk):
     """A product whose sums are multiplied with scales after each step of k.
 
-    The program of Triton 3.9 for sm_90 waits for the step's products, then has a multiplication and a multiply-add for
-    every result; the next products wait for them.
+    Programs of Triton for sm_90 and sm_100 wait for the step's products, then have a multiplication and a multiply-add
+    for every result; the next products wait for them, and a block's warps do nothing else meanwhile.
     """
 
     scaled: int
-    served: bool
-    triton: float = 3.9
+    served: float
 
     def traffic(
         self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
@@ -146,33 +146,32 @@ class _Scaled(Walk):
         if not self.scaled:
             return work
         each = tiles.block_m * tiles.block_n / WARP
-        lanes = min(spec.compute.issue_per_cycle_per_sm, spec.compute.fp32_lanes_per_sm / WARP)
+        slots, parts = spec.compute.issue_per_cycle_per_sm, spec.registers.num_sub_partitions
         loads = column_loads(tiles, need.unit, spec) * tiles.num_warps if self.served else np.zeros(len(tiles))
-        # an SM starts a load a cycle
-        issue = np.maximum(work.issue + (each + loads) / spec.compute.issue_per_cycle_per_sm, loads)
+        issue = np.maximum(work.issue + (each + loads) / slots, loads)  # an SM starts a load a cycle
         wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
-        if self.triton < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
+        if 0.0 < self.served < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
             copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
-            issue = issue + np.where(wide, 0.0, copies * _TURNED / spec.compute.issue_per_cycle_per_sm)
-        parts = spec.registers.num_sub_partitions
+            issue = issue + np.where(wide, 0.0, copies * _TURNED / slots)
         of_warp = issue * parts / np.maximum(tiles.num_warps, parts) * _INSTRUCTION_CYCLES
+        chain = np.maximum(work.chain, np.where(need.unit == Unit.MMA, of_warp, 0.0))
+        compute = work.compute * np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
         # warps that start wide products wait for them before anything else; the sums of tcgen05 are loaded first
         drained = np.where(by_memory, each / _READ_WARPS + _READ_CYCLES, _DRAIN_CYCLES)
-        half = np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
-        compute = work.compute * half
-        ahead = by_memory & (tiles.num_stages == 2) & (self.triton < _ONE_SUM_SINCE)
-        serial = np.maximum(issue, of_warp) + drained - np.where(ahead, compute, 0.0)
-        serial = np.where(wide, np.maximum(serial, 1.0), 2.0 * each / lanes)
-        chain = np.maximum(work.chain, np.where(need.unit == Unit.MMA, of_warp, 0.0))
-        return replace(work, compute=compute, issue=issue, chain=chain, serial=serial)
+        beside = by_memory & (tiles.num_stages == 2) & (0.0 < self.served < _ONE_SUM_SINCE)
+        serial = np.maximum(1.0, np.maximum(issue, of_warp) + drained - np.where(beside, compute, 0.0))
+        lanes = min(slots, spec.compute.fp32_lanes_per_sm / WARP)
+        serial = np.where(wide, serial, 2.0 * each / lanes)
+        convert = work.convert * _CONVERTED
+        return replace(work, compute=compute, issue=issue, convert=convert, chain=chain, serial=serial)
 
 
 @dataclass(frozen=True)
 class _Grouped(_Scaled):
     """Blocks over the rows of all experts."""
 
-    layer: GroupedProblem | None = None
-    held: float = 0.0
+    layer: GroupedProblem
+    held: float
 
     def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
         """Return how blocks cover the rows of experts."""
