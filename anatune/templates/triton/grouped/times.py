@@ -31,9 +31,11 @@ _READ_WARPS = 4.0
 """Warps that read a word of each lane from tensor memory in a cycle. Assumed: each sub-partition has its own lanes."""
 _READ_CYCLES, _DRAIN_CYCLES = 100.0, 60.0
 """From the last product of a step of tcgen05, and of wgmma, to its sums: commit, barrier, wait. Assumed."""
-_INSTRUCTION_CYCLES = 2.5
+_INSTRUCTION_CYCLES = 3.0
 """From an instruction of a warp to its next one, waits included, where it is alone on its scheduler. Fitted by hand to
-where servers' files for a B200 have eight warps; layers of experts agree (README of bench)."""
+where servers' files for a B200 have eight warps (2.5 to 4 do as well); layers of experts agree (README of bench)."""
+_DESCRIBED = 30.0
+"""Instructions of a warp and stage that descriptors spare. Read off 6 kernels of Triton 3.9 for sm_90."""
 _CONVERTED = 0.5
 """Cycles of converting a float of 8 bits over `work.stage_work`'s: code of Triton 3.3 and later unpacks nothing."""
 _STRAIGHT_SINCE, _TURNED, _COPY_BYTES = 3.3, 64.0, 16.0
@@ -148,12 +150,16 @@ class _Scaled(Walk):
         each = tiles.block_m * tiles.block_n / WARP
         slots, parts = spec.compute.issue_per_cycle_per_sm, spec.registers.num_sub_partitions
         loads = column_loads(tiles, need.unit, spec) * tiles.num_warps if self.served else np.zeros(len(tiles))
-        issue = np.maximum(work.issue + (each + loads) / slots, loads)  # an SM starts a load a cycle
+        issue = work.issue + (each + loads - _DESCRIBED * tiles.descriptors * tiles.num_warps) / slots
+        issue = np.maximum(issue, loads)  # an SM starts a load a cycle
         wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
         if 0.0 < self.served < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
             copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
             issue = issue + np.where(wide, 0.0, copies * _TURNED / slots)
-        of_warp = issue * parts / np.maximum(tiles.num_warps, parts) * _INSTRUCTION_CYCLES
+        # results are independent of each other, other instructions wait for those before them
+        scaling = 2.0 * each / slots
+        of_warp = scaling + (issue - scaling) * _INSTRUCTION_CYCLES
+        of_warp = of_warp * parts / np.maximum(tiles.num_warps, parts)
         chain = np.maximum(work.chain, np.where(need.unit == Unit.MMA, of_warp, 0.0))
         compute = work.compute * np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
         # warps that start wide products wait for them before anything else; the sums of tcgen05 are loaded first
