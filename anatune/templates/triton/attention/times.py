@@ -47,6 +47,10 @@ PARTS = (
 _SPILL_BYTES = 64.0
 """Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
 
+_COPIES = 2.0
+"""Of a line that is read again by other SMs: each half of L2 keeps what its own SMs read. Source: NVIDIA A100
+whitepaper, L2 partitions; assumed of other devices."""
+
 
 @dataclass(frozen=True)
 class AttentionScores:
@@ -273,7 +277,7 @@ def _moved(
     # keys that L2 does not hold until all tiles of a head have read them come again for each round of blocks
     again = np.maximum(1.0, np.ceil(per_group / np.maximum(at_once, 1.0)))
     read = keys * np.where(held > 0.5 * spec.l2.size_bytes, again, 1.0)
-    kept = kept_share(keys + rows, spec) if warm else 0.0
+    kept = kept_share(_COPIES * (keys + rows), spec) if warm else 0.0
     dram = (rows + read) * (1.0 - kept) + np.where(parts > 0.5 * spec.l2.size_bytes, parts, 0.0)
     stage = 2.0 * tiles.block_n * problem.head_dim * element
     return _Moved(dram, rows + parts + steps.blocks * steps.mean * stage)
