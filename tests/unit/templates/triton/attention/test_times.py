@@ -17,3 +17,14 @@ def test_halves_of_l2_keep_keys_twice():
     size = A100.l2.size_bytes / (64 * 8 * 2 * 128 * 2)  # keys and values that fill L2
     assert dram_bytes(int(0.3 * size)) == 0.0
     assert dram_bytes(int(0.7 * size)) > 0.0
+
+
+def test_8_bit_values_are_turned_around_on_hopper():
+    tiles = AttentionTiles.of([(128, 128, 8, 2, 1, 1)])
+
+    def slots(name: str, dtype: str) -> float:
+        problem = AttentionProblem(4, 16, 16, 4096, 4096, 128, causal=True, dtype=dtype)
+        return float(score_attention(problem, tiles, hardware(name)).parts["issue_s"][0])
+
+    assert slots("h100_sxm", "float8_e4m3fn") > 1.2 * slots("h100_sxm", "bfloat16")
+    assert slots("b200", "float8_e4m3fn") <= slots("b200", "bfloat16")
