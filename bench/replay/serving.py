@@ -7,7 +7,8 @@ SGLang's Triton kernels, repeated with the same weights, with the choice of expe
 the layer; the tile is that of the file that SGLang ships for the shape, where the folder has it, else SGLang's
 default. Shipped files do not tell hidden size and top-k: those of the model that has so many experts are taken.
 vLLM's rows of scaled products are calls from Python: those that take less than twice what the smallest products take
-are left out.
+are left out. Shipped files are winners among the programs of the Triton of their day: those of block-scaled products
+are judged with it (`tuned_with`), and once more with today's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.routing import balanced, power_law
 from anatune.errors import AnatuneError
 from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
+from anatune.templates.triton.grouped.scales import LATEST, Served
 from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles
@@ -60,6 +62,8 @@ CHOOSING = 4
 TURNS = 6
 """Sets of weights that take turns; of Triton's kernel: one."""
 TCGEN05_SINCE = 10.0
+STRAIGHT, TWO_SUMS, TURNED = 3.4, 3.3, 3.1
+"""Versions of Triton whose programs differ (`grouped.times`)."""
 SMALL_FLOP, LARGE_FLOP = 1e8, 2e10
 
 
@@ -123,7 +127,8 @@ def scaled_scores(folder: Path, sample: tuple[str, int, int]) -> Iterator[tuple[
             row = kept.iloc[place]
             product = MatmulProblem(int(row.m), int(row.n), int(row.k), "fp8", b_along_n=False)
             if "Triton" in kernel:
-                found = score_scaled(product, 128, space_of(Product(product.n, product.k), spec), spec, warm=1)
+                tiles = space_of(Product(product.n, product.k), spec)
+                found = score_scaled(product, 128, tiles, spec, warm=1, kernel=Served())
             else:
                 # tcgen05 multiplies with the scales itself, so that no sums leave it
                 by_unit = (spec.compute_capability or 0.0) >= TCGEN05_SINCE
@@ -132,10 +137,29 @@ def scaled_scores(folder: Path, sample: tuple[str, int, int]) -> Iterator[tuple[
             yield str(device), str(kernel), 2.0 * product.m * product.n * product.k, row.time_us * 1e-6, time_s
 
 
+def tuned_with(rows: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+    """Return source, device, n and k of files of block-scaled products -> Triton that compiled what was tuned. Assumed.
+
+    Those of SGLang for Ampere and Hopper, which vLLM copied, came with DeepSeek-V3 (Triton 3.1), B200's in the middle
+    of 2025; vLLM's others are later.
+    """
+    names = ["m", "block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages"]
+    files = {
+        key: tuple(map(tuple, group.sort_values("m")[names].to_numpy()))
+        for key, group in rows.groupby(["source", "device", "n", "k"])
+    }
+    found: dict[tuple[Any, ...], float] = {}
+    for (source, device, n, k), file in files.items():
+        copied = source == "sglang" or files.get(("sglang", device, n, k)) == file
+        found[source, device, n, k] = TWO_SUMS if "B200" in device else TURNED if copied else STRAIGHT
+    return found
+
+
 def shipped_scores(folder: Path, sample: tuple[str, int, int]) -> Iterator[tuple[Any, ...]]:
     """Yield kind, device, dtype, predicted over best predicted, rank's share, whether block_m agrees, gain."""
     rows = table_of(folder, "serving_configs", "kind", "m", "block_m")
     rows = rows[rows.device.isin(SHIPPED) & (rows.down != 1)].fillna({"block_shape": ""})
+    versions = tuned_with(rows[rows.kind == "fp8gemm"])
     for (kind, device, dtype, block), group in rows.groupby(["kind", "device", "dtype", "block_shape"]):
         spec = spec_named(SHIPPED[device])
         keys = zip(group.experts, group.n, group.k, group.m, strict=True)
@@ -147,23 +171,18 @@ def shipped_scores(folder: Path, sample: tuple[str, int, int]) -> Iterator[tuple
             if shape is None or tile is None or spec is None:
                 continue
             usual = default_tile(row.source, shape, int(row.m), spec)
-            try:
-                found = race(shape, int(row.m), spec, space_of(shape, spec, (tile, usual)))
-            except AnatuneError as error:
-                print(f"{device} {dtype}: left out: {error}")
-                break
-            best, mine = found.best()[0], found.time_of(tile)
-            share = float((found.time_s < mine).sum() / np.isfinite(found.time_s).sum())
-            label = f"{dtype}, blocks" if block else dtype
-            yield (
-                kind,
-                device,
-                label,
-                mine / best.time_s,
-                share,
-                best.tile[0] == tile[0],
-                found.time_of(usual) / best.time_s,
-            )
+            tiles, label = space_of(shape, spec, (tile, usual)), f"{dtype}, blocks" if block else dtype
+            version = versions.get((row.source, device, row.n, row.k), LATEST)
+            for triton, name in {LATEST: f"{kind}, today's Triton", version: kind}.items():
+                try:
+                    found = race(shape, int(row.m), spec, tiles, triton=triton)
+                except AnatuneError as error:
+                    print(f"{device} {dtype}: left out: {error}")
+                    continue
+                best, mine = found.best()[0], found.time_of(tile)
+                share = float((found.time_s < mine).sum() / np.isfinite(found.time_s).sum())
+                gain = found.time_of(usual) / best.time_s
+                yield name, device, label, mine / best.time_s, share, best.tile[0] == tile[0], gain
 
 
 def _deep(spec: GpuSpec) -> Tiles:

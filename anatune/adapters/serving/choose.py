@@ -16,6 +16,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.routing import Routing, power_law, uniform
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
+from anatune.templates.triton.grouped.scales import LATEST, Served
 from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles, stage_preference
@@ -121,13 +122,22 @@ def space_of(shape: Experts | Product, spec: GpuSpec, also: tuple[Tile, ...] = (
     return Tiles.of(list(dict.fromkeys((*map(tuple, rows), *also))))
 
 
-def race(shape: Experts | Product, tokens: int, spec: GpuSpec, tiles: Tiles, exponent: float | None = None) -> Race:
+def race(
+    shape: Experts | Product,
+    tokens: int,
+    spec: GpuSpec,
+    tiles: Tiles,
+    exponent: float | None = None,
+    triton: float = LATEST,
+) -> Race:
     """Return the predicted times of all tiles.
 
     Parameters
     ----------
     exponent
         Of a power law of the experts' popularity; None: tokens take experts at random, as servers' tuners have it.
+    triton
+        Version that compiles the server's kernels.
 
     Raises
     ------
@@ -138,14 +148,14 @@ def race(shape: Experts | Product, tokens: int, spec: GpuSpec, tiles: Tiles, exp
     scaled = shape.block[1] if shape.block is not None else 0
     if isinstance(shape, Product):
         product = MatmulProblem(tokens, shape.n, shape.k, dtype, out_bytes=2, b_along_n=False)
-        found = score_scaled(product, scaled, tiles, spec)
+        found = score_scaled(product, scaled, tiles, spec, kernel=Served(triton))
         times = np.where(found.resources.rule == 0, found.time_s, np.inf)
         return Race(tokens, tiles, times, times[None], floor_of(product, spec))
     layer = ExpertLayer(
         tokens, shape.hidden, shape.intermediate, shape.experts, shape.top_k,
         routing_of(shape, tokens, exponent), dtype, right_bytes, scaled,
     )  # fmt: skip
-    scores = score_layer(layer, tiles, spec)
+    scores = score_layer(layer, tiles, spec, served=triton)
     is_legal = scores.is_legal
     if shape.group:
         is_legal = is_legal & (group_bytes(tiles, spec, shape.dtype) <= spec.shared_memory.per_block_bytes)

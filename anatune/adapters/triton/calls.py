@@ -16,6 +16,7 @@ from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.grouped.scales import Served
 from anatune.templates.triton.grouped.times import score_grouped
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles
@@ -30,7 +31,7 @@ Problem: TypeAlias = MatmulProblem | GroupedProblem
 def scored(problem: Problem, tiles: Tiles, spec: GpuSpec) -> tuple[TileScores, NDArray[np.int64]]:
     """Return what the model says of tiles, and the places of the legal ones, best first."""
     if isinstance(problem, GroupedProblem):
-        product, scores = problem.product, score_grouped(problem, tiles, spec)
+        product, scores = problem.product, score_grouped(problem, tiles, spec, kernel=Served())
     else:
         product, scores = problem, score_tiles(problem, tiles, spec)
     return scores, tile_order(scores, product, tiles)

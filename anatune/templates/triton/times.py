@@ -194,12 +194,17 @@ def _stage(
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, grid.blocks) / l2_cycle)
     chain = np.maximum(work.compute * np.ceil(warps / parts) * parts / warps, work.chain)
     is_fma = need.unit == Unit.FMA
-    together = norm(overlap, compute, work.issue + work.convert, work.shared)
+    # what follows the products of a stage (`serial`) holds the instructions of warps that only start them
+    beside = np.where(wide & (work.serial > 0.0), 0.0, work.issue + work.convert)
+    together = norm(overlap, compute, beside, work.shared)
     own = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
     own = own + work.serial
     missing = np.minimum(1.0, moved.dram / moved.l2)
     latency = spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles)
-    arrival = constants.queue * latency + moved.stage * sm_byte
+    # where products wait for what follows them, few loads are on their way at a time: the less, the less each waits
+    load = np.minimum(1.0, moved.stage * np.minimum(num_sms, grid.blocks) * held / np.maximum(own, 1.0) / l2_cycle)
+    queue = 1.0 + (constants.queue - 1.0) * np.where(work.serial > 0.0, load, 1.0)
+    arrival = queue * latency + moved.stage * sm_byte
     alone = _alone(tiles, need, work, own, arrival, constants)
     return _Stage(compute, busy, np.where(is_fma, alone, np.maximum(alone, busy)), held, sm_byte)
 

@@ -47,6 +47,13 @@ PARTS = (
 _SPILL_BYTES = 64.0
 """Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
 
+_TURNING, _BYTE_STORE = 2.0, 4.0
+"""Instructions of a value of 8 bits that is turned around, and what its store takes of the shared memory, bytes. Read
+off kernels of Triton 3.9 for sm_90 (PRMT, STS.U8); sm_100 takes values as they are."""
+_COPIES = 2.0
+"""Of a line that is read again by other SMs: each half of L2 keeps what its own SMs read. Source: NVIDIA A100
+whitepaper, L2 partitions; assumed of other devices."""
+
 
 @dataclass(frozen=True)
 class AttentionScores:
@@ -249,6 +256,10 @@ def _step(
     # without wide units each product is an instruction of 16 x 8 results (AMD: 16 x 16), operands come by fours
     products = 2.0 * m * n * depth * repeated / (128.0 * {2: 16.0, 1: 32.0}[problem.element_bytes])
     instructions += np.where(wide, 8.0 * warps, products + reads / 512.0)
+    # wgmma takes 8-bit values along keys only: they are turned around, each byte a permutation and a store of its own
+    turned = n * depth * ((unit == Unit.WGMMA) & (element == 1.0))
+    instructions += turned * _TURNING / lanes
+    reads = reads + turned * (element + _BYTE_STORE)
     instructions += np.where(tiles.descriptors > 0, 1.0, stage / 16.0 / lanes * constants.copy_instructions)
     spilled = need.spilled * need.threads * 8.0 / _SPILL_BYTES
     shared = (reads + stage) / spec.shared_memory.bytes_per_cycle_per_sm
@@ -273,7 +284,7 @@ def _moved(
     # keys that L2 does not hold until all tiles of a head have read them come again for each round of blocks
     again = np.maximum(1.0, np.ceil(per_group / np.maximum(at_once, 1.0)))
     read = keys * np.where(held > 0.5 * spec.l2.size_bytes, again, 1.0)
-    kept = kept_share(keys + rows, spec) if warm else 0.0
+    kept = kept_share(_COPIES * (keys + rows), spec) if warm else 0.0
     dram = (rows + read) * (1.0 - kept) + np.where(parts > 0.5 * spec.l2.size_bytes, parts, 0.0)
     stage = 2.0 * tiles.block_n * problem.head_dim * element
     return _Moved(dram, rows + parts + steps.blocks * steps.mean * stage)

@@ -11,6 +11,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.routing import Routing
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.grouped.scales import LATEST, Served
 from anatune.templates.triton.grouped.times import score_grouped
 from anatune.templates.triton.memory import kept_share
 from anatune.templates.triton.problem import DTYPES
@@ -89,7 +90,13 @@ class LayerScores:
 
 
 def score_layer(
-    layer: ExpertLayer, tiles: Tiles, spec: GpuSpec, *, warm: bool = False, constants: Constants = CONSTANTS
+    layer: ExpertLayer,
+    tiles: Tiles,
+    spec: GpuSpec,
+    *,
+    warm: bool = False,
+    constants: Constants = CONSTANTS,
+    served: float = LATEST,
 ) -> LayerScores:
     """Predict the time of a layer with every tile.
 
@@ -98,6 +105,8 @@ def score_layer(
     warm
         Whether the layer is repeated with the same weights, so that L2 holds what fits of them; else they come from
         DRAM, as in a model of many layers.
+    served
+        Version of Triton that compiles the kernels.
 
     Raises
     ------
@@ -109,8 +118,8 @@ def score_layer(
     if warm:
         weights = layer.routing.num_active * sum(p.n * p.k * p.product.right_element_bytes for p in (up, down))
         held = kept_share(weights, spec)
-    scores = [score_grouped(product, tiles, spec, held=held, constants=constants) for product in (up, down)]
-    return LayerScores(scores[0], scores[1], rest_s(layer, spec))
+    found = [score_grouped(p, tiles, spec, held=held, kernel=Served(served), constants=constants) for p in (up, down)]
+    return LayerScores(found[0], found[1], rest_s(layer, spec))
 
 
 def rest_s(layer: ExpertLayer, spec: GpuSpec) -> float:

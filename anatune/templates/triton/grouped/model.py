@@ -78,9 +78,9 @@ class ScaledModel(TritonModel):
         spec, constants = self.hardware, WARM_CONSTANTS
         if self._grouped is not None:
             return score_grouped(
-                self._grouped, tiles, spec, cold=True, known=known, scaling=scaling, constants=constants
+                self._grouped, tiles, spec, cold=True, known=known, kernel=scaling, constants=constants
             )
-        return score_scaled(self.problem, self._scaled, tiles, spec, known=known, scaling=scaling, constants=constants)
+        return score_scaled(self.problem, self._scaled, tiles, spec, known=known, kernel=scaling, constants=constants)
 
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""

@@ -15,10 +15,11 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.needs import Scaling
 from anatune.templates.triton.grouped.problem import GroupedProblem
+from anatune.templates.triton.grouped.scales import Served, column_loads, needs_with_columns
 from anatune.templates.triton.instructions import Unit
 from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share
 from anatune.templates.triton.problem import MatmulProblem
-from anatune.templates.triton.resources import WARP, Beside, Resources
+from anatune.templates.triton.resources import WARP, Beside, Resources, is_wide
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles
 from anatune.templates.triton.work import Walk, Work, stage_work
@@ -29,8 +30,25 @@ Floats = NDArray[np.float64]
 
 _READ_WARPS = 4.0
 """Warps that read a word of each lane from tensor memory in a cycle. Assumed: each sub-partition has its own lanes."""
-_READ_CYCLES = 300.0
-"""From the last product of a step to its sums in registers: commit, barrier, wait, load. Assumed."""
+_READ_CYCLES, _DRAIN_CYCLES = 100.0, 60.0
+"""From the last product of a step of tcgen05, and of wgmma, to its sums: commit, barrier, wait. Assumed."""
+_INSTRUCTION_CYCLES = 3.0
+"""From an instruction of a warp to its next one, waits included, where it is alone on its scheduler. Fitted by hand to
+where servers' files for a B200 have eight warps (2.5 to 4 do as well); layers of experts agree (README of bench)."""
+_DESCRIBED = 30.0
+"""Instructions of a warp and stage that descriptors spare. Read off 6 kernels of Triton 3.9 for sm_90."""
+_CONVERTED = 0.5
+"""Cycles of converting a float of 8 bits over `work.stage_work`'s: code of Triton 3.3 and later unpacks nothing."""
+_STRAIGHT_SINCE, _TURNED, _COPY_BYTES = 3.3, 64.0, 16.0
+"""Before that Triton turned small tiles of 8-bit floats on Hopper around in registers: 64 instructions of a warp a copy
+of 16 bytes a thread. Read off 7 kernels of Triton 3.2."""
+_ONE_SUM_SINCE = 3.4
+"""Before that kernels of two stages had two sums in tensor memory: a step's products run while the last one's sums are
+scaled. Read off kernels of Triton 3.3, 3.4 and 3.9."""
+_LANES = 128
+"""Rows of tensor memory: products of 64 rows take as long as those of 128. Source: [PTX-ISA] tcgen05.mma."""
+_COPIED_ROWS = 4.0
+"""Rows of 128 bytes that an instruction copies."""
 
 
 def score_scaled(
@@ -41,19 +59,25 @@ def score_scaled(
     *,
     warm: int = 0,
     known: Floats | None = None,
-    scaling: Scaling | None = None,
+    kernel: Scaling | Served | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
     """Predict the time of every tile of a product whose operands have a scale for every `scaled` elements of k.
 
-    `scaling`: what scales and conversions need, where more is known of them.
+    Parameters
+    ----------
+    kernel
+        What scales and conversions need in a kernel of ours, or that it is one of servers': it loads a scale for every
+        column (`scales`), and rows and columns wrap around. None: nothing more is known.
 
     Raises
     ------
     SpaceError, SpecError
         As `score_tiles`.
     """
-    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, scaling)
+    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, kernel)
+    if isinstance(kernel, Served) and scaled and known is None:
+        known = needs_with_columns(problem, leaving, spec)
     return score_tiles(problem, leaving, spec, warm=warm, known=known, constants=constants, walk=walk)
 
 
@@ -65,7 +89,7 @@ def score_grouped(
     held: float = 0.0,
     cold: bool = False,
     known: Floats | None = None,
-    scaling: Scaling | None = None,
+    kernel: Scaling | Served | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
     """Predict the time of every tile of a kernel of grouped products.
@@ -76,16 +100,18 @@ def score_grouped(
         Share of the weights that L2 holds from the start, in [0, 1].
     cold
         Whether rows come from DRAM and go there; else kernels before and behind find as much of them in L2 as fits.
-    scaling
-        As `score_scaled`.
+    kernel
+        As in `score_scaled`; rows do not wrap around.
 
     Raises
     ------
     SpaceError, SpecError
         As `score_tiles`.
     """
-    walk = _Grouped(problem.scaled, scaling, problem, held, cold)
+    walk = _Grouped(problem.scaled, kernel, problem, held, cold)
     leaving = _leaving(tiles, problem.scaled)
+    if isinstance(kernel, Served) and problem.scaled and known is None:
+        known = needs_with_columns(problem.product, leaving, spec)
     return score_tiles(problem.product, leaving, spec, warm=1, known=known, constants=constants, walk=walk)
 
 
@@ -98,12 +124,22 @@ def _leaving(tiles: Tiles, scaled: int) -> Tiles:
 class _Scaled(Walk):
     """A product whose sums are multiplied with scales after each step of k.
 
-    The program of Triton 3.9 for sm_90 waits for the step's products, then has a multiplication and a multiply-add for
-    every result; the next products wait for them.
+    Programs of Triton for sm_90 and sm_100 wait for the step's products, then have a multiplication and a multiply-add
+    for every result; the next products wait for them, and a block's warps do nothing else meanwhile.
     """
 
     scaled: int
-    scaling: Scaling | None
+    kernel: Scaling | Served | None
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """What a kernel of ours needs beside operands and sums."""
+        return self.kernel if isinstance(self.kernel, Scaling) else None
+
+    @property
+    def served(self) -> float:
+        """Version of Triton that compiles a server's kernel; 0: it is none."""
+        return self.kernel.triton if isinstance(self.kernel, Served) else 0.0
 
     def beside(self) -> Beside | None:
         """Return what its blocks need beside operands and sums."""
@@ -112,8 +148,17 @@ class _Scaled(Walk):
     def traffic(
         self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
     ) -> Traffic:
-        """Return the bytes that blocks take from L2 and DRAM."""
-        return self._with_scales(super().traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces), grid)
+        """Return the bytes that blocks take from L2 and DRAM; servers' kernel fetches others in the place of padding.
+
+        Rows of a copying instruction that are the same come once.
+        """
+        moved = super().traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces)
+        if not self.served:
+            return self._with_scales(moved, grid)
+        rows, columns = problem.m / grid.rows, problem.n / grid.columns
+        depth = np.minimum(tiles.block_k, problem.k) * float(problem.element_bytes)
+        again = (tiles.block_m - rows) * min(1.0, problem.m / _COPIED_ROWS) + tiles.block_n - columns
+        return replace(moved, stage=moved.stage + again * depth, l2=moved.l2 + again * depth * grid.steps * grid.blocks)
 
     def _with_scales(self, moved: Traffic, grid: Grid) -> Traffic:
         """Return the same with scales: what each stage takes of them, and all of them once."""
@@ -131,12 +176,28 @@ class _Scaled(Walk):
         if not self.scaled:
             return work
         each = tiles.block_m * tiles.block_n / WARP
-        lanes = min(spec.compute.issue_per_cycle_per_sm, spec.compute.fp32_lanes_per_sm / WARP)
-        issue = work.issue + each / spec.compute.issue_per_cycle_per_sm
-        serial = 2.0 * each / lanes
-        # sums of tcgen05 come from tensor memory first
-        serial = serial + np.where(need.unit == Unit.TCGEN05, each / _READ_WARPS + _READ_CYCLES, 0.0)
-        return replace(work, issue=issue, serial=serial)
+        slots, parts = spec.compute.issue_per_cycle_per_sm, spec.registers.num_sub_partitions
+        loads = column_loads(tiles, need.unit, spec) * tiles.num_warps if self.served else np.zeros(len(tiles))
+        issue = work.issue + (each + loads - _DESCRIBED * tiles.descriptors * tiles.num_warps) / slots
+        issue = np.maximum(issue, loads)  # an SM starts a load a cycle
+        wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
+        if 0.0 < self.served < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
+            copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
+            issue = issue + np.where(wide, 0.0, copies * _TURNED / slots)
+        # results are independent of each other, other instructions wait for those before them
+        scaling = 2.0 * each / slots
+        of_warp = scaling + (issue - scaling) * _INSTRUCTION_CYCLES
+        of_warp = of_warp * parts / np.maximum(tiles.num_warps, parts)
+        chain = np.maximum(work.chain, np.where(need.unit == Unit.MMA, of_warp, 0.0))
+        compute = work.compute * np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
+        # warps that start wide products wait for them before anything else; the sums of tcgen05 are loaded first
+        drained = np.where(by_memory, each / _READ_WARPS + _READ_CYCLES, _DRAIN_CYCLES)
+        beside = by_memory & (tiles.num_stages == 2) & (0.0 < self.served < _ONE_SUM_SINCE)
+        serial = np.maximum(1.0, np.maximum(issue, of_warp) + drained - np.where(beside, compute, 0.0))
+        lanes = min(slots, spec.compute.fp32_lanes_per_sm / WARP)
+        serial = np.where(wide, serial, 2.0 * each / lanes)
+        convert = work.convert * _CONVERTED
+        return replace(work, compute=compute, issue=issue, convert=convert, chain=chain, serial=serial)
 
 
 @dataclass(frozen=True)

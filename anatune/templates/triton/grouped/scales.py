@@ -1,0 +1,89 @@
+"""What a scale for every row and column of a tile costs the kernels of vLLM and SGLang in each step of k.
+
+They load each column's scale by an address of its own, though blocks of 128 columns share one. Tiles of fewer columns
+than threads load them where the sums are, every thread those of all its columns; others load one a thread, and pass
+them through shared memory. Read off kernels of Triton 3.4 and 3.9 for sm_90 and sm_100.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.resources import WARP, is_wide, register_cap, resources
+from anatune.templates.triton.tiles import Tiles
+
+__all__ = ["LATEST", "Served", "column_loads", "needs_with_columns"]
+
+Floats = NDArray[np.float64]
+
+LATEST = 3.9
+"""Version of Triton whose programs were read last."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """That a kernel is one of vLLM's and SGLang's, and which version of Triton compiles it."""
+
+    triton: float = LATEST
+
+
+_OWN_REGISTERS = 46.0
+"""Of a thread beside sums and scales. Read off 22 kernels: 44 for sm_90, 48 for sm_100, within 20 of each."""
+_ADDRESS = 2.0
+"""Registers of an address."""
+_RELOADED, _SPILLED = 0.45, 2.2
+"""Instructions of a step for each register that does not fit: addresses are only loaded, and in part (read off the same
+kernels: 0.4 to 0.5); sums are stored, too (read off: 1.1), and their loads wait for it (assumed: as much again)."""
+
+
+def _columns(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
+    """Return the columns of which a thread of `wgmma` or `tcgen05` has sums."""
+    groups = np.maximum(1.0, tiles.num_warps / 4.0)
+    beside = np.maximum(1.0, groups / np.maximum(1.0, tiles.block_m / 64.0))
+    found: Floats = np.where(
+        unit == Unit.TCGEN05, tiles.block_n * tiles.block_m / 128.0 / groups, tiles.block_n / 4.0 / beside
+    )
+    return found
+
+
+def _is_direct(tiles: Tiles) -> NDArray[np.bool_]:
+    """Return where threads load the scales of all their columns themselves."""
+    found: NDArray[np.bool_] = tiles.block_n < WARP * tiles.num_warps
+    return found
+
+
+def column_loads(tiles: Tiles, unit: NDArray[np.int64], spec: GpuSpec) -> Floats:
+    """Return the loads of a warp in each step: of column scales, and of registers that its threads lack."""
+    wide = is_wide(unit)
+    direct = _is_direct(tiles)
+    lacking = np.maximum(0.0, _wanted(tiles, unit) - register_cap(tiles.num_warps, spec))
+    again = np.where(direct, _RELOADED, _SPILLED) * lacking
+    found: Floats = np.where(wide, np.where(direct, _columns(tiles, unit), 1.0) + again, 0.0)
+    return found
+
+
+def _wanted(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
+    """Return the registers of a thread: sums, a step's products beside them, scales of its columns, their addresses."""
+    sums = tiles.block_m * tiles.block_n / (WARP * tiles.num_warps)
+    of_column = np.where(_is_direct(tiles), 1.0 + _ADDRESS, 1.0)
+    wanted: Floats = np.ceil(_OWN_REGISTERS + 2.0 * sums + _columns(tiles, unit) * of_column)
+    return wanted
+
+
+def needs_with_columns(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> Floats:
+    """Return registers, shared bytes and spilled registers of a thread, (3, num_tiles): `known` of `resources`.
+
+    What wide units' threads lack is not told there: `column_loads` has it.
+    """
+    need = resources(problem, tiles, spec)
+    wide = is_wide(need.unit)
+    registers = np.minimum(_wanted(tiles, need.unit), register_cap(tiles.num_warps, spec))
+    return np.array(
+        [np.where(wide, registers, need.registers), need.shared_bytes, np.where(wide, 0.0, need.spilled)], dtype=float
+    )
