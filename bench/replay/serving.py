@@ -62,7 +62,7 @@ CHOOSING = 4
 TURNS = 6
 """Sets of weights that take turns; of Triton's kernel: one."""
 TCGEN05_SINCE = 10.0
-STRAIGHT, TWO_SUMS, TURNED = 3.4, 3.3, 3.1
+STRAIGHT, TWO_SUMS, TURNED = (3, 4), (3, 3), (3, 1)
 """Versions of Triton whose programs differ (`grouped.times`)."""
 SMALL_FLOP, LARGE_FLOP = 1e8, 2e10
 
@@ -137,7 +137,7 @@ def scaled_scores(folder: Path, sample: tuple[str, int, int]) -> Iterator[tuple[
             yield str(device), str(kernel), 2.0 * product.m * product.n * product.k, row.time_us * 1e-6, time_s
 
 
-def tuned_with(rows: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+def tuned_with(rows: pd.DataFrame) -> dict[tuple[Any, ...], tuple[int, int]]:
     """Return source, device, n and k of files of block-scaled products -> Triton that compiled what was tuned. Assumed.
 
     Those of SGLang for Ampere and Hopper, which vLLM copied, came with DeepSeek-V3 (Triton 3.1), B200's in the middle
@@ -148,7 +148,7 @@ def tuned_with(rows: pd.DataFrame) -> dict[tuple[Any, ...], float]:
         key: tuple(map(tuple, group.sort_values("m")[names].to_numpy()))
         for key, group in rows.groupby(["source", "device", "n", "k"])
     }
-    found: dict[tuple[Any, ...], float] = {}
+    found: dict[tuple[Any, ...], tuple[int, int]] = {}
     for (source, device, n, k), file in files.items():
         copied = source == "sglang" or files.get(("sglang", device, n, k)) == file
         found[source, device, n, k] = TWO_SUMS if "B200" in device else TURNED if copied else STRAIGHT

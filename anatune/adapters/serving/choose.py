@@ -128,7 +128,7 @@ def race(
     spec: GpuSpec,
     tiles: Tiles,
     exponent: float | None = None,
-    triton: float = LATEST,
+    triton: tuple[int, int] = LATEST,
 ) -> Race:
     """Return the predicted times of all tiles.
 

@@ -13,13 +13,14 @@ import msgspec
 from anatune.adapters.serving.choose import ROWS, Race, race, space_of
 from anatune.adapters.serving.defaults import Tile, default_tile, rivals
 from anatune.adapters.serving.kernels import Measured, workloads_of
-from anatune.adapters.serving.names import Server, device_name, file_name, version_folder
+from anatune.adapters.serving.names import Server, check_version, device_name, file_name, version_folder
 from anatune.adapters.serving.shapes import Experts, Product, check_shape
 from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
 from anatune.files import make_folder, read_file, replace_file
+from anatune.templates.triton.grouped.scales import LATEST
 from anatune.version import __version__
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Request:
     device : str, optional
         What the driver calls the device, where it is not known here.
     triton : str, optional
-        Version of Triton that SGLang runs; it keys its folders.
+        Version of Triton in the server, which compiles its kernels and keys SGLang's folders; by default a late one.
     down
         Whether SGLang gets a file of its own for the down product.
     exponent
@@ -280,7 +281,7 @@ def _ranked(request: Request, shape: Experts | Product, progress: Callable[[int]
     tiles = space_of(shape, request.spec, defaults)
     ranked = []
     for number, (rows, default) in enumerate(zip(request.rows, defaults, strict=True), 1):
-        found = race(shape, rows, request.spec, tiles, request.exponent)
+        found = race(shape, rows, request.spec, tiles, request.exponent, _compiled_by(request.triton))
         best = [choice.tile for choice in found.best(max(1, request.keep))]
         up = down = best[0]
         if request.down and isinstance(shape, Experts):
@@ -334,8 +335,10 @@ def _choices(ranked: _Ranked, apart: bool, measured: Measured) -> tuple[Choice, 
     return made[0], made[1]
 
 
-def check_file(path: Path, shape: Experts | Product, spec: GpuSpec, exponent: float | None = None) -> list[Judged]:
-    """Return how far each entry of a file is from the model's best.
+def check_file(
+    path: Path, shape: Experts | Product, spec: GpuSpec, exponent: float | None = None, triton: str | None = None
+) -> list[Judged]:
+    """Return how far each entry of a file is from the model's best; `triton`: version in the server.
 
     Raises
     ------
@@ -357,10 +360,14 @@ def check_file(path: Path, shape: Experts | Product, spec: GpuSpec, exponent: fl
     space = space_of(shape, spec, tuple(tiles.values()))
     judged = []
     for rows, tile in sorted(tiles.items()):
-        found = race(shape, rows, spec, space, exponent)
+        found = race(shape, rows, spec, space, exponent, _compiled_by(triton))
         best, mine = found.best()[0], found.time_of(tile)
         judged.append(Judged(rows, tile, mine if mine < float("inf") else None, best.tile, best.time_s))
     return judged
+
+
+def _compiled_by(triton: str | None) -> tuple[int, int]:
+    return LATEST if triton is None else check_version(triton)
 
 
 def _tile_of(path: Path, rows: str, entry: object) -> Tile:

@@ -14,7 +14,7 @@ from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError, UnknownNameError
 
-__all__ = ["Server", "device_name", "file_name", "parse_name", "version_folder"]
+__all__ = ["Server", "check_version", "device_name", "file_name", "folder_version", "parse_name", "version_folder"]
 
 Server = Literal["vllm", "sglang"]
 
@@ -95,9 +95,28 @@ def version_folder(version: str) -> str:
     SpaceError
         It is no version, such as 3.6.0.
     """
-    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        raise SpaceError(f"--triton-version is {shown(version)}, expected what triton.__version__ says, such as 3.6.0")
+    check_version(version)
     return f"configs/triton_{version.replace('.', '_')}"
+
+
+def check_version(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version of Triton.
+
+    Raises
+    ------
+    SpaceError
+        It is no version, such as 3.6.0.
+    """
+    if not re.fullmatch(r"\d{1,4}\.\d{1,4}\.\d{1,4}", version):
+        raise SpaceError(f"--triton-version is {shown(version)}, expected what triton.__version__ says, such as 3.6.0")
+    major, minor, _ = map(int, version.split("."))
+    return major, minor
+
+
+def folder_version(folder: str) -> str | None:
+    """Return the version of Triton that a folder of SGLang's is called after; None: it is none of these."""
+    found = re.fullmatch(r"triton_(\d+)_(\d+)_(\d+)", folder)
+    return ".".join(found.groups()) if found else None
 
 
 def parse_name(name: str) -> dict[str, str]:

@@ -71,6 +71,11 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option("--power-law", min=0.0, max=8.0, help="Exponent of the experts' popularity; left out: at random."),
     ] = None
 
+    triton_version: Annotated[
+        str | None,
+        typer.Option("--triton-version", metavar="X.Y.Z", help="The server's; names SGLang's folders.  [default: 3.9]"),
+    ] = None
+
     def shape(self, known: dict[str, str] | None = None, packed: bool = False) -> Experts | Product:
         """Return the layer on one rank; `known`: what a file's name says already, `packed`: as SGLang counts its N."""
         from anatune.adapters.serving.shapes import Experts, Product, model_experts, on_a_rank
@@ -204,13 +209,10 @@ def sglang(
     writing: Writing,
     run: Run,
     hw: Device,
-    triton_version: Annotated[
-        str | None, typer.Option("--triton-version", metavar="X.Y.Z", help="Of Triton in the server: names a folder.")
-    ] = None,
     down: Annotated[bool, typer.Option("--down", help="A file of its own for the down product.")] = False,
 ) -> None:
     """Write the files that SGLang looks for."""
-    _write("sglang", layer, writing, run, hw, triton=triton_version, down=down)
+    _write("sglang", layer, writing, run, hw, down=down)
 
 
 @app.command("check", cls=Grouped)
@@ -223,13 +225,13 @@ def check(
 ) -> None:
     """Say how far the model thinks each entry of a file is from its best."""
     from anatune.adapters.serving.files import check_file
-    from anatune.adapters.serving.names import parse_name
+    from anatune.adapters.serving.names import folder_version, parse_name
     from anatune.adapters.serving.report import judged_lines
 
     known = parse_name(file.name)
-    packed = known.get("dtype") == "int4_w4a16" and file.resolve().parent.name.startswith("triton_")
-    shape = layer.shape(known, packed)
-    judged = check_file(file, shape, _gpu(hw), layer.power_law)
+    of_sglang = folder_version(file.resolve().parent.name)
+    shape = layer.shape(known, known.get("dtype") == "int4_w4a16" and of_sglang is not None)
+    judged = check_file(file, shape, _gpu(hw), layer.power_law, layer.triton_version or of_sglang)
     if as_json:
         print_json(judged)
     else:
@@ -243,7 +245,6 @@ def _write(
     run: Run,
     hw: str,
     *,
-    triton: str | None = None,
     down: bool = False,
 ) -> None:
     from anatune.adapters.serving.files import Request, write_configs
@@ -252,7 +253,7 @@ def _write(
 
     layer.check_server(server)
     shape, measuring = layer.shape(), run.measuring()
-    if server == "sglang" and isinstance(shape, Experts) and triton is None:
+    if server == "sglang" and isinstance(shape, Experts) and layer.triton_version is None:
         raise UsageError(
             "--triton-version is missing: SGLang's folders are named by what triton.__version__ says there"
         )
@@ -261,8 +262,9 @@ def _write(
     spec, page_file = _gpu(hw), check_html(run.html, layer.model, run.records)
     keep = writing.keep or (_KEPT if run.measure else 0)
     request = Request(
-        server, spec, (shape,), writing.numbers(), keep, writing.device_name, triton, down, layer.power_law
-    )
+        server, spec, (shape,), writing.numbers(), keep, writing.device_name, layer.triton_version, down,
+        layer.power_law,
+    )  # fmt: skip
     with Progress() as progress:
         written = write_configs(
             request, writing.output, progress.count("numbers of rows"),

@@ -96,7 +96,7 @@ def score_layer(
     *,
     warm: bool = False,
     constants: Constants = CONSTANTS,
-    served: float = LATEST,
+    served: tuple[int, int] = LATEST,
 ) -> LayerScores:
     """Predict the time of a layer with every tile.
 

@@ -22,7 +22,7 @@ __all__ = ["LATEST", "Served", "column_loads", "needs_with_columns"]
 
 Floats = NDArray[np.float64]
 
-LATEST = 3.9
+LATEST = (3, 9)
 """Version of Triton whose programs were read last."""
 
 
@@ -30,7 +30,7 @@ LATEST = 3.9
 class Served:
     """That a kernel is one of vLLM's and SGLang's, and which version of Triton compiles it."""
 
-    triton: float = LATEST
+    triton: tuple[int, int] = LATEST
 
 
 _OWN_REGISTERS = 46.0

@@ -39,10 +39,10 @@ _DESCRIBED = 30.0
 """Instructions of a warp and stage that descriptors spare. Read off 6 kernels of Triton 3.9 for sm_90."""
 _CONVERTED = 0.5
 """Cycles of converting a float of 8 bits over `work.stage_work`'s: code of Triton 3.3 and later unpacks nothing."""
-_STRAIGHT_SINCE, _TURNED, _COPY_BYTES = 3.3, 64.0, 16.0
+_STRAIGHT_SINCE, _TURNED, _COPY_BYTES = (3, 3), 64.0, 16.0
 """Before that Triton turned small tiles of 8-bit floats on Hopper around in registers: 64 instructions of a warp a copy
 of 16 bytes a thread. Read off 7 kernels of Triton 3.2."""
-_ONE_SUM_SINCE = 3.4
+_ONE_SUM_SINCE = (3, 4)
 """Before that kernels of two stages had two sums in tensor memory: a step's products run while the last one's sums are
 scaled. Read off kernels of Triton 3.3, 3.4 and 3.9."""
 _LANES = 128
@@ -137,9 +137,9 @@ class _Scaled(Walk):
         return self.kernel if isinstance(self.kernel, Scaling) else None
 
     @property
-    def served(self) -> float:
-        """Version of Triton that compiles a server's kernel; 0: it is none."""
-        return self.kernel.triton if isinstance(self.kernel, Served) else 0.0
+    def served(self) -> tuple[int, int] | None:
+        """Version of Triton that compiles a server's kernel; None: it is none of these."""
+        return self.kernel.triton if isinstance(self.kernel, Served) else None
 
     def beside(self) -> Beside | None:
         """Return what its blocks need beside operands and sums."""
@@ -181,7 +181,7 @@ class _Scaled(Walk):
         issue = work.issue + (each + loads - _DESCRIBED * tiles.descriptors * tiles.num_warps) / slots
         issue = np.maximum(issue, loads)  # an SM starts a load a cycle
         wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
-        if 0.0 < self.served < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
+        if self.served is not None and self.served < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
             copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
             issue = issue + np.where(wide, 0.0, copies * _TURNED / slots)
         # results are independent of each other, other instructions wait for those before them
@@ -192,7 +192,7 @@ class _Scaled(Walk):
         compute = work.compute * np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
         # warps that start wide products wait for them before anything else; the sums of tcgen05 are loaded first
         drained = np.where(by_memory, each / _READ_WARPS + _READ_CYCLES, _DRAIN_CYCLES)
-        beside = by_memory & (tiles.num_stages == 2) & (0.0 < self.served < _ONE_SUM_SINCE)
+        beside = by_memory & (tiles.num_stages == 2) & ((self.served or _ONE_SUM_SINCE) < _ONE_SUM_SINCE)
         serial = np.maximum(1.0, np.maximum(issue, of_warp) + drained - np.where(beside, compute, 0.0))
         lanes = min(slots, spec.compute.fp32_lanes_per_sm / WARP)
         serial = np.where(wide, serial, 2.0 * each / lanes)

@@ -51,6 +51,21 @@ def test_experts_are_spread_over_ranks(tmp_path, capsys):
     assert file["path"].endswith("E=16,N=512,device_name=NVIDIA_H200.json")
 
 
+def test_the_version_of_triton_in_the_server_matters_to_scales_of_blocks(tmp_path, capsys):
+    words = ["--hw", "h100", "--n", "576", "--k", "7168", "--rows", "16"]
+    versions = {"late": [], "old": ["--triton-version", "3.1.0"], "next": ["--triton-version", "3.10.0"]}
+    files = {
+        name: written(capsys, "vllm", *words, *more, "-o", str(tmp_path / name))[0] for name, more in versions.items()
+    }
+    rows = {name: file["choices"][0]["tile"][0] for name, file in files.items()}
+    assert rows == {"late": 16, "old": 64, "next": 16}
+    checked = ["configs", "check", str(tmp_path / "old" / files["old"]["path"]), "--hw", "h100", "--json"]
+    assert main([*checked, "--triton-version", "3.1.0"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["best"][0] == 64
+    assert main([*checked, "--triton-version", "new"]) == 1
+    assert "expected what triton.__version__ says" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
 def test_weights_of_4_bits(tmp_path, capsys, server):
     words = ["--hw", "h200", *MOE, "--dtype", "int4_w4a16", "--group-size", "64", "-o", str(tmp_path)]

@@ -60,7 +60,7 @@ def test_registers_are_those_of_the_compiler(spec, tile, registers):
 def test_servers_kernel_fetches_padding_and_loads_scales_of_columns():
     few = MatmulProblem(16, 4096, 4096, "fp8", b_along_n=False)
     tiles = Tiles.of([(64, 64, 128, 4, 4, 1, 1)])
-    ours, served = (score_scaled(few, 128, tiles, H100, warm=1, kernel=kernel) for kernel in (None, Served(3.9)))
+    ours, served = (score_scaled(few, 128, tiles, H100, warm=1, kernel=kernel) for kernel in (None, Served((3, 9))))
     assert served.parts["l2_s"][0] > 1.5 * ours.parts["l2_s"][0]
     assert served.parts["issue_s"][0] > ours.parts["issue_s"][0]
     assert served.resources.registers[0] > ours.resources.registers[0]
@@ -69,7 +69,8 @@ def test_servers_kernel_fetches_padding_and_loads_scales_of_columns():
 def test_old_triton_turned_small_tiles_around_on_hopper():
     few = MatmulProblem(16, 576, 7168, "fp8", b_along_n=False)
     tiles = Tiles.of([(16, 32, 128, 4, 5, 1, 1), (64, 32, 128, 4, 5, 1, 1)])
-    old, new = (score_scaled(few, 128, tiles, H100, warm=1, kernel=Served(version)).time_s for version in (3.1, 3.4))
+    kernels = (Served((3, 1)), Served((3, 4)))
+    old, new = (score_scaled(few, 128, tiles, H100, warm=1, kernel=kernel).time_s for kernel in kernels)
     assert old[1] < old[0]  # files of those days have 64 rows
     assert new[0] < new[1]  # later ones have 16
     assert old[1] == new[1]
@@ -79,7 +80,7 @@ def test_two_sums_let_products_run_beside_scaling():
     product, b200 = MatmulProblem(2048, 3072, 7168, "fp8", b_along_n=False), hardware("b200")
     tiles = Tiles.of([(128, 128, 128, 8, stages, 1, 16) for stages in (2, 3)])
     old, new = (
-        score_scaled(product, 128, tiles, b200, warm=1, kernel=Served(version)).time_s for version in (3.3, 3.4)
+        score_scaled(product, 128, tiles, b200, warm=1, kernel=Served(version)).time_s for version in ((3, 3), (3, 4))
     )
     assert old[0] < new[0]
     assert old[1] == new[1]
@@ -88,7 +89,7 @@ def test_two_sums_let_products_run_beside_scaling():
 def test_eight_warps_wait_less_than_four_where_a_block_has_its_sm_to_itself():
     product = MatmulProblem(256, 3072, 7168, "fp8", b_along_n=False)
     tiles = Tiles.of([(128, 64, 128, warps, 4, 1, 1) for warps in (4, 8)])
-    four, eight = score_scaled(product, 128, tiles, hardware("b200"), warm=1, kernel=Served(3.3)).time_s
+    four, eight = score_scaled(product, 128, tiles, hardware("b200"), warm=1, kernel=Served((3, 3))).time_s
     assert eight < four
 
 
