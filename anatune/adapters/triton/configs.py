@@ -121,10 +121,12 @@ def config_lines(request: PruneRequest) -> Iterator[str]:
         The workload is no matrix product of one batch, or the device is no GPU.
     """
     workload, spec = request.workload, request.gpu("triton")
-    gemm = implicit_gemm(workload)
-    extents = gemm.extents
-    if extents["batch"] > 1 or workload.operator != "matmul":
-        raise SpaceError(f"triton: expected a matmul, got {workload.operator}; prune matmuls, or use --for json")
+    if workload.operator != "matmul":
+        raise SpaceError(
+            f"triton: expected a matmul, got {workload.operator}; use --for json, or a pruner of "
+            "anatune.adapters.triton in the kernel's own decorator"
+        )
+    extents = implicit_gemm(workload).extents
     problem = MatmulProblem(
         extents["m"], extents["n"], extents["k"], "tf32" if workload.dtype == "float32" else dtype_name(workload.dtype)
     )

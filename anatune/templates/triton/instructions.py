@@ -202,7 +202,7 @@ def instruction_of(spec: GpuSpec, dtype: str, unit: Unit | None = None) -> Instr
         if not known:
             raise SpaceError(
                 f"{spec.name} ({spec.arch}) has no matrix units that Triton makes code for, expected sm_80 or later or "
-                f"one of {', '.join(arch for arch in ARCHS if arch.startswith('gfx'))}; leave out the template triton"
+                f"one of {', '.join(arch for arch in ARCHS if arch.startswith('gfx'))}; take another device or template"
             )
         raise SpaceError(
             f"{spec.name} ({spec.arch}) has no matrix instruction for {dtype} operands, and Triton converts none; "

@@ -158,13 +158,13 @@ def check_multiplied(operator: str, dtype: str, hardware: GpuSpec) -> None:
     if hardware.tensor_cores is None and known_operands(hardware.arch):
         raise SpaceError(
             f"{hardware.name}: the spec does not say what its matrix units do; add a [tensor_cores] group, as "
-            "`anatune hw show a100` has one, or leave out the template triton"
+            "`anatune hw show a100` has one, or take another template"
         )
     instruction_of(hardware, operand_type(dtype))
     if hardware.tensor_flop_per_s(dtype) is None:
         raise SpaceError(
             f"{operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {dtype} operands of its own; "
-            "take another dtype or device, or leave out the template triton"
+            "take another dtype, device or template"
         )
 
 
