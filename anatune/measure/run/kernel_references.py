@@ -13,7 +13,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.routing import routing_of
 from anatune.core.workload.scaling import E2M1, SCALED_FORMATS, SIDE
 
-__all__ = ["FURTHER_REFERENCES", "KERNEL_OPERANDS", "KERNEL_REFERENCES"]
+__all__ = ["FURTHER_REFERENCES", "IN_PARTS", "KERNEL_OPERANDS", "KERNEL_REFERENCES"]
 
 Values = NDArray[np.float64]
 Drawn = NDArray[np.generic]
@@ -138,7 +138,7 @@ def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Va
 
 
 def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:
-    """Return data (rows, k) and weights (experts or not, columns, k) as they are multiplied."""
+    """Return data (rows, k) and weights (columns, k) as they are multiplied, of experts those of one."""
     own = workload.attribute
     found, k = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]], int(str(own["k"]))
     data, weight = operands["data"], operands["weight"]
@@ -150,8 +150,7 @@ def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tupl
         data, weight = (_unpacked(values, signed) if found.data_bits == 4 else values for values in (data, weight))
         mean = [np.exp2(s - 127.0) if found.scale == "uint8" else s for s in (operands["data_scales"], scales)]
         runs = [_along(s, values.shape, (found.run,)) for s, values in zip(mean, (data, weight), strict=True)]
-        factor = operands.get("factor", np.ones(1))
-        return data * runs[0], weight * runs[1] * factor.reshape(-1, *(1,) * (weight.ndim - 1))
+        return data * runs[0], weight * runs[1] * operands.get("factor", 1.0)
     if found.converts:
         run = int(str(own["group"])) or k
         if found.weight_bits == 4:
@@ -162,9 +161,9 @@ def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tupl
     if own["scales"] == "blocks":
         data = data * _along(operands["data_scales"], data.shape, (SIDE,))
         return data, weight * _along(scales, weight.shape, (SIDE, SIDE))
-    factor = operands["data_scales"]
-    shape = (*scales.shape, *(1,) * (weight.ndim - scales.ndim))
-    return data * (factor if own["scales"] == "tensor" else factor[:, None]), weight * scales.reshape(shape)
+    if own["scales"] == "rows":
+        return data * operands["data_scales"][:, None], weight * scales[:, None]
+    return data * operands["data_scales"], weight * scales
 
 
 def _scaled_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values:
@@ -175,11 +174,19 @@ def _scaled_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values
 def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values:
     """Each row times its expert's weights; with an activation, silu of the first half times the second."""
     own = workload.attribute
-    data, weight = _scaled_operands(workload, operands)
     order, result, first = operands["order"].astype(np.int64), np.empty(workload.write.shape), 0
+    of_experts = [name for name in operands if name.startswith("weight") or name == "factor"]
+    by_row = own["scales"] != "tensor" or operands.get("data_scales", np.ones(1)).ndim > 1
+    of_rows = ["data", *["data_scales"] * by_row]
     for expert, end in enumerate(operands["ends"].astype(np.int64)):
         rows = order[first:end]
-        sums = data[rows if own["expanded"] else rows // int(str(own["top_k"]))] @ weight[expert].T
+        if not len(rows):
+            continue
+        read = rows if own["expanded"] else rows // int(str(own["top_k"]))
+        mine = {name: np.asarray(operands[name][expert], np.float64) for name in of_experts}
+        mine |= {name: operands[name][read] for name in of_rows}
+        data, weight = _scaled_operands(workload, {**operands, **mine})
+        sums = data @ weight.T
         if own["activation"]:
             gate, up = np.split(sums, 2, axis=1)
             sums = _silu(gate) * up
@@ -239,6 +246,9 @@ KERNEL_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]]
     "grouped_matmul": _grouped_matmul,
 }
 """Body -> its result of float64 operands by tensor, in the result's shape."""
+
+IN_PARTS = (("grouped_matmul", "weight"),)
+"""(body, tensor) of operands that references get as they are, and take to float64 a part (an expert's) at a time."""
 
 FURTHER_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]] = {
     "sum": _added,

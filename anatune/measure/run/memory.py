@@ -10,6 +10,7 @@ from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
+from anatune.measure.run.kernel_references import IN_PARTS
 
 __all__ = ["check_memory", "check_runs_here", "free_bytes", "needed_bytes"]
 
@@ -59,7 +60,8 @@ def check_memory(workload: Workload, *, checked: bool) -> None:
 
 def needed_bytes(workload: Workload, *, checked: bool) -> int:
     """Return the memory, bytes, that running a kernel takes at least: operands, result, and float64 values of them."""
-    return sum(access.num_bytes + 8 * checked * access.num_elements for access in workload.tensors)
+    values = sum(a.num_elements for a in workload.tensors if (workload.body, a.tensor) not in IN_PARTS)
+    return sum(access.num_bytes for access in workload.tensors) + 8 * checked * values
 
 
 def free_bytes() -> int | None:

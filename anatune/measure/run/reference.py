@@ -20,7 +20,7 @@ from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import RunError
-from anatune.measure.run.kernel_references import KERNEL_REFERENCES
+from anatune.measure.run.kernel_references import IN_PARTS, KERNEL_REFERENCES
 
 __all__ = ["reference"]
 
@@ -101,8 +101,8 @@ def _round_to_float32(values: Values) -> None:
     values[...] = values.astype(np.float32)
 
 
-def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Values:
-    """Return one operand in float64.
+def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Any:
+    """Return one operand in float64, or as it is.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) 
             f"{workload.operator}: operand {access.tensor} has shape {array.shape}, expected {access.shape}; "
             "give it in the workload's own layout"
         )
-    return array.astype(np.float64)
+    return array if (workload.body, access.tensor) in IN_PARTS else array.astype(np.float64)
 
 
 def _view(workload: Workload, access: Access, array: Values, outside: float) -> tuple[Values, tuple[str, ...]]:

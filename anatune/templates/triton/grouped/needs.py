@@ -20,7 +20,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.triton.cdna import DIRECT_ARCH
 from anatune.templates.triton.grouped.problem import ScaledProblem
-from anatune.templates.triton.grouped.rules import is_scaled_by_tcgen05, multiplied
+from anatune.templates.triton.grouped.rules import crosses_blocks, is_scaled_by_tcgen05, multiplied
 from anatune.templates.triton.instructions import Unit, instruction_of
 from anatune.templates.triton.resources import Beside
 from anatune.templates.triton.tiles import Tiles
@@ -67,7 +67,7 @@ def scaling_of(problem: ScaledProblem, dram_bytes: float, tiles: Tiles, spec: Gp
         registers = registers - _TURNED[0] - _TURNED[1] * sums
     if problem.scales == "blocks":  # a step's sums beside all others
         apart = 2.0 * np.maximum(0.0, sums - _FEW_SUMS)
-        apart = np.where(_crosses(problem, tiles), sums, apart) * (instruction.unit == Unit.MMA)
+        apart = np.where(crosses_blocks(problem, tiles.block_n), sums, apart) * (instruction.unit == Unit.MMA)
         registers = registers + (sums if spec.vendor == "amd" else apart)
     each = (found.weight_bits == 4) + (problem.run > 0) + problem.zero_points if found.converts else 0
     moved = np.zeros(len(tiles))
@@ -81,12 +81,6 @@ def scaling_of(problem: ScaledProblem, dram_bytes: float, tiles: Tiles, spec: Gp
         slots=weights * float(each) / spec.compute.warp_size,
         dram_bytes=dram_bytes,
     )
-
-
-def _crosses(problem: ScaledProblem, tiles: Tiles) -> NDArray[np.bool_]:
-    """Return which tiles have columns of several blocks of weights that have a scale each."""
-    found: NDArray[np.bool_] = problem.activation | (SIDE % tiles.block_n > 0)
-    return found
 
 
 def _pieces(problem: ScaledProblem, tiles: Tiles) -> list[tuple[Ints, Ints]]:
@@ -114,7 +108,7 @@ def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
     wide_tiles = (instruction_of(spec, multiplied(problem)).unit in (Unit.WGMMA, Unit.TCGEN05)) & (tiles.block_m >= 64)
     if problem.scales == "blocks":
         many = amd | (tiles.block_m * tiles.block_n > _FEW_SUMS * lanes)
-        return _FACTOR_BYTES * np.maximum(tiles.block_m * many, tiles.block_n * _crosses(problem, tiles))
+        return _FACTOR_BYTES * np.maximum(tiles.block_m * many, tiles.block_n * crosses_blocks(problem, tiles.block_n))
     apart = np.zeros(len(tiles), dtype=np.int64)
     for rows, piece in _pieces(problem, tiles):
         row_bytes = max(1, -(-problem.k // problem.run)) * piece // np.maximum(1, tiles.block_k // problem.run)

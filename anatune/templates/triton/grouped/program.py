@@ -9,7 +9,7 @@ from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.grouped.problem import most_blocks, scaled_problem_of
-from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, crosses_blocks
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 from anatune.templates.triton.program.lines import folded
 from anatune.templates.triton.program.module import module_text, write_walk
@@ -51,7 +51,9 @@ class _Writer:
         self.workspace: Buffer | None = None
         if self.sizes.split > 1:
             self.workspace = Buffer("parts", "float32", (self.sizes.split, *write.shape))
-        largest = max(tensor.num_elements for tensor in (*self.workload.reads, write))
+        # pointers of weights move to their expert before anything is added to them
+        parts = dict.fromkeys(("weight", "weight_scales", "weight_zeros"), p.experts or 1)
+        largest = max(read.num_elements // parts.get(read.tensor, 1) for read in self.workload.reads)
         self.wide = max(largest, write.num_elements * self.sizes.split) >= _NARROW
         self.sums_are_whole = self.format.data == "int8"
         self.rows_left = "place < end" if p.experts else "row < M" if p.rows % blocks["m"] else ""
@@ -232,7 +234,7 @@ class _Writer:
         product = "tl.dot(data, weight.T)"
         if self.sums_are_whole:
             product = "tl.dot(data, weight.T, out_dtype=tl.int32).to(tl.float32)"
-        columns = "weight_scale[None, :]" if self._crosses_blocks() else "weight_scale"
+        columns = "weight_scale[None, :]" if crosses_blocks(p, self.sizes.blocks["n"]) else "weight_scale"
         text.line(f"sums += {product} * data_scale[:, None] * {columns}")
 
     def _tile_of(self, tensor: str, left: str) -> str:
@@ -293,17 +295,13 @@ class _Writer:
         """Whether a step has several scales of a row, which then have addresses of their own."""
         return self.format.run > 0 or (self.format.converts and 0 < self.problem.run < self.sizes.blocks["k"])
 
-    def _crosses_blocks(self) -> bool:
-        """Whether columns of a tile may be of several blocks of the weights that have a scale each."""
-        return self.problem.activation or SIDE % self.sizes.blocks["n"] > 0
-
     def _of_rows(self) -> str:
         """Return the expression of a step's scales of the data, one for each row."""
         return self._load("data_scales", f"{self.data_row} * RUNS + first_k // SIDE", self.rows_left)
 
     def _of_blocks(self) -> str:
         """Return the expression of a step's scale of the weights, or of one for each column."""
-        if not self._crosses_blocks():
+        if not crosses_blocks(self.problem, self.sizes.blocks["n"]):
             return self._load("weight_scales", "first_n // SIDE * RUNS + first_k // SIDE")
         return self._load("weight_scales", "col // SIDE * RUNS + first_k // SIDE", self.columns_left)
 

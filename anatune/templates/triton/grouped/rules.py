@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -24,6 +27,7 @@ __all__ = [
     "PROMOTED_DEPTH",
     "check_scaled",
     "check_supported",
+    "crosses_blocks",
     "is_scaled_by_tcgen05",
     "least_tile",
     "multiplied",
@@ -40,6 +44,12 @@ Sec. 3.3.2."""
 def multiplied(problem: ScaledProblem) -> str:
     """Return the dtype that matrix units multiply; of 4-bit floats that of 8 bits, two of which they count as one."""
     return "float8_e4m3fn" if problem.format.run else problem.format.data
+
+
+def crosses_blocks(problem: ScaledProblem, block_n: NDArray[np.int64] | int) -> NDArray[np.bool_]:
+    """Return whether columns of a tile are of several blocks of the weights that have a scale each."""
+    found: NDArray[np.bool_] = problem.activation | (SIDE % np.asarray(block_n) > 0)
+    return found
 
 
 def has_described_operands(problem: ScaledProblem, hardware: GpuSpec) -> bool:

@@ -104,15 +104,22 @@ def test_seeded_faults_are_found(words: str, tile: tuple[int, int, int], faults:
         assert before in program.source
         mutant = msgspec.structs.replace(program, source=program.source.replace(before, after))
         try:
-            assert not check_program(workload, mutant, inputs, want).ok, before
-        except RunError:
-            continue
+            message = check_program(workload, mutant, inputs, want).message
+        except RunError as error:
+            message = str(error)
+        assert "are wrong" in message or "outside" in message, f"{before}: {message}"
 
 
 def test_rows_of_padding_are_not_fetched() -> None:
     text = source_of("grouped_matmul 33x5x2x64x64", (16, 32, 32))
     assert "tl.load(data_ptr + at_data + first_k, mask=(place < end)[:, None], other=0.0)" in text
     assert "weight_ptr += expert.to(tl.int64) * (COLUMNS * WEIGHT_ROW)" in text
+
+
+def test_elements_of_an_expert_are_counted_in_32_bits() -> None:
+    text = source_of("grouped_matmul 64x256x8x2048x7168 --dtype float8_e4m3fn --scales blocks", (64, 64, 128))
+    assert "col = first_n + tl.arange(0, BLOCK_N)\n" in text
+    assert text.count("tl.int64") == 2  # where an expert's weights and scales begin
 
 
 def test_elements_are_counted_in_64_bits_where_a_tensor_has_more() -> None:
