@@ -90,7 +90,7 @@ def config_filter(product: Argument, hw: GpuLike = AUTO, within: float = 2.0, or
     """Return what ``helion.kernel(autotune_config_filter=...)`` takes: None for what is not worth compiling.
 
     That is a configuration which breaks a limit of the device, or is predicted to take more than `within` times as
-    long as the best that the model knows. One with options that the model does not know passes.
+    long as the best that the model knows. One with options that the model does not know, or cannot read, passes.
 
     Parameters
     ----------
@@ -116,7 +116,10 @@ def config_filter(product: Argument, hw: GpuLike = AUTO, within: float = 2.0, or
 
     def passed(config: ConfigLike) -> ConfigLike | None:
         """Return the configuration, or None."""
-        row = _row(config, found.order)
+        try:
+            row = _row(config, found.order)
+        except (AttributeError, LookupError, TypeError):  # values of another form than Helion's
+            return config
         return config if row is None or is_worth_it(row) else None
 
     return passed
@@ -195,7 +198,7 @@ def _check_within(within: object) -> None:
 
 def _product_of(product: Argument, order: str) -> _Product:
     """Return the product of a workload or of a bound kernel, and how it is tiled."""
-    if sorted(order) != sorted(_ORDER):
+    if not isinstance(order, str) or sorted(order) != sorted(_ORDER):
         raise SpaceError(f"order is {shown(order)}, expected the letters m, n and k in the order of the kernel's tiles")
     if isinstance(product, Workload):
         return _Product(matmul_problem(product), order)
@@ -240,9 +243,13 @@ def _row(config: ConfigLike, order: str) -> tuple[int, ...] | None:
     """Return a configuration as a tile, in the order of `TILE_FIELDS` and `OPTION_FIELDS`; None where it is not known.
 
     A loop over k that is unrolled stages what a step as much deeper would: so Triton 3.9 allocates it.
+
+    Raises
+    ------
+    AttributeError, LookupError, TypeError
+        Values are of another form than Helion's.
     """
     sizes = config.get("block_sizes") or ()
-    loops, unrolled = (config.get(name) or (0,) for name in ("range_num_stages", "range_unroll_factors"))
     unknown = (
         len(sizes) != len(order),
         config.get("maxnreg") is not None,
@@ -254,10 +261,26 @@ def _row(config: ConfigLike, order: str) -> tuple[int, ...] | None:
         return None
     block = dict(zip(order, sizes, strict=True))
     loads = config.get("indexing") or _POINTER
-    described = loads == _DESCRIPTOR or (not isinstance(loads, str) and set(loads[:2]) == {_DESCRIPTOR})
+    ways = [loads] if isinstance(loads, str) else list(loads)
+    described = set(ways[:2]) == {_DESCRIPTOR}
+    unrolled, stages = _loop(config, _DESCRIPTOR in ways)
     row = (
-        block["m"], block["n"], block["k"] * max(1, unrolled[-1]), config.get("num_warps", 4),
-        loops[-1] or config.get("num_stages", 1), 1, (config.get("l2_groupings") or (1,))[0],
-        int(described), int(config.get("pid_type") in _PERSISTENT),
+        block["m"], block["n"], block["k"] * unrolled, config.get("num_warps", 4), stages, 1,
+        (config.get("l2_groupings") or (1,))[0], int(described), int(config.get("pid_type") in _PERSISTENT),
     )  # fmt: skip
     return row if all(type(value) is int and value >= 0 for value in row) and min(row[:7]) > 0 else None
+
+
+def _loop(config: ConfigLike, has_descriptors: bool) -> tuple[int, int]:
+    """Return how often the loop over k is unrolled, and its stages, as Helion writes it (`get_tl_range_kwargs`).
+
+    Blocks are powers of two: a factor of three counts as two, since a filter had rather let something through.
+    """
+    unrolled, loop_stages = ((config.get(name) or (0,))[-1] for name in ("range_unroll_factors", "range_num_stages"))
+    stages = config.get("num_stages", 1)
+    if has_descriptors:
+        loop_stages = loop_stages if config.get("host_tensor_descriptors") else 0
+        unrolled = 0 if stages > 1 else unrolled
+    elif unrolled > 1 and config.get("num_warps", 4) > 1:
+        loop_stages = min(loop_stages, 1)
+    return 1 << (max(1, unrolled).bit_length() - 1), loop_stages or stages

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -16,7 +18,7 @@ from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.scales import Served
+from anatune.templates.triton.grouped.scales import LATEST, Served
 from anatune.templates.triton.grouped.times import score_grouped
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles
@@ -31,10 +33,16 @@ Problem: TypeAlias = MatmulProblem | GroupedProblem
 def scored(problem: Problem, tiles: Tiles, spec: GpuSpec) -> tuple[TileScores, NDArray[np.int64]]:
     """Return what the model says of tiles, and the places of the legal ones, best first."""
     if isinstance(problem, GroupedProblem):
-        product, scores = problem.product, score_grouped(problem, tiles, spec, kernel=Served())
+        product, scores = problem.product, score_grouped(problem, tiles, spec, kernel=Served(_compiled_by()))
     else:
         product, scores = problem, score_tiles(problem, tiles, spec)
     return scores, tile_order(scores, product, tiles)
+
+
+def _compiled_by() -> tuple[int, int]:
+    """Return the version of Triton that is imported, which compiles the kernel; else the one that is known best."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", str(getattr(sys.modules.get("triton"), "__version__", "")))
+    return (int(found[1]), int(found[2])) if found else LATEST
 
 
 class Reading(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 from anatune.adapters.device import AUTO, GpuLike
@@ -38,6 +39,7 @@ def moe_pruner(
     names: KernelNames | None = None,
     dtype: DtypeLike | None = None,
     routing: str = "uniform",
+    ranks: int = 1,
 ) -> MoePruner:
     """Return what ``triton.autotune(prune_configs_by=...)`` takes, for a kernel of all experts' products.
 
@@ -60,11 +62,14 @@ def moe_pruner(
         x k are of 4 bits.
     routing : str
         How tokens spread over experts: "uniform", "balanced", or "power:1.2", a power law with that exponent.
+    ranks : int
+        Devices that share the experts, as many each (expert parallelism): "experts" are those of one, which its weights
+        have; "rows" are those of the experts of all, and one has an even share of them.
 
     Raises
     ------
     SpaceError
-        `keep`, `names`, `dtype` or `routing` is wrong.
+        `keep`, `names`, `dtype`, `routing` or `ranks` is wrong.
     UnknownNameError, SpecError
         As in `matmul_pruner`.
 
@@ -73,7 +78,7 @@ def moe_pruner(
     NotJudgedWarning
         As in `matmul_pruner`.
     """
-    return MoePruner(hw, keep, names, dtype, routing)
+    return MoePruner(hw, keep, names, dtype, routing, ranks)
 
 
 class MoePruner(MatmulPruner):
@@ -88,9 +93,10 @@ class MoePruner(MatmulPruner):
         names: KernelNames | None = None,
         dtype: DtypeLike | None = None,
         routing: str = "uniform",
+        ranks: int = 1,
     ) -> None:
         super().__init__(hw, keep)
-        self._arguments: ExpertNames = ExpertNames(names, dtype, routing)
+        self._arguments: ExpertNames = ExpertNames(names, dtype, routing, ranks)
 
     def _read(self, arguments: Arguments) -> Reading:
         return _ExpertReading(self._arguments.layer(arguments))
@@ -114,7 +120,7 @@ class ExpertNames(ArgumentNames):
 
     Parameters
     ----------
-    names, dtype, routing
+    names, dtype, routing, ranks
         As in `moe_pruner`.
 
     Raises
@@ -128,7 +134,11 @@ class ExpertNames(ArgumentNames):
     sizes: ClassVar = ("n", "k", *_COUNTS)
 
     def __init__(
-        self, names: KernelNames | None = None, dtype: DtypeLike | None = None, routing: str = "uniform"
+        self,
+        names: KernelNames | None = None,
+        dtype: DtypeLike | None = None,
+        routing: str = "uniform",
+        ranks: int = 1,
     ) -> None:
         super().__init__(names, dtype)
         try:
@@ -139,7 +149,9 @@ class ExpertNames(ArgumentNames):
             raise SpaceError(
                 f"routing is {shown(routing)}, expected uniform, balanced or power:EXPONENT, as power:1.2"
             ) from None
-        self.routing = routing
+        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+            raise SpaceError(f"ranks is {shown(ranks)}, expected an integer >= 1")
+        self.routing, self.ranks = routing, ranks
 
     def layer(self, arguments: Arguments) -> GroupedProblem:
         """Return the products that a call computes.
@@ -164,14 +176,15 @@ class ExpertNames(ArgumentNames):
         is_gathered = each > 1
         if not is_gathered and len(results) == 3 and results[0] * results[1] == rows:
             each = results[1]  # the second product: one row for each expert of a token
-        if rows % each or each > experts:
-            raise SpaceError(f"{rows} rows of tokens that take {each} of {experts} experts each contradict each other")
+        whole = experts * self.ranks
+        if rows % each or each > whole:
+            raise SpaceError(f"{rows} rows of tokens that take {each} of {whole} experts each contradict each other")
         dtype, right_bytes = operand_types(a, b, self.dtypes)
         if b is not None and right_bytes == 1 and 2 * math.prod(weights) == experts * n * k:
             right_bytes = 0.5
         eight = DTYPES.get(dtype) == 1
         return GroupedProblem(
-            rows // each, each, experts, n, k, _routed(self.routing, rows // each, experts, each), dtype,
+            rows // each, each, experts, n, k, _routed(self.routing, rows // each, whole, each, self.ranks), dtype,
             right_bytes, self._count("group_k", arguments, (0,), least=0) if eight else 0, gathered=is_gathered,
             out_bytes=2 if c is None else c.element_bytes or 2,
         )  # fmt: skip
@@ -188,5 +201,7 @@ class ExpertNames(ArgumentNames):
 
 
 @functools.lru_cache(maxsize=64)
-def _routed(routing: str, tokens: int, experts: int, top_k: int) -> Routing:
-    return routing_of(routing, tokens, experts, top_k)
+def _routed(routing: str, tokens: int, experts: int, top_k: int, ranks: int) -> Routing:
+    """Return the rows of one rank's experts: an even share of those of all."""
+    found = routing_of(routing, tokens, experts, top_k)
+    return replace(found, experts=found.experts / ranks)

@@ -95,8 +95,8 @@ def power_law(tokens: int, experts: int, top_k: int, exponent: float) -> Routing
     if abs(exponent - 1.0) < 1e-9:
         popular = least * (most / least) ** at
     else:
-        power = 1.0 - exponent
-        popular = ((most**power - least**power) * at + least**power) ** (1.0 / power)
+        power = 1.0 - exponent  # quantiles of [least, most], by logarithms: powers themselves overflow
+        popular = least * np.exp(np.log1p(at * math.expm1(power * math.log(most / least))) / power)
     return counted(_spread(tokens * top_k, popular, tokens))
 
 

@@ -69,6 +69,16 @@ def test_a_bound_kernel_says_its_product():
         ({"block_sizes": [16, 16, 16], "range_warp_specializes": [True]}, True),
         ({"block_sizes": [16, 16]}, True),
         ({"block_sizes": [16, 16, 16], "pid_type": "other"}, True),
+        ({"block_sizes": [128, 128, 32], "range_unroll_factors": [0, 3]}, True),  # 96 deep
+        ({"block_sizes": [16, 16, 16], "range_unroll_factors": [0, 3]}, False),
+        # an unrolled loop has one stage of its own; descriptors leave it none, and do not unroll that of the kernel
+        ({"block_sizes": [128, 128, 32], "range_unroll_factors": [0, 4], "range_num_stages": [0, 8]}, True),
+        ({"indexing": "tensor_descriptor", "range_unroll_factors": [0, 4], "range_num_stages": [0, 8]}, True),
+        ({"block_sizes": [16, 16, None]}, True),  # nor what cannot be read
+        ({"block_sizes": 16}, True),
+        ({"block_sizes": [16, 16, 16], "range_unroll_factors": [None]}, True),
+        ({"block_sizes": [16, 16, 16], "range_unroll_factors": [0, 2.5]}, True),
+        ({"block_sizes": [16, 16, 16], "range_num_stages": [None, None], "num_stages": None}, True),
     ],
 )
 def test_what_is_far_slower_or_illegal_is_not_compiled(change, passes):
@@ -123,8 +133,9 @@ def test_other_kernels_are_told(product, words):
 
 
 def test_wrong_options_are_told_at_once():
-    with pytest.raises(SpaceError, match="order is 'mn'"):
-        seed_configs(PRODUCT, "h100", order="mn")
+    for order in ("mn", None, 5):
+        with pytest.raises(SpaceError, match=f"order is {order!r}, expected the letters"):
+            seed_configs(PRODUCT, "h100", order=order)
     with pytest.raises(SpaceError, match=r"within is 0\.5"):
         guided_autotuner("h100", within=0.5)
     with pytest.raises(SpaceError, match="keep is 0"):

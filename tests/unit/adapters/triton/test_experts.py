@@ -1,6 +1,7 @@
 """The pruner of kernels of experts, asked as Triton asks it: what a call says, and what is predicted for it."""
 
 import itertools
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,6 +46,24 @@ def test_times_are_those_of_files_for_servers(dtype, call, down):
     assert pruner.perf_model(**arguments, **config(64, 128, 128).kwargs, num_warps=4, num_stages=3) == pytest.approx(
         known.parts[int(down), 0]
     )
+
+
+def test_ranks_share_experts_and_rows():
+    shape = Experts(64, 256, 1024, 4, ranks=4)
+    known = race(shape, 512, spec := hardware("h100_sxm"), Tiles.of([(64, 128, 128, 4, 3, 1, 16)]))
+    meta = config(64, 128, 128).kwargs | {"num_warps": 4, "num_stages": 3}
+    shared = moe_pruner(spec, ranks=4).perf_model(**expert_arguments(512), **meta)
+    assert shared == pytest.approx(known.parts[0, 0])
+    assert shared < moe_pruner(spec).perf_model(**expert_arguments(512), **meta)
+
+
+@pytest.mark.parametrize(("version", "is_old"), [("3.3.1", True), ("3.9.0+git1", False), ("unknown", False)])
+def test_the_triton_that_is_imported_compiles(monkeypatch, version, is_old):
+    call, meta = expert_arguments(16, dtype=FP8, group_k=128), config(64, 128, 128, 4, 2).kwargs
+    monkeypatch.setitem(sys.modules, "triton", None)
+    latest = moe_pruner("b200").perf_model(**call, **meta, num_stages=2)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=version))
+    assert (moe_pruner("b200").perf_model(**call, **meta, num_stages=2) != latest) is is_old
 
 
 def test_the_best_are_kept_and_the_callers_first():
@@ -120,3 +139,9 @@ def test_split_sums_stay_beside_the_others():
 def test_wrong_options_are_told_at_once(routing):
     with pytest.raises(SpaceError, match="expected uniform, balanced or power"):
         moe_pruner("a100", routing=routing)
+
+
+@pytest.mark.parametrize("ranks", [0, True, 1.5, None])
+def test_wrong_ranks_are_told_at_once(ranks):
+    with pytest.raises(SpaceError, match=f"ranks is {ranks}, expected an integer >= 1"):
+        moe_pruner("a100", ranks=ranks)

@@ -35,6 +35,13 @@ def test_a_power_law_has_popular_experts():
     assert law.num_active < even.num_active
 
 
+@pytest.mark.parametrize("exponent", [50, 500, 999.5])
+def test_a_steep_power_law_is_nearly_balanced(exponent):
+    law = power_law(64, 128, 8, exponent)
+    assert law.rows.tolist() == balanced(64, 128, 8).rows.tolist()
+    assert power_law(1, 8, 2, exponent).num_rows == 2
+
+
 @pytest.mark.parametrize("counts", [[], [0, 0], [3, -1]])
 def test_counts_that_are_none(counts):
     with pytest.raises(WorkloadError, match="rows of each expert"):
