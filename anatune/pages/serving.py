@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.adapters.serving.files import Choice, Request, Written
-from anatune.adapters.serving.report import MEASURED, SURE, gain_text, layer_text, tile_text
+from anatune.adapters.serving.report import MEASURED, gain_text, layer_text, sure_text, tile_text
 from anatune.adapters.serving.shapes import Experts
 from anatune.pages.device import device_section
 from anatune.pages.page import Cell, Column, Content, Facts, Figure, Page, Section, Table
@@ -63,7 +63,7 @@ def configs_page(request: Request, written: Sequence[Written]) -> Page:
         f"Which tile {server} should take for how many rows, and what that gains over what it takes by itself. {how}"
     ]
     sections = [_file_section(file) for file in written]
-    sure = [SURE, *([MEASURED] * is_measured)]
+    sure = [sure_text(request.shapes), *([MEASURED] * is_measured)]
     points = [
         f"{_spread(request)} Another spread of tokens, another tile: --power-law says one.",
         "The bound holds whatever the tile: DRAM at its full bandwidth, matrix units at their peak, and a launch for "

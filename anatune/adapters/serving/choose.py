@@ -13,6 +13,7 @@ from anatune.adapters.serving.defaults import Tile
 from anatune.adapters.serving.floor import Floor, floor_of
 from anatune.adapters.serving.shapes import DTYPES, Experts, Product
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.routing import Routing, power_law, uniform
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
@@ -21,7 +22,7 @@ from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles, stage_preference
 
-__all__ = ["ROWS", "Predicted", "Race", "group_bytes", "race", "routing_of", "space_of"]
+__all__ = ["ROWS", "Predicted", "Race", "check_device", "group_bytes", "race", "routing_of", "space_of"]
 
 Floats = NDArray[np.float64]
 
@@ -104,6 +105,16 @@ class Race:
 
     def _place(self, tile: Tile) -> int:
         return int(np.flatnonzero((_rows(self.tiles) == np.array(tile)).all(axis=1))[0])
+
+
+def check_device(shape: Experts | Product, spec: GpuSpec) -> None:
+    """Raise SpaceError for 8-bit floats on a device without an instruction for them, as far as its spec says."""
+    has_float8 = any(spec.tensor_flop_per_s(name) for name in FLOAT8_DTYPES)
+    if shape.dtype == "fp8_w8a8" and spec.tensor_cores is not None and not has_float8:
+        raise SpaceError(
+            f"{shape.dtype}: {spec.name} ({spec.arch}) has no matrix instruction for 8-bit floats, and servers run "
+            "other kernels there, which read no file; expected another --dtype or device"
+        )
 
 
 def space_of(shape: Experts | Product, spec: GpuSpec, also: tuple[Tile, ...] = ()) -> Tiles:

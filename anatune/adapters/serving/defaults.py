@@ -9,10 +9,12 @@ from anatune.adapters.serving.names import Server
 from anatune.adapters.serving.shapes import Experts, Product
 from anatune.core.hardware.spec import GpuSpec
 
-__all__ = ["default_tile", "rivals"]
+__all__ = ["FIELDS", "default_tile", "rivals"]
 
 Tile = tuple[int, int, int, int, int, int, int]
 """block_m, block_n, block_k, num_warps, num_stages, split_k, group_m: `tiles.TILE_FIELDS`."""
+FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_stages", "SPLIT_K", "GROUP_SIZE_M")
+"""What files call them."""
 
 _LITTLE_SHARED = 128 << 10
 

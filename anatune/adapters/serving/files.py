@@ -1,7 +1,8 @@
-"""Writes configuration files with a manifest beside them, predicted or measured, and judges those of others."""
+"""Writes configuration files with a manifest beside them, predicted or measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,14 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from anatune.adapters.serving.choose import ROWS, Race, race, space_of
-from anatune.adapters.serving.defaults import Tile, default_tile, rivals
+from anatune.adapters.serving.choose import ROWS, Race, check_device, race, space_of
+from anatune.adapters.serving.defaults import FIELDS, Tile, default_tile, rivals
 from anatune.adapters.serving.kernels import Measured, workloads_of
 from anatune.adapters.serving.names import Server, check_version, device_name, file_name, version_folder
 from anatune.adapters.serving.shapes import Experts, Product, check_shape
-from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
-from anatune.decoding import from_json
+from anatune.decoding import converted, from_json
 from anatune.errors import SpaceError
 from anatune.files import make_folder, read_file, replace_file
 from anatune.templates.triton.grouped.scales import LATEST
@@ -26,11 +26,9 @@ from anatune.version import __version__
 if TYPE_CHECKING:
     from anatune.adapters.serving.measuring import Measuring
 
-__all__ = ["MANIFEST", "Choice", "Judged", "Request", "Written", "check_file", "write_configs"]
+__all__ = ["MANIFEST", "Choice", "Request", "Written", "write_configs"]
 
 MANIFEST = "anatune-configs.json"
-_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_stages", "SPLIT_K", "GROUP_SIZE_M")
-"""As `tiles.TILE_FIELDS`."""
 _AMD = {"waves_per_eu": 0, "matrix_instr_nonkdim": 16, "kpack": 2}
 """What files for AMD's devices have besides; the model does not tell their values apart."""
 
@@ -166,17 +164,6 @@ class Request:
         )
 
 
-class Judged(msgspec.Struct, frozen=True):
-    """An entry of a file: how far the model thinks it is from its best."""
-
-    rows: int
-    tile: Tile
-    time_s: float | None
-    """None: the device cannot run it."""
-    best: Tile
-    best_s: float
-
-
 def write_configs(
     request: Request,
     folder: Path,
@@ -188,13 +175,13 @@ def write_configs(
     """Write the files of a request into a folder, and a manifest; files that anatune did not write stay.
 
     With `measuring` the candidates of each row run, and the fastest is written; where none has a time, the model's
-    first choice. Whatever ends this, files hold what was measured until then. `progress` hears of rows, `on_kernel` of
-    kernels.
+    first choice. Whatever ends this, files hold what was measured until then, by earlier calls, too; rows of theirs
+    that are not asked for stay. `progress` hears of rows, `on_kernel` of kernels.
 
     Raises
     ------
     SpaceError
-        A shape has no model, or a file is there that the manifest does not list.
+        A shape has no model, the device has no instruction for its operands, or a file is there that would be lost.
     SpecError
         The device's spec does not say what its matrix units do.
     DeviceError, MissingDependencyError, RecordError, RunError
@@ -204,32 +191,39 @@ def write_configs(
     """
     for shape in request.shapes:
         check_shape(shape)
+        check_device(shape, request.spec)
         if measuring is not None:
             workloads_of(shape, 1)
     if measuring is not None:
         measuring.check(request.spec)
     known, targets = _targets(request, folder, keeps=measuring is not None)
+    kept = [
+        _kept(request, shape, folder, known, files) if measuring is not None else {}
+        for shape, files in zip(request.shapes, targets, strict=True)
+    ]
     total = len(request.shapes) * len(request.rows)
     ranked: list[list[_Ranked]] = []
     for number, shape in enumerate(request.shapes):
         ranked.append(_ranked(request, shape, partial(_report, progress, number * len(request.rows), total)))
     measured = [Measured(1 if isinstance(shape, Product) else 2) for shape in request.shapes]
-    written = _write_all(request, folder, known, targets, ranked, measured)
+    write = partial(_write_all, request, folder, known, targets, kept, ranked, measured)
     if measuring is None:
-        return written
-    from anatune.adapters.serving.measuring import RECORDS, measure
+        return write()
+    from anatune.adapters.serving.measuring import RECORDS, measure, recall
 
     how = replace(measuring, records=measuring.records or folder / RECORDS)
-    total = sum(len(one.candidates) * len(one.race.parts) for of_shape in ranked for one in of_shape)
+    wanted = [{one.race.tokens: one.candidates for one in of_shape} for of_shape in ranked]
+    for shape, tiles, into in zip(request.shapes, wanted, measured, strict=True):
+        recall(shape, request.exponent, tiles, request.spec, how, into)
+    written = write()
+    total = sum(into.kernels * sum(map(len, tiles.values())) for tiles, into in zip(wanted, measured, strict=True))
     done = 0
     try:
-        for shape, of_shape, into in zip(request.shapes, ranked, measured, strict=True):
-            wanted = {one.race.tokens: one.candidates for one in of_shape}
-            report = partial(_report, on_kernel, done, total)
-            measure(shape, request.exponent, wanted, request.spec, how, into, report)
-            done += sum(len(one.candidates) * len(one.race.parts) for one in of_shape)
+        for shape, tiles, into in zip(request.shapes, wanted, measured, strict=True):
+            measure(shape, request.exponent, tiles, request.spec, how, into, partial(_report, on_kernel, done, total))
+            done += into.kernels * sum(map(len, tiles.values()))
     finally:
-        written = _write_all(request, folder, known, targets, ranked, measured)
+        written = write()
     return written
 
 
@@ -241,7 +235,7 @@ def _targets(request: Request, folder: Path, *, keeps: bool) -> tuple[dict[str, 
     Raises
     ------
     SpaceError
-        There is a file that anatune did not write, or one of measured tiles that would be lost.
+        There is a file that anatune did not write, or, unless it `keeps`, one of measured tiles.
     """
     name = device_name(request.spec, request.device)
     below = version_folder(request.triton or "") if request.server == "sglang" and _has_experts(request) else ""
@@ -256,13 +250,45 @@ def _targets(request: Request, folder: Path, *, keeps: bool) -> tuple[dict[str, 
     targets = [
         {down: place / file_name(request.server, shape, name, down=down) for down in parts} for shape in request.shapes
     ]
-    for target in (target for of_shape in targets for target in of_shape.values()):
+    for down, target in (pair for of_shape in targets for pair in of_shape.items()):
         listed = known.get(str(target.relative_to(folder)))
-        if target.exists() and listed is None:
-            raise SpaceError(f"{target} is there, and anatune did not write it; remove it or name another folder")
+        files = [(target, listed is not None)]
+        if request.keep and not down:
+            files.append((_candidates(target), isinstance(listed, dict) and listed.get("candidates") is True))
+        for file, is_ours in files:
+            if file.exists() and not is_ours:
+                raise SpaceError(f"{file} is there, and anatune did not write it; remove it or name another folder")
         if target.exists() and not keeps and _has_measured(listed):
             raise SpaceError(f"{target} has measured tiles; say --measure, which keeps them, or name another folder")
     return known, targets
+
+
+def _kept(
+    request: Request, shape: Experts | Product, folder: Path, known: dict[str, object], files: dict[bool, Path]
+) -> dict[int, tuple[Choice, ...]]:
+    """Return rows -> what the files of a shape have of them, as a manifest lists it; those that all of them have.
+
+    Raises
+    ------
+    SpaceError
+        Files have measured tiles that are another layer's, or that one of two files lacks.
+    """
+    origin = from_json(_json(_origin(request, shape)), dict[str, object])
+    found: list[dict[int, Choice]] = []
+    for target in files.values():
+        listed = known.get(str(target.relative_to(folder))) if target.exists() else None
+        try:
+            is_same = isinstance(listed, dict) and listed | origin == listed
+            entries = converted(listed["entries"], list[Choice]) if isinstance(listed, dict) and is_same else []
+        except (KeyError, msgspec.ValidationError):
+            entries = []
+        if _has_measured(listed) and not entries:
+            raise SpaceError(f"{target} has measured tiles of another layer or routing; name another folder")
+        found.append({one.rows: one for one in entries})
+    common = set.intersection(*map(set, found))
+    if lost := {row for own in found for row, one in own.items() if one.measured_s} - common - {*request.rows}:
+        raise SpaceError(f"{files[False]} has measured tiles for {min(lost)} rows, too; say them in --rows")
+    return {rows: tuple(own[rows] for own in found) for rows in common}
 
 
 def _has_measured(listed: object) -> bool:
@@ -279,9 +305,10 @@ def _ranked(request: Request, shape: Experts | Product, progress: Callable[[int]
     """Return what the model says of each number of rows."""
     defaults = tuple(default_tile(request.server, shape, rows, request.spec) for rows in request.rows)
     tiles = space_of(shape, request.spec, defaults)
+    compiled_by = LATEST if request.triton is None else check_version(request.triton)
     ranked = []
     for number, (rows, default) in enumerate(zip(request.rows, defaults, strict=True), 1):
-        found = race(shape, rows, request.spec, tiles, request.exponent, _compiled_by(request.triton))
+        found = race(shape, rows, request.spec, tiles, request.exponent, compiled_by)
         best = [choice.tile for choice in found.best(max(1, request.keep))]
         up = down = best[0]
         if request.down and isinstance(shape, Experts):
@@ -294,21 +321,34 @@ def _ranked(request: Request, shape: Experts | Product, progress: Callable[[int]
 
 def _write_all(
     request: Request, folder: Path, known: dict[str, object], targets: Sequence[dict[bool, Path]],
-    ranked: Sequence[Sequence[_Ranked]], measured: Sequence[Measured],
+    kept: Sequence[dict[int, tuple[Choice, ...]]], ranked: Sequence[Sequence[_Ranked]], measured: Sequence[Measured],
 ) -> list[Written]:  # fmt: skip
-    """Write every file and the manifest by what is known."""
+    """Write every file and the manifest by what is known; what was measured before stays until it is undercut."""
     written = []
-    for shape, of_shape, files, into in zip(request.shapes, ranked, targets, measured, strict=True):
-        choices = [_choices(one, request.down, into) for one in of_shape]
+    for shape, of_shape, files, old, into in zip(request.shapes, ranked, targets, kept, measured, strict=True):
+        choices: dict[int, tuple[Choice, ...]] = {**old}
+        for one in of_shape:
+            new, before = _choices(one, request.down, into), old.get(one.race.tokens)
+            if before is None or _measured_s(before) >= _measured_s(new):
+                choices[one.race.tokens] = new
         for down, target in files.items():
-            mine = [pair[down] for pair in choices]
+            mine = [pair[down] for _, pair in sorted(choices.items())]
             replace_file(target, _json({str(c.rows): _entry(c.tile, request.spec) for c in mine}))
             written.append(Written(str(target.relative_to(folder)), shape, mine))
         if request.keep:
             entries = {str(one.race.tokens): [_entry(tile, request.spec) for tile in one.best] for one in of_shape}
-            replace_file(files[False].with_name(files[False].stem + ".candidates.json"), _json(entries))
+            replace_file(_candidates(files[False]), _json(entries))
     replace_file(folder / MANIFEST, _json(_manifest(request, known, written)))
     return written
+
+
+def _measured_s(choices: tuple[Choice, ...]) -> float:
+    measured_s = choices[0].measured_s
+    return math.inf if measured_s is None else measured_s
+
+
+def _candidates(target: Path) -> Path:
+    return target.with_name(target.stem + ".candidates.json")
 
 
 def _choices(ranked: _Ranked, apart: bool, measured: Measured) -> tuple[Choice, Choice]:
@@ -335,57 +375,8 @@ def _choices(ranked: _Ranked, apart: bool, measured: Measured) -> tuple[Choice, 
     return made[0], made[1]
 
 
-def check_file(
-    path: Path, shape: Experts | Product, spec: GpuSpec, exponent: float | None = None, triton: str | None = None
-) -> list[Judged]:
-    """Return how far each entry of a file is from the model's best; `triton`: version in the server.
-
-    Raises
-    ------
-    SpaceError
-        It is no file of configurations, or has none.
-    OSError
-        It cannot be read.
-    """
-    check_shape(shape)
-    try:
-        entries = from_json(read_file(path), dict[str, object])
-    except msgspec.MsgspecError as error:
-        raise SpaceError(f"{path} is no JSON object ({error}), expected rows -> a configuration") from None
-    tiles = {
-        int(rows): _tile_of(path, rows, entry) for rows, entry in entries.items() if rows.isdecimal() and int(rows)
-    }
-    if not tiles:
-        raise SpaceError(f"{path} has no entries, expected numbers of rows -> a configuration")
-    space = space_of(shape, spec, tuple(tiles.values()))
-    judged = []
-    for rows, tile in sorted(tiles.items()):
-        found = race(shape, rows, spec, space, exponent, _compiled_by(triton))
-        best, mine = found.best()[0], found.time_of(tile)
-        judged.append(Judged(rows, tile, mine if mine < float("inf") else None, best.tile, best.time_s))
-    return judged
-
-
-def _compiled_by(triton: str | None) -> tuple[int, int]:
-    return LATEST if triton is None else check_version(triton)
-
-
-def _tile_of(path: Path, rows: str, entry: object) -> Tile:
-    """Return the tile of an entry; what Triton would choose itself is Triton's default."""
-    if not isinstance(entry, dict):
-        raise SpaceError(f"{path}: {rows} is {shown(entry)}, expected a configuration such as BLOCK_SIZE_M: 64")
-    values: list[int] = []
-    for field, usual in zip(_FIELDS, (None, None, None, 4, 3, 1, 1), strict=True):
-        value = entry.get(field, usual)
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1 << 16:
-            raise SpaceError(f"{path}: {field} of {rows} rows is {shown(value)}, expected an integer >= 1")
-        values.append(value)
-    m, n, k, warps, stages, split, group = values
-    return m, n, k, warps, stages, split, group
-
-
 def _entry(tile: Tile, spec: GpuSpec) -> dict[str, int]:
-    named = dict(zip(_FIELDS, tile, strict=True))
+    named = dict(zip(FIELDS, tile, strict=True))
     shown_fields = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
     return {field: named[field] for field in shown_fields} | (_AMD if spec.vendor == "amd" else {})
 
@@ -405,17 +396,22 @@ def _known(folder: Path) -> dict[str, object] | None:
     return files if isinstance(files, dict) else None
 
 
-def _manifest(request: Request, known: dict[str, object], written: list[Written]) -> dict[str, object]:
-    files = {
-        file.path: {
-            "server": request.server,
-            "hardware": request.spec.name,
-            "shape": file.shape,
-            "routing": "random" if request.exponent is None else f"power law {request.exponent:g}",
-            "entries": file.choices,
-        }
-        for file in written
+def _origin(request: Request, shape: Experts | Product) -> dict[str, object]:
+    """Return what the entries of a file are for, as the manifest has it."""
+    return {
+        "server": request.server,
+        "hardware": request.spec.name,
+        "shape": shape,
+        "routing": "random" if request.exponent is None else f"power law {request.exponent:g}",
     }
+
+
+def _manifest(request: Request, known: dict[str, object], written: list[Written]) -> dict[str, object]:
+    files: dict[str, object] = {}
+    for file in written:
+        before = known.get(file.path)
+        listed = request.keep > 0 or (isinstance(before, dict) and before.get("candidates") is True)
+        files[file.path] = {**_origin(request, file.shape), "candidates": listed, "entries": file.choices}
     return {"format": "anatune configs", "anatune": __version__, "files": {**known, **files}}
 
 

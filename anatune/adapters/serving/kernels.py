@@ -13,6 +13,7 @@ from anatune.core.workload.operators.scaled import grouped_matmul, scaled_matmul
 from anatune.core.workload.scaling import SIDE
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.problem import scaled_problem_of
+from anatune.templates.triton.grouped.rules import options_of
 
 __all__ = ["Measured", "Times", "schedule_of", "workloads_of"]
 
@@ -25,8 +26,8 @@ _FORMATS = {
 }
 """What servers call operands -> of our workloads: dtype, and scales where they are not for blocks."""
 
-Times = dict[tuple[int, Tile], list[float]]
-"""Rows and tile -> seconds of those of its kernels that ran."""
+Times = dict[tuple[int, Tile, int], float]
+"""Rows, tile and number of one of its kernels, in the order of `workloads_of` -> seconds."""
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Measured:
     kernels : int
         Of a tile: `workloads_of`.
     times : Times
+        Of kernels that ran.
     failed : dict
         Rows -> why one of their kernels has no time, in one line.
     """
@@ -46,13 +48,9 @@ class Measured:
     times: Times = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
 
-    def add(self, rows: int, tile: Tile, time_s: float) -> None:
-        """Take in the seconds of the next kernel of a tile."""
-        self.times.setdefault((rows, tile), []).append(time_s)
-
     def parts(self, rows: int, tile: Tile) -> list[float] | None:
         """Return the seconds of a tile's kernels; None unless all have one."""
-        found = self.times.get((rows, tile), [])
+        found = [time_s for part in range(self.kernels) if (time_s := self.times.get((rows, tile, part))) is not None]
         return found if len(found) == self.kernels else None
 
 
@@ -90,8 +88,7 @@ def schedule_of(workload: Workload, tile: Tile, spec: GpuSpec) -> Schedule:
     """Return the schedule of our kernel with a server's tile."""
     problem = scaled_problem_of(workload)
     sizes = {"m": (problem.rows, tile[0]), "n": (problem.columns, tile[1]), "k": (problem.k, tile[2])}
-    options = {"num_warps": tile[3], "num_stages": tile[4], "group_m": tile[6]}
-    if not problem.experts:
-        options |= {"split_k": tile[5], "descriptors": 0}
+    said = {"num_warps": tile[3], "num_stages": tile[4], "split_k": tile[5], "group_m": tile[6]}
+    options = {name: said.get(name, 0) for name in options_of(problem, spec)}
     tiles = {axis: (-(-extent // block), block) for axis, (extent, block) in sizes.items()}
     return Schedule(workload, spec, "triton", tiles, options=options)

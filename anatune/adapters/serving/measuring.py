@@ -23,7 +23,7 @@ from anatune.tuning.machine import check_gpu
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.places.place import DeviceChoice
 
-__all__ = ["RECORDS", "Measuring", "measure"]
+__all__ = ["RECORDS", "Measuring", "measure", "recall"]
 
 RECORDS = "anatune-configs.sqlite"
 """Keeps every trial, where no other file is named."""
@@ -75,6 +75,24 @@ class Measuring:
         check_gpu(spec, self.host, **self.choice)
 
 
+def recall(
+    shape: Experts | Product,
+    exponent: float | None,
+    wanted: Mapping[int, Sequence[Tile]],
+    spec: GpuSpec,
+    how: Measuring,
+    into: Measured,
+) -> None:
+    """Take in what records have of tiles for each number of rows; raise RecordError where they cannot be used."""
+    with RecordStore(how.records or RECORDS) as store:
+        for rows, tiles in wanted.items():
+            for part, workload in enumerate(workloads_of(shape, rows, exponent)):
+                known = _known(store, workload, spec)
+                for tile in tiles:
+                    if (time_s := known.get(schedule_of(workload, tile, spec).key)) is not None:
+                        into.times[rows, tile, part] = time_s
+
+
 def measure(
     shape: Experts | Product,
     exponent: float | None,
@@ -84,7 +102,7 @@ def measure(
     into: Measured,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Measure tiles for each number of rows; what is known is in `into` whatever ends this.
+    """Measure tiles for each number of rows that `into` has no time of, which has what is known whatever ends this.
 
     A kernel that fails is recorded, too, and its tile has no time. Rows whose operands do not fit the memory, or whose
     kernels cannot be addressed, are left out.
@@ -103,13 +121,9 @@ def measure(
         store = opened.enter_context(RecordStore(how.records or RECORDS))
         measurer: Measurer | None = None
         for rows, tiles in wanted.items():
-            for workload in workloads_of(shape, rows, exponent):
-                schedules = {schedule_of(workload, tile, spec): tile for tile in tiles}
-                known = _known(store, workload, spec)
-                for schedule, tile in schedules.items():
-                    if schedule.key in known:
-                        into.add(rows, tile, known[schedule.key])
-                left = [schedule for schedule in schedules if schedule.key not in known]
+            for part, workload in enumerate(workloads_of(shape, rows, exponent)):
+                left = [tile for tile in tiles if (rows, tile, part) not in into.times]
+                schedules = {schedule_of(workload, tile, spec): tile for tile in left}
                 try:
                     place.check_fits(workload, spec, [_TEMPLATE])
                     if left and measurer is None:
@@ -117,11 +131,11 @@ def measure(
                         measurer = opened.enter_context(made)
                     elif left and measurer is not None:
                         measurer.turn_to(workload)
-                    for number, (schedule, found) in enumerate(_recorded(measurer, store, left, place, how), 1):
+                    for number, (schedule, found) in enumerate(_recorded(measurer, store, [*schedules], place, how), 1):
                         if found.time_s is None:
                             into.failed[rows] = f"{found.outcome.value}: {found.message}"
                         else:
-                            into.add(rows, schedules[schedule], found.time_s)
+                            into.times[rows, schedules[schedule], part] = found.time_s
                         progress(done + len(tiles) - len(left) + number)
                 except (BuildError, RunError) as error:
                     into.failed[rows], measurer = str(error), None

@@ -8,17 +8,25 @@ from pathlib import Path
 import numpy as np
 
 from anatune.adapters.serving.defaults import Tile
-from anatune.adapters.serving.files import MANIFEST, Choice, Judged, Request, Written
-from anatune.adapters.serving.shapes import Experts
+from anatune.adapters.serving.files import MANIFEST, Choice, Request, Written
+from anatune.adapters.serving.judging import Judged
+from anatune.adapters.serving.shapes import Experts, Product
 from anatune.report.text import Line, table, wrapped
 
-__all__ = ["MEASURED", "SURE", "gain_text", "judged_lines", "layer_text", "tile_text", "written_lines"]
+__all__ = ["MEASURED", "gain_text", "judged_lines", "layer_text", "sure_text", "tile_text", "written_lines"]
 
-SURE = (
+_EXPERTS = (
     "Times are predicted, with weights from DRAM, and without sorting, activation and sums. Beside other people's "
-    "measurements on A100, H100 and B200 layers of experts are off by 7 to 18 % in the median, and files that servers "
-    "ship agree in block_m in 3 of 4 entries (bench.replay.serving); differences below 5 % are no reason to prefer one "
-    "tile, group_m and stages are the least sure. A measurement of the few best (--keep 8, --measure) settles it."
+    "measurements on A100, H100 and B200 layers of experts are off by 7 to 16 % in the median"
+)
+_PRODUCT = (
+    "Times are predicted, with weights from DRAM. Beside other people's measurements on H100, B200 and L40S large "
+    "products are off by 8 to 24 % in the median, small ones by up to 62 %"
+)
+_SURE = (
+    ", and files that servers ship agree in block_m in 4 of 5 entries (bench.replay.serving); differences below 5 % "
+    "are no reason to prefer one tile, group_m and stages are the least sure. A measurement of the few best (--keep 8, "
+    "--measure) settles it."
 )
 MEASURED = (
     "Measured are anatune's own kernels with the tiles that servers would take, both products of a layer added, with "
@@ -55,9 +63,14 @@ def written_lines(request: Request, folder: Path, written: Sequence[Written], wi
         if why := next((f"{c.rows} rows: {c.why}" for c in rows if c.why), ""):
             lines += [Line(text) for text in wrapped(f"Not all of them ran: {why}", width)]
     measured = any(c.measured_s is not None for file in written for c in file.choices)
-    for note in (*request.notes(), *([MEASURED] * measured), SURE):
+    for note in (*request.notes(), *([MEASURED] * measured), sure_text(request.shapes)):
         lines += [Line(text) for text in wrapped(note, width)]
     return lines
+
+
+def sure_text(shapes: Sequence[Experts | Product]) -> str:
+    """Return in sentences how far the model is from measurements of such layers."""
+    return (_EXPERTS if any(isinstance(shape, Experts) for shape in shapes) else _PRODUCT) + _SURE
 
 
 def layer_text(file: Written) -> str:
@@ -88,7 +101,7 @@ def gain_text(choices: Sequence[Choice]) -> str:
     return " ".join(said)
 
 
-def judged_lines(judged: Sequence[Judged], width: int) -> list[Line]:
+def judged_lines(judged: Sequence[Judged], width: int, shape: Experts | Product) -> list[Line]:
     """Return how far entries are from the model's best."""
     lines = table(
         [
@@ -100,7 +113,7 @@ def judged_lines(judged: Sequence[Judged], width: int) -> list[Line]:
             ("slower by", ["" if j.time_s is None else f"{100.0 * (j.time_s / j.best_s - 1.0):.0f} %" for j in judged]),
         ]
     )
-    return [*lines, *(Line(text) for text in wrapped(SURE, width))]
+    return [*lines, *(Line(text) for text in wrapped(sure_text([shape]), width))]
 
 
 def tile_text(tile: Tile, times: str = " x ") -> str:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import msgspec
 
-from anatune.arguments import shown
+from anatune.arguments import checked_integer, shown
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
-__all__ = ["DTYPES", "Experts", "Product", "check_shape", "model_experts", "on_a_rank"]
+__all__ = [
+    "DTYPES",
+    "MOST_EXPERTS",
+    "MOST_ROWS",
+    "MOST_SIZE",
+    "Experts",
+    "Product",
+    "check_shape",
+    "checked_size",
+    "model_experts",
+    "on_a_rank",
+]
+
+MOST_EXPERTS, MOST_ROWS, MOST_SIZE = 1 << 16, 1 << 20, 1 << 24
 
 DTYPES: dict[str, tuple[str, float]] = {
     "auto": ("bfloat16", 0),
@@ -67,6 +80,13 @@ class Product(msgspec.Struct, frozen=True):
     block: tuple[int, int] = (128, 128)
 
 
+def checked_size(name: str, value: object, most: int = MOST_SIZE) -> int:
+    """Return a number from 1 to `most`, or digits that say one; raise SpaceError for anything else."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= len(str(most)):
+        value = int(value)
+    return checked_integer(name, value, 1, most)
+
+
 def check_shape(shape: Experts | Product) -> None:
     """Raise SpaceError for operands without a model, and for blocks of scales that kernels do not take."""
     if shape.dtype not in DTYPES:
@@ -98,11 +118,12 @@ def _check_group(shape: Experts) -> None:
             )
 
 
-def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1) -> Experts:
+def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1, dtype: str | None = None) -> Experts:
     """Return the experts of a model by its config.json: each split over `ranks`, all of them over `spread` others.
 
     Models of several parts have those of language in "text_config". Experts are those that a token is routed to:
-    servers that merge shared ones into them (DeepSeek-V3: 257 of 256) look for a file of one more.
+    servers that merge shared ones into them (DeepSeek-V3: 257 of 256) look for a file of one more. With a `dtype`, what
+    the model says of its weights counts only where it agrees.
 
     Raises
     ------
@@ -126,8 +147,15 @@ def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1) -> 
     }
     sizes = on_a_rank(sizes, ranks, spread, f"{source}: ")
     quantised = whole.get("quantization_config") or config.get("quantization_config")
-    dtype, block, group = _quantisation(quantised if isinstance(quantised, dict) else {}, source)
-    return Experts(**sizes, dtype=dtype, block=block, group=group, ranks=spread)
+    try:
+        found, block, group = _quantisation(quantised if isinstance(quantised, dict) else {}, source)
+    except SpaceError:
+        if dtype is None:
+            raise
+        found, block, group = dtype, None, 0
+    if dtype not in (None, found):
+        found, block, group = str(dtype), None, 0
+    return Experts(**sizes, dtype=found, block=block, group=group, ranks=spread)
 
 
 def on_a_rank(sizes: dict[str, int], ranks: int, spread: int, source: str = "") -> dict[str, int]:
@@ -154,7 +182,8 @@ def _field(config: dict[str, object], names: tuple[str, ...], what: str, source:
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
+            most = MOST_EXPERTS if names in (_EXPERTS, _TOP_K) else MOST_SIZE
+            return checked_size(f"{source}: {name}", value, most)
     raise SpaceError(
         f"{source} has none of {', '.join(names)} as a number: no model of experts, or one whose names are not known; "
         f"say --experts --intermediate --hidden --top-k instead of --model ({what} is missing)"
@@ -169,11 +198,12 @@ def _quantisation(config: dict[str, object], source: str) -> tuple[str, tuple[in
     if method in ("fp8", "fbgemm_fp8"):
         block = config.get("weight_block_size")
         if isinstance(block, list) and len(block) == 2 and all(isinstance(size, int) for size in block):
-            return "fp8_w8a8", (block[0], block[1]), 0
+            rows, depth = (checked_size(f"{source}: weight_block_size", size) for size in block)
+            return "fp8_w8a8", (rows, depth), 0
         return "fp8_w8a8", None, 0
     bits, group = _weight_bits(config)
     if method in ("gptq", "awq", "compressed-tensors") and bits in (4, 8) and isinstance(group, int) and group > 0:
-        return f"int{bits}_w{bits}a16", None, group
+        return f"int{bits}_w{bits}a16", None, checked_size(f"{source}: group_size", group)
     raise SpaceError(
         f"{source}: weights are quantised by {shown(method)} with {shown(bits)} bits in groups of {shown(group)}, "
         "which is not known here; say --dtype and perhaps --group-size, one of " + ", ".join(DTYPES)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from anatune.arguments import shown
 from anatune.cli.options import AsJson, Backend, Device, Html, Parsed, records_option, spread
 from anatune.cli.output import UsageError, line_width, print_json, print_lines
 from anatune.cli.outputs import check_html, write_page
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+_SIZES = ("experts", "intermediate", "hidden", "top_k")
 _KEPT = 8
 """Tiles that --measure runs where --keep says nothing."""
 
@@ -83,35 +85,49 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
         known = known or {}
         block = self._block() or _block_of(known)
-        dtype = self.dtype or known.get("dtype")
+        dtype = self.dtype or known.get("dtype") or ("auto" if "experts" in known else None)
         n, k = self.n or _number(known, "rows"), self.k or _number(known, "k")
-        if n or k:
-            if not (n and k) or self.model or self.experts:
-                raise UsageError("--n and --k go together, without --model and --experts: they are a product's")
-            if self.ep > 1:
-                raise UsageError("--ep is for experts; leave it out for --n and --k")
+        self._check_words(known, "rows" in known if known else bool(n or k))
+        if n and k:
             return Product(n, k, dtype or "fp8_w8a8", block or (128, 128))
-        ranks = self._ranks()
+        ranks, top_k, hidden, group = self._ranks(), self.top_k, self.hidden, self.group_size
         if self.model is not None:
-            found = model_experts(read_file(self.model), str(self.model), ranks, self.ep)
-            given = {"dtype": dtype, "block": block, "group": self.group_size}
-            if dtype is not None and dtype != found.dtype:
-                found = msgspec.structs.replace(found, block=None, group=0)
-            return msgspec.structs.replace(found, **{name: value for name, value in given.items() if value is not None})
+            split = (1, 1) if known else (ranks, self.ep)
+            found = model_experts(read_file(self.model), str(self.model), *split, dtype)
+            group = found.group if group is None else group
+            if not known:
+                return msgspec.structs.replace(found, block=block or found.block, group=group)
+            top_k, hidden = found.top_k, found.hidden
         sizes = {
             "experts": self.experts or (_number(known, "experts") or 0) * self.ep,
             "intermediate": self.intermediate or (_number(known, "n") or 0) * ranks * (1 + packed),
         }
-        if not (all(sizes.values()) and self.hidden and self.top_k):
+        if not (all(sizes.values()) and hidden and top_k):
             raise UsageError(
                 "which layer? Say --model CONFIG.json, or --experts --intermediate --hidden --top-k, or --n --k"
                 if not known else "the file's name does not tell --hidden and --top-k (or --model); say them"
             )  # fmt: skip
         sizes = on_a_rank(sizes, ranks, self.ep)
         return Experts(
-            **sizes, hidden=self.hidden, top_k=self.top_k, dtype=dtype or "auto", block=block,
-            group=self.group_size or 0, ranks=self.ep,
-        )  # fmt: skip
+            **sizes, hidden=hidden, top_k=top_k, dtype=dtype or "auto", block=block, group=group or 0, ranks=self.ep
+        )
+
+    def _check_words(self, known: dict[str, str], is_product: bool) -> None:
+        """Raise UsageError for options that would not be heeded: `known` says it, or they are another layer's."""
+        if is_product and not known and not (self.n and self.k):
+            raise UsageError("--n and --k go together: the weights of a product, without --model and --experts")
+        why = {}
+        if is_product:
+            others = ("model", *_SIZES, "tp", "ep", "group_size", "power_law")
+            why = dict.fromkeys(others, "is for experts, and the layer is a product; leave it out")
+        elif self.model is not None:
+            why = dict.fromkeys(_SIZES, "goes without --model, which says it; leave one of them out")
+        if known:
+            told = ("experts", "intermediate", "n", "k", "dtype", "block_shape")
+            why |= dict.fromkeys(told, "is in the file's name; leave it out")
+        for name, reason in why.items():
+            if (given := getattr(self, name)) is not None and (name, given) != ("ep", 1):
+                raise UsageError(f"--{name.replace('_', '-')} {reason}")
 
     def _ranks(self) -> int:
         """Return the ranks that each expert is split over."""
@@ -132,10 +148,12 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     def _block(self) -> tuple[int, int] | None:
         if self.block_shape is None:
             return None
+        from anatune.adapters.serving.shapes import checked_size
+
         sizes = self.block_shape.strip("[] ").split(",")
-        if len(sizes) != 2 or not all(size.strip().isdecimal() for size in sizes):
-            raise UsageError(f"--block-shape is {self.block_shape!r}, expected two sizes such as 128,128")
-        return int(sizes[0]), int(sizes[1])
+        if len(sizes) != 2:
+            raise UsageError(f"--block-shape is {shown(self.block_shape)}, expected two sizes such as 128,128")
+        return checked_size("--block-shape", sizes[0]), checked_size("--block-shape", sizes[1])
 
 
 class Writing(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,8 +164,11 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
         str | None, typer.Option("--rows", metavar="M,M,..", help="Entries of a file.  [default: servers' usual ones]")
     ] = None
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=0, max=1024, help="Also list the N tiles that deserve a run.")
-    ] = 0
+        int | None,
+        typer.Option(
+            "--keep", metavar="N", min=0, max=1024, help="Also list the N tiles that deserve a run.  [default: 0]"
+        ),
+    ] = None
     device_name: Annotated[
         str | None, typer.Option("--device-name", metavar="NAME", help="As the driver says it, where it is not known.")
     ] = None
@@ -155,13 +176,11 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of rows."""
         from anatune.adapters.serving.choose import ROWS
+        from anatune.adapters.serving.shapes import MOST_ROWS, checked_size
 
         if self.rows is None:
             return ROWS
-        words = [word.strip() for word in self.rows.split(",")]
-        if not all(word.isdecimal() and 1 <= int(word) <= 1 << 20 for word in words):
-            raise UsageError(f"--rows is {self.rows!r}, expected numbers from 1 to {1 << 20} such as 1,16,256")
-        return tuple(sorted({int(word) for word in words}))
+        return tuple(sorted({checked_size("--rows", word.strip(), MOST_ROWS) for word in self.rows.split(",")}))
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,8 +201,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     html: Html = None
     as_json: AsJson = False
 
-    def measuring(self) -> Measuring | None:
-        """Return how tiles are measured; None: they are not."""
+    def measuring(self, keep: int | None) -> Measuring | None:
+        """Return how the tiles of --keep are measured; None: they are not."""
+        if self.measure and keep == 0:
+            raise UsageError("--keep is 0, but --measure runs the tiles that it counts; say --keep 1 or more")
         if not self.measure:
             given = {"--records": self.records, "--device": self.device, "--backend": self.backend}
             for name, value in given.items():
@@ -224,7 +245,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say how far the model thinks each entry of a file is from its best."""
-    from anatune.adapters.serving.files import check_file
+    from anatune.adapters.serving.judging import check_file
     from anatune.adapters.serving.names import folder_version, parse_name
     from anatune.adapters.serving.report import judged_lines
 
@@ -235,7 +256,7 @@ def check(
     if as_json:
         print_json(judged)
     else:
-        print_lines(judged_lines(judged, line_width()))
+        print_lines(judged_lines(judged, line_width(), shape))
 
 
 def _write(
@@ -252,7 +273,7 @@ def _write(
     from anatune.adapters.serving.shapes import Experts
 
     layer.check_server(server)
-    shape, measuring = layer.shape(), run.measuring()
+    shape, measuring = layer.shape(), run.measuring(writing.keep)
     if server == "sglang" and isinstance(shape, Experts) and layer.triton_version is None:
         raise UsageError(
             "--triton-version is missing: SGLang's folders are named by what triton.__version__ says there"
@@ -292,8 +313,12 @@ def _gpu(name: str) -> GpuSpec:
 
 
 def _number(known: dict[str, str], name: str) -> int | None:
-    return int(known[name]) if name in known else None
+    from anatune.adapters.serving.shapes import MOST_EXPERTS, MOST_SIZE, checked_size
+
+    most = MOST_EXPERTS if name == "experts" else MOST_SIZE
+    return checked_size(f"{name} of the file's name", known[name], most) if name in known else None
 
 
 def _block_of(known: dict[str, str]) -> tuple[int, int] | None:
-    return (int(known["block_n"]), int(known["block_k"])) if "block_n" in known else None
+    rows, depth = _number(known, "block_n"), _number(known, "block_k")
+    return (rows, depth) if rows and depth else None

@@ -1,11 +1,11 @@
-"""Files, their manifest, and the judgement of others' files."""
+"""Files and their manifest."""
 
 import json
 
 import pytest
 
-from anatune.adapters.serving.files import MANIFEST, Request, check_file, write_configs
-from anatune.adapters.serving.shapes import Experts
+from anatune.adapters.serving.files import MANIFEST, Request, write_configs
+from anatune.adapters.serving.shapes import Experts, Product
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 
@@ -40,6 +40,24 @@ def test_a_file_of_others_stays(tmp_path):
     with pytest.raises(SpaceError, match="did not write it"):
         write_configs(request(), tmp_path)
     assert place.read_text() == "{}"
+    (tmp_path / "out").mkdir()
+    listed = tmp_path / "out" / "E=128,N=768,device_name=NVIDIA_H200.candidates.json"
+    listed.write_text("{}")
+    write_configs(request(), tmp_path / "out")
+    with pytest.raises(SpaceError, match=r"candidates\.json is there, and anatune did not write it"):
+        write_configs(request(keep=3), tmp_path / "out")
+    assert listed.read_text() == "{}"
+    listed.unlink()
+    for keep in (3, 0, 2):  # a list of its own is replaced
+        write_configs(request(keep=keep), tmp_path / "out")
+
+
+@pytest.mark.parametrize("hw", ["a100_sxm", "rtx3090", "mi250x"])
+def test_floats_of_8_bits_need_an_instruction(tmp_path, hw):
+    for shape in (Experts(128, 768, 2048, 8, "fp8_w8a8"), Product(1536, 7168)):
+        with pytest.raises(SpaceError, match="no matrix instruction for 8-bit floats"):
+            write_configs(Request("vllm", hardware(hw), (shape,), device="X"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_sglang_has_folders_and_files_of_the_down_product(tmp_path):
@@ -55,24 +73,3 @@ def test_sglang_has_folders_and_files_of_the_down_product(tmp_path):
 def test_amds_files_have_more_fields(tmp_path):
     (written,) = write_configs(Request("vllm", hardware("mi300x"), (SHAPE,), rows=(16,)), tmp_path)
     assert set(json.loads((tmp_path / written.path).read_text())["16"]) > FIELDS
-
-
-def test_a_file_is_judged(tmp_path):
-    (written,) = write_configs(request(), tmp_path)
-    place = tmp_path / written.path
-    assert [entry.time_s / entry.best_s for entry in check_file(place, SHAPE, H200)] == pytest.approx(
-        [1.0, 1.0], abs=2e-3
-    )
-    poor = {"512": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}}
-    place.write_text(json.dumps({"triton_version": "3.5.0", **poor}))
-    (entry,) = check_file(place, SHAPE, H200)
-    assert entry.tile == (16, 32, 64, 4, 3, 1, 1)
-    assert entry.time_s > 1.1 * entry.best_s
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"1": 2}', '{"1": {"BLOCK_SIZE_M": 0}}'])
-def test_what_is_no_file_of_configurations(tmp_path, text):
-    place = tmp_path / "E=128,N=768,device_name=NVIDIA_H200.json"
-    place.write_text(text)
-    with pytest.raises(SpaceError, match="expected"):
-        check_file(place, SHAPE, H200)

@@ -21,12 +21,18 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.dtype)
-def test_every_candidate_is_a_schedule(shape):
-    found = race(shape, 48, H200, space_of(shape, H200))
+@pytest.mark.parametrize(
+    ("shape", "hw"),
+    [*((shape, "h200") for shape in SHAPES), (Product(1536, 7168), "l40s"), (Product(1536, 7168 + 8), "h200"),
+     (Product(1536, 7168, "int8_w8a8"), "a100_sxm"), (Experts(8, 1792, 4096, 2), "mi300x")],
+    ids=str,
+)  # fmt: skip
+def test_every_candidate_is_a_schedule(shape, hw):
+    spec = hardware(hw)
+    found = race(shape, 48, spec, space_of(shape, spec))
     for workload in workloads_of(shape, 48, 1.2):
         for choice in found.best(4):
-            schedule = schedule_of(workload, choice.tile, H200).check()
+            schedule = schedule_of(workload, choice.tile, spec).check()
             assert tuple(schedule.tiles[axis][-1] for axis in "mnk") == choice.tile[:3]
 
 
@@ -50,5 +56,5 @@ def test_blocks_of_other_sizes_are_not_measured():
 
 def test_a_tile_has_a_time_when_all_its_kernels_have():
     known, tile = Measured(2), (16, 64, 64, 4, 3, 1, 1)
-    known.times = {(1, tile): [1e-5], (3, tile): [1e-5, 2e-5]}
+    known.times = {(1, tile, 0): 1e-5, (2, tile, 1): 1e-5, (3, tile, 1): 2e-5, (3, tile, 0): 1e-5}
     assert [known.parts(rows, tile) for rows in range(4)] == [None, None, None, [1e-5, 2e-5]]

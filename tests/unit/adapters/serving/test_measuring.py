@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -126,6 +127,51 @@ def test_whatever_ends_it_files_and_records_stay(tmp_path, what):
     assert set(json.loads((tmp_path / path).read_text())) == {"2", "16"}
     assert ["measured_s" in one for one in file["entries"]] == [True, False]
     assert len(recorded(tmp_path / RECORDS)) == 5
+
+
+def entries_of(folder):
+    ((path, file),) = json.loads((folder / MANIFEST).read_text())["files"].items()
+    assert sorted(map(int, json.loads((folder / path).read_text()))) == [one["rows"] for one in file["entries"]]
+    return {one["rows"]: one for one in file["entries"]}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_second_run_that_ends_early_keeps_what_was_measured(tmp_path, elsewhere):
+    written(tmp_path, keep=1)
+    before = entries_of(tmp_path)
+    more = {"records": tmp_path / "other.sqlite"} if elsewhere else {}
+    with pytest.raises(KeyboardInterrupt):
+        written(tmp_path, keep=3, how=measuring({0: KeyboardInterrupt()}, **more))
+    assert entries_of(tmp_path) == before
+
+
+def test_records_that_no_file_has_yet_are_taken_first(tmp_path):
+    written(tmp_path / "one", keep=1)
+    how = measuring({0: DeviceError("gone")}, records=tmp_path / "one" / RECORDS)
+    with pytest.raises(DeviceError):
+        written(tmp_path / "two", rows=(2, 16, 32), keep=1, how=how)
+    assert ["measured_s" in one for one in entries_of(tmp_path / "two").values()] == [True, True, False]
+
+
+def test_rows_that_are_not_asked_for_stay(tmp_path):
+    written(tmp_path, rows=(2, 16), keep=1)
+    before = entries_of(tmp_path)
+    (file,) = written(tmp_path, rows=(4,), keep=1)
+    assert [choice.rows for choice in file.choices] == [2, 4, 16]
+    after = entries_of(tmp_path)
+    assert {rows: after[rows] for rows in before} == before
+    with pytest.raises(SpaceError, match="has measured tiles of another layer"):
+        written(tmp_path, exponent=1.2)
+    assert entries_of(tmp_path) == after
+
+
+def test_a_file_of_its_own_for_the_down_product_has_the_same_rows(tmp_path):
+    request = Request("sglang", H200, (SHAPE,), rows=(2, 64), triton="3.6.0")
+    write_configs(request, tmp_path, measuring=measuring())
+    with pytest.raises(SpaceError, match="for 64 rows, too; say them in --rows"):
+        write_configs(replace(request, down=True, rows=(2,)), tmp_path, measuring=measuring())
+    up, down = write_configs(replace(request, down=True), tmp_path, measuring=measuring())
+    assert [one.tile[0] for one in up.choices] == [one.tile[0] for one in down.choices]
 
 
 def test_what_does_not_fit_the_memory_is_left_out(tmp_path, monkeypatch):

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from anatune.adapters.serving.files import Judged
-from anatune.adapters.serving.report import gain_text, judged_lines, written_lines
+from anatune.adapters.serving.judging import Judged
+from anatune.adapters.serving.report import gain_text, judged_lines, sure_text, written_lines
 from anatune.report.text import plain
-from tests.unit.adapters.serving.written import REQUEST, TILE, USUAL, choices, written
+from tests.unit.adapters.serving.written import REQUEST, SHAPE, TILE, USUAL, choices, written
 
 
 def test_what_was_written_is_beside_the_default():
@@ -34,6 +34,11 @@ def test_gains():
 
 def test_what_was_judged():
     judged = [Judged(1, TILE, 2.2e-5, USUAL, 2e-5), Judged(8, TILE, None, USUAL, 2e-5)]
-    text = plain(judged_lines(judged, 80))
+    text = plain(judged_lines(judged, 80, SHAPE))
     assert "10 %" in text
     assert "does not run" in text
+
+
+def test_how_sure_it_is_depends_on_the_layer():
+    assert "layers of experts are off" in sure_text(REQUEST.shapes)
+    assert "experts" not in sure_text(REQUEST.shapes[1:])

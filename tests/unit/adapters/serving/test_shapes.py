@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from anatune.adapters.serving.shapes import Experts, Product, check_shape, model_experts
+from anatune.adapters.serving.shapes import Experts, Product, check_shape, checked_size, model_experts
 from anatune.errors import SpaceError
 
 MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}
@@ -23,8 +23,8 @@ PACKED = {
 }
 
 
-def read(config, ranks=1, spread=1):
-    return model_experts(json.dumps(config).encode(), "config.json", ranks, spread)
+def read(config, ranks=1, spread=1, dtype=None):
+    return model_experts(json.dumps(config).encode(), "config.json", ranks, spread, dtype)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,14 @@ def test_experts_are_spread_over_ranks():
         ({**QWEN3, "quantization_config": {"quant_method": "awq"}}, 1, "--dtype"),
         ({**QWEN3, "quantization_config": {**AWQ, "bits": 3}}, 1, "with 3 bits in groups of 128"),
         ([1], 1, "no JSON object"),
+        ({**QWEN3, "hidden_size": 1 << 25}, 1, "hidden_size is 33554432, expected"),
+        ({**QWEN3, "num_experts": 1 << 17}, 1, "num_experts is 131072, expected"),
+        (
+            {**DEEPSEEK, "quantization_config": {"quant_method": "fp8", "weight_block_size": [1 << 70, 128]}},
+            1,
+            "at most",
+        ),
+        ({**QWEN3, "quantization_config": {**AWQ, "group_size": 1 << 70}}, 1, "at most"),
     ],
 )
 def test_what_is_no_model_of_experts(config, ranks, said):
@@ -93,3 +101,20 @@ def test_what_does_not_divide_is_said():
         read(QWEN3, spread=7)
     with pytest.raises(SpaceError, match=r"768 does not divide by --tp / --ep = 7"):
         read(QWEN3, 7, 2)
+
+
+def test_a_dtype_that_is_said_counts():
+    mxfp4 = {**QWEN3, "quantization_config": {"quant_method": "mxfp4"}}
+    with pytest.raises(SpaceError, match="say --dtype"):
+        read(mxfp4)
+    assert read(mxfp4, dtype="auto") == Experts(128, 768, 2048, 8)
+    assert read(DEEPSEEK, 8, dtype="fp8_w8a8").block == (128, 128)
+    assert read(DEEPSEEK, 8, dtype="auto").block is None
+    assert read({**QWEN3, "quantization_config": AWQ}, dtype="int4_w4a16").group == 128
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "", 1 << 25, 0, True, 1.5, pytest.param("9" * 5000, id="long")])
+def test_sizes_are_checked(value):
+    with pytest.raises(SpaceError, match=r"size is .*, expected an integer >= 1 and at most 16777216"):
+        checked_size("size", value)
+    assert checked_size("size", " 128 ") == 128

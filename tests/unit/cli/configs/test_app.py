@@ -104,9 +104,25 @@ def test_the_few_best_are_measured(tmp_path, capsys, monkeypatch):
     assert len(listed) == 8
 
 
+PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        *(
+            (["vllm", "--hw", "h200", *PRODUCT, name, "4"], f"{name} is for experts, and the layer is a product")
+            for name in ("--experts", "--intermediate", "--hidden", "--top-k", "--tp", "--group-size", "--power-law")
+        ),
+        *(
+            (["vllm", "--hw", "h200", "--model", "config.json", name, "4"], f"{name} goes without --model")
+            for name in ("--experts", "--intermediate", "--hidden", "--top-k")
+        ),
+        (["vllm", "--hw", "h200", *PRODUCT, "--model", "config.json"], "--model is for experts"),
+        (["vllm", "--hw", "h200", *MOE, "--measure", "--keep", "0"], "--keep is 0, but --measure"),
+        (["vllm", "--hw", "h200", *MOE, "--rows", MANY], "--rows is '999"),
+        (["vllm", "--hw", "h200", *MOE, "--block-shape", f"128,{MANY}"], "--block-shape is '999"),
+        (["vllm", "--hw", "a100_sxm", *MOE, "--dtype", "fp8_w8a8"], "no matrix instruction for 8-bit floats"),
         (["vllm", "--hw", "h200"], "which layer?"),
         (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k go together"),
         (["vllm", "--hw", "h200", *MOE, "--tp", "3"], "does not divide"),
@@ -141,3 +157,29 @@ def test_a_name_that_does_not_tell_the_hidden_size(tmp_path, capsys):
     file.write_text("{}")
     assert main(["configs", "check", str(file), "--hw", "h200"]) == 2
     assert "--hidden and --top-k" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_name_says_the_layer_and_a_model_the_rest(tmp_path, capsys):
+    config = tmp_path / "config.json"
+    quantised = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    layer = {"hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
+    config.write_text(json.dumps({**layer, "quantization_config": quantised}))
+    (file,) = written(capsys, "vllm", "--hw", "h200", *MOE, "-o", str(tmp_path))
+    words = ["configs", "check", str(tmp_path / file["path"]), "--hw", "h200"]
+    said = []
+    for more in (["--model", str(config)], ["--hidden", "2048", "--top-k", "8"]):
+        assert main([*words, *more, "--json"]) == 0
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[0] == said[1]
+    for name, value in (("--experts", "64"), ("--dtype", "fp8_w8a8"), ("--block-shape", "128,128"), ("--n", "64")):
+        assert main([*words, "--model", str(config), name, value]) == 2
+        assert f"{name} is in the file's name" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("part", ["E={},N=64", "E=64,N={}", "E=70000,N=64", "N={},K=64", "N=64,K=100000000"])
+def test_numbers_of_a_name_have_an_end(capsys, part):
+    name = part.format("9" * 200) + ",device_name=X.json"
+    assert main(["configs", "check", name, "--hw", "h200", "--hidden", "64", "--top-k", "2"]) in (1, 2)
+    error = " ".join(capsys.readouterr().err.split())
+    assert "expected an integer" in error
+    assert "Traceback" not in error
