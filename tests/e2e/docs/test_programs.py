@@ -16,7 +16,10 @@ for name in ("cuda", "rocm", "metal", "hexagon", "arm_cpu", "riscv_cpu"):
 """
 """Before a program: without intrinsics of other devices, which take TVM 25 s to import."""
 
-ADAPTERS = ("triton", "inductor", "helion", "kernel_tuner", "metaschedule", "optuna", "pruning", "fleets", "attention")
+ADAPTERS = (
+    *("triton", "inductor", "helion", "kernel_tuner", "metaschedule", "optuna", "pruning", "fleets", "attention"),
+    "scaled",
+)
 
 
 def test_each_adapter_has_a_program():
