@@ -23,6 +23,7 @@ import pandas as pd
 
 from anatune.adapters.serving.choose import race, space_of
 from anatune.adapters.serving.defaults import Tile, default_tile
+from anatune.adapters.serving.names import check_version, folder_version
 from anatune.adapters.serving.shapes import Experts, Product
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.routing import balanced, power_law
@@ -172,8 +173,9 @@ def shipped_scores(folder: Path, sample: tuple[str, int, int]) -> Iterator[tuple
                 continue
             usual = default_tile(row.source, shape, int(row.m), spec)
             tiles, label = space_of(shape, spec, (tile, usual)), f"{dtype}, blocks" if block else dtype
-            version = versions.get((row.source, device, row.n, row.k), LATEST)
-            for triton, name in {LATEST: f"{kind}, today's Triton", version: kind}.items():
+            told = folder_version(str(row.triton))  # SGLang's folders of experts' files say it
+            version = check_version(told) if told else versions.get((row.source, device, row.n, row.k), LATEST)
+            for triton, name in ((LATEST, f"{kind}, today's Triton"), (version, kind)):
                 try:
                     found = race(shape, int(row.m), spec, tiles, triton=triton)
                 except AnatuneError as error:

@@ -7,6 +7,7 @@ blocks; as many blocks are launched as the worst routing needs, and those that f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +131,8 @@ class _Scaled(Walk):
 
     scaled: int
     kernel: Scaling | Served | None
+    turns: ClassVar[bool] = True
+    """Whether old Triton's turning of operands counts."""
 
     @property
     def scaling(self) -> Scaling | None:
@@ -181,7 +184,8 @@ class _Scaled(Walk):
         issue = work.issue + (each + loads - _DESCRIBED * tiles.descriptors * tiles.num_warps) / slots
         issue = np.maximum(issue, loads)  # an SM starts a load a cycle
         wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
-        if self.served is not None and self.served < _STRAIGHT_SINCE and spec.arch == "sm_90" and problem.is_float8:
+        is_old = self.turns and self.served is not None and self.served < _STRAIGHT_SINCE
+        if is_old and spec.arch == "sm_90" and problem.is_float8:
             copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
             issue = issue + np.where(wide, 0.0, copies * _TURNED / slots)
         # results are independent of each other, other instructions wait for those before them
@@ -202,8 +206,13 @@ class _Scaled(Walk):
 
 @dataclass(frozen=True)
 class _Grouped(_Scaled):
-    """Blocks over the rows of all experts."""
+    """Blocks over the rows of all experts.
 
+    Files of experts that were tuned with Triton 3.1 and 3.2 have the tiles whose operands these turn, so that does not
+    count here.
+    """
+
+    turns = False
     layer: GroupedProblem
     held: float
     cold: bool
