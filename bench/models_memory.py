@@ -85,7 +85,6 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
 
     import anatune
     from anatune.codegen.relax.frontends import imported
-    from anatune.codegen.relax.reading import graph_of
     from anatune.graph.passes.layouts import everywhere, laid_out
     from anatune.graph.passes.order import CPU, CPU_KERNELS, after
 
@@ -106,7 +105,7 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     compiled = anatune.compile(model, example, threads=1)
     seconds, peak = time.process_time() - began, _status("VmHWM") - before
     compiled.save(folder / name)
-    graph = graph_of(imported(model, example).module)
+    graph = imported(model, example).graph()
     weights = sum(one.array.nbytes for one in graph.constants())
     whole = after(CPU, graph)
     live = live_bytes(after(CPU_KERNELS, laid_out(whole, everywhere(whole))))

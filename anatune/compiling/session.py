@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.codegen.relax.frontends import Imported, imported, onnx_inputs
+from anatune.codegen.relax.frontends import Imported, imported
+from anatune.codegen.relax.onnx_files import onnx_inputs
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.costs import ModelCosts
 from anatune.compiling.request import Request

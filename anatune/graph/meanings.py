@@ -16,6 +16,7 @@ from anatune.core.activations import ACTIVATIONS
 from anatune.graph.nodes import Array
 
 __all__ = [
+    "argsort",
     "attention",
     "erf",
     "layer_norm",
@@ -89,6 +90,13 @@ def strided_slice(
 def take(array: Array, indices: Array, axis: int | None = None, **_: object) -> Array:
     """Return the parts of an array that indices name; negative ones count from the end."""
     return np.take(array, indices, axis=axis, mode="wrap" if indices.size and indices.min() < 0 else "raise")
+
+
+def argsort(array: Array, axis: int, *, descending: bool) -> Array:
+    """Return the places of the elements in order; equal ones stay in order."""
+    if descending:
+        return array.shape[axis] - 1 - np.flip(np.argsort(np.flip(array, axis), axis, kind="stable"), axis)
+    return np.argsort(array, axis, kind="stable")
 
 
 def masked_softmax(data: Array, mask: Array | None = None, *, scale: float, zero_rows: bool, block: int) -> Array:

@@ -70,6 +70,8 @@ PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
 ATTENTION = "anatune.attention"
 SOFTMAX, LAYER_NORM, MAP, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.map", "anatune.concat"
 WINDOW, REDUCTION = "anatune.window", "anatune.reduction"
+_ATTRS = "relax.attrs."
+_STATISTICS = f"{_ATTRS}StatisticalAttrs"
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Operator:
     type_of : callable, optional
         Takes arguments and attributes likewise, and returns the type of the result (`applied`).
     kind : str
-        TVM's name of the attributes' type, of operators that passes write.
+        TVM's name of the attributes' type, of operators that passes and readers of models write.
     layout : str
         How it passes through other orders of dimensions, a key of `graph.passes.layouts._FAMILIES`; "": it has that
         of the model.
@@ -192,17 +194,19 @@ _ENTRIES = (
     _elementwise("sqrt", np.sqrt),
     _elementwise("square", np.square, spells=True),
     _elementwise("tanh", np.tanh, own=MAP, spells=True),
-    Operator("astype", np.asarray, is_conversion=True),
+    Operator("astype", np.asarray, kind=f"{_ATTRS}AstypeAttrs", is_conversion=True),
+    *(
+        Operator(name, getattr(np, f"arc{name[1:]}" if name.startswith("a") else name), _broadcast)
+        for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan")
+    ),
     Operator("bitwise_not", np.bitwise_not, _broadcast),
     Operator("ceil", np.ceil, _broadcast),
-    Operator("cos", np.cos, _broadcast),
     Operator("isfinite", np.isfinite, _comparison),
     Operator("isinf", np.isinf, _comparison),
     Operator("isnan", np.isnan, _comparison),
     Operator("logical_not", np.logical_not, _comparison),
     Operator("round", np.round, _broadcast),
     Operator("sign", np.sign, _broadcast),
-    Operator("sin", np.sin, _broadcast),
     Operator("trunc", np.trunc, _broadcast),
     # Functions of two or three numbers.
     _elementwise("add", np.add, commutes=True, spells=True),
@@ -214,50 +218,72 @@ _ENTRIES = (
     _elementwise("subtract", np.subtract, spells=True),
     Operator("bitwise_and", np.bitwise_and, _broadcast),
     Operator("bitwise_or", np.bitwise_or, _broadcast),
+    Operator("bitwise_xor", np.bitwise_xor, _broadcast),
     Operator("equal", np.equal, _comparison),
     Operator("floor_divide", np.floor_divide, _broadcast),
     Operator("floor_mod", np.mod, _broadcast),
     Operator("greater", np.greater, _comparison),
     Operator("greater_equal", np.greater_equal, _comparison),
+    Operator("left_shift", np.left_shift, _broadcast),
     Operator("less", np.less, _comparison),
     Operator("less_equal", np.less_equal, _comparison),
     Operator("logical_and", np.logical_and, _comparison),
     Operator("logical_or", np.logical_or, _comparison),
+    Operator("logical_xor", np.logical_xor, _comparison),
     Operator("mod", np.fmod, _broadcast),
     Operator("not_equal", np.not_equal, _comparison),
+    Operator("right_shift", np.right_shift, _broadcast),
     Operator("where", np.where),
     # Products.
-    *(Operator(f"nn.conv{rank}d", own=CONVOLUTION) for rank in (1, 2, 3)),
-    Operator("matmul", np.matmul, own=MATMUL),
+    *(Operator(f"nn.conv{rank}d", kind=f"{_ATTRS}Conv{rank}DAttrs", own=CONVOLUTION) for rank in (1, 2, 3)),
+    Operator("matmul", np.matmul, kind=f"{_ATTRS}MatmulAttrs", own=MATMUL),
     # Sums, means and extremes.
-    *(Operator(name, getattr(np, name), layout="reduction", own=REDUCTION) for name in ("max", "mean", "min", "sum")),
-    Operator("cumsum", lambda array, axis, exclusive: array.cumsum(axis) - (array if exclusive else 0)),
-    Operator("nn.layer_norm", meanings.layer_norm, own=LAYER_NORM),
-    Operator("nn.log_softmax", meanings.log_softmax),
-    Operator("nn.softmax", meanings.softmax, own=SOFTMAX),
-    Operator("prod", np.prod),
+    *(
+        Operator(name, getattr(np, name), kind=_STATISTICS, layout="reduction", own=REDUCTION)
+        for name in ("max", "mean", "min", "sum")
+    ),
+    *(Operator(name, getattr(np, name), kind=f"{_ATTRS}ArgmaxArgminAttrs") for name in ("argmax", "argmin")),
+    Operator("argsort", meanings.argsort, kind=f"{_ATTRS}ArgsortAttrs"),
+    Operator("cumprod", kind=f"{_ATTRS}ScanopAttrs"),
+    Operator(
+        "cumsum",
+        lambda array, axis, exclusive: array.cumsum(axis) - (array if exclusive else 0),
+        kind=f"{_ATTRS}ScanopAttrs",
+    ),
+    Operator("nn.layer_norm", meanings.layer_norm, kind=f"{_ATTRS}LayerNormAttrs", own=LAYER_NORM),
+    Operator("nn.log_softmax", meanings.log_softmax, kind=f"{_ATTRS}SoftmaxAttrs"),
+    Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),
+    Operator("prod", np.prod, kind=_STATISTICS),
     Operator("std", np.std),
     Operator("variance", np.var, layout="reduction"),
     # Pools.
-    *(Operator(f"nn.{kind}_pool{rank}d", layout="pool", own=WINDOW) for kind in ("max", "avg") for rank in (1, 2)),
+    *(
+        Operator(f"nn.{kind}_pool{rank}d", kind=f"{_ATTRS}Pool{rank}DAttrs", layout="pool", own=WINDOW)
+        for kind in ("max", "avg")
+        for rank in (1, 2)
+    ),
     *(Operator(f"nn.adaptive_avg_pool{rank}d", layout="pool", own=WINDOW) for rank in (1, 2)),
-    *(Operator(f"nn.{kind}_pool3d", layout="pool") for kind in ("max", "avg", "adaptive_avg")),
+    *(Operator(f"nn.{kind}_pool3d", kind=f"{_ATTRS}Pool3DAttrs", layout="pool") for kind in ("max", "avg")),
+    Operator("nn.adaptive_avg_pool3d", layout="pool"),
     # What moves or takes elements.
     Operator("broadcast_to", np.broadcast_to, is_conversion=True),
-    Operator("concat", np.concatenate, layout="concat", own=CONCAT),
+    Operator("concat", np.concatenate, kind=f"{_ATTRS}ConcatAttrs", layout="concat", own=CONCAT),
     Operator("expand_dims", np.expand_dims, is_reshape=True),
     Operator("flatten", is_reshape=True),
     Operator("flip", np.flip),
-    Operator("gather_elements", np.take_along_axis),
+    Operator("gather_elements", np.take_along_axis, kind=f"{_ATTRS}GatherElementsAttrs"),
     Operator("index_tensor", lambda array, indices: array[tuple(indices)]),
     Operator("nn.batch_flatten", is_reshape=True),
-    Operator("permute_dims", np.transpose, _permuted, "relax.attrs.PermuteDimsAttrs"),
+    Operator("nn.pad", kind=f"{_ATTRS}PadAttrs"),
+    Operator("permute_dims", np.transpose, _permuted, f"{_ATTRS}PermuteDimsAttrs"),
     Operator("repeat", np.repeat),
     Operator("reshape", np.reshape, _reshaped, is_conversion=True),
+    Operator("scatter_elements", kind=f"{_ATTRS}ScatterElementsAttrs"),
+    Operator("split", kind=f"{_ATTRS}SplitAttrs"),
     Operator("squeeze", np.squeeze, is_reshape=True),
     Operator("stack", np.stack),
-    Operator("strided_slice", meanings.strided_slice, kind="relax.attrs.StridedSliceAttrs"),
-    Operator("take", meanings.take),
+    Operator("strided_slice", meanings.strided_slice, kind=f"{_ATTRS}StridedSliceAttrs"),
+    Operator("take", meanings.take, kind=f"{_ATTRS}TakeAttrs"),
     Operator("tile", lambda array, repeats: np.tile(array, repeats)),
     Operator("tril", np.tril),
     Operator("triu", np.triu),

@@ -19,32 +19,33 @@ from pathlib import Path
 import numpy as np
 
 from anatune.arguments import shown
-from anatune.codegen.compat import TvmObject, import_tvm, last_line
-from anatune.codegen.relax.importers import relax_of_onnx, relax_of_program
+from anatune.codegen.compat import import_tvm, last_line
+from anatune.codegen.relax.importers import relax_of_program
+from anatune.codegen.relax.onnx_files import onnx_model, onnx_shapes
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.untyped import OnnxObject, TorchObject
 from anatune.errors import MissingDependencyError, WorkloadError
-from anatune.files import reason
 from anatune.graph.nodes import Graph
+from anatune.graph.onnx.reading import graph_of_onnx
 from anatune.graph.passes.pools import with_partial_means
 
-__all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs"]
+__all__ = ["Imported", "decomposed", "exported", "imported"]
 
 Example = TorchObject
 """An array of NumPy's or a tensor of PyTorch's, or a sequence of them; None: there is none."""
 
-KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file, a .pt2 file or a Relax module"
+KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file or model, a .pt2 file or a Relax module"
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A model that can be had as Relax.
+    """A model that can be had as a graph.
 
     Attributes
     ----------
     read : callable
-        Imports it: returns what `module` is, or raises as `imported`.
+        Reads it, anew each time, so that weights that passes have replaced can go; errors as `imported`.
     name : str
         For people: the class or the file.
     reference : callable, optional
@@ -52,31 +53,20 @@ class Imported:
     example : list of ndarray, optional
         Inputs that the caller gave.
     is_single : bool
-        Whether the model returns one tensor, whatever the Relax function returns.
+        Whether the model returns one tensor, whatever the graph returns.
     """
 
-    read: Callable[[], TvmObject]
+    read: Callable[[], Graph]
     name: str
     reference: Reference | None
     example: Arrays | None
     is_single: bool = False
-    is_relax: bool = False
-    """Whether it was one: operators mean what they mean in TVM, and not what they mean in PyTorch and ONNX."""
 
     def graph(self) -> Graph:
-        """Return the graph of ``main``; errors as `reading.graph_of`."""
-        graph = graph_of(self.module)
-        graph = graph if self.is_relax else with_partial_means(graph)
+        """Return the graph of the model."""
+        graph = self.read()
         graph.is_tuple = graph.is_tuple and not self.is_single
         return graph
-
-    @property
-    def module(self) -> TvmObject:
-        """The model as an IRModule: its function ``main``, weights being constants.
-
-        Imported anew each time, so that weights that passes have replaced can go.
-        """
-        return self.read()
 
 
 def imported(model: object, example_inputs: Example = None) -> Imported:
@@ -102,14 +92,18 @@ def imported(model: object, example_inputs: Example = None) -> Imported:
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
             raise WorkloadError(f"{path} {what}, expected an ONNX file (.onnx) or a saved torch.export program (.pt2)")
-        return _pt2(path, example_inputs) if path.suffix == ".pt2" else _onnx(path, example_inputs)
+        if path.suffix == ".pt2":
+            return _pt2(path, example_inputs)
+        return _onnx(onnx_model(path), path.name, str(path), example_inputs)
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if "torch.ExportedProgram" in kinds:
         return _exported(model, type(model).__name__, example_inputs)
     if "torch.Module" in kinds:
         return _module(model, example_inputs)
+    if "onnx.ModelProto" in kinds:
+        return _onnx(model, "ONNX model", "ONNX model", example_inputs)
     if "tvm.IRModule" in kinds:
-        return Imported(lambda: model, "Relax module", None, _arrays(example_inputs), is_relax=True)
+        return Imported(lambda: graph_of(model), "Relax module", None, _arrays(example_inputs))
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
@@ -203,7 +197,10 @@ def _exported(program: TorchObject, name: str, example_inputs: Example, original
     source = original if original is not None else program.module()
     reference = torch_reference(torch, source, name)
     returns = program.call_spec.out_spec
-    read = functools.partial(relax_of_program, simple, name)
+
+    def read() -> Graph:
+        return with_partial_means(graph_of(relax_of_program(simple, name)))
+
     return Imported(read, name, reference, example, returns is None or returns.is_leaf())
 
 
@@ -228,111 +225,9 @@ def decomposed(program: TorchObject, name: str) -> TorchObject:
     return simple
 
 
-def onnx_inputs(path: Path) -> list[tuple[str, str]]:
-    """Return name and dtype of each input of an ONNX file; errors as `imported`."""
-    onnx = _onnx_package()
-    return [(value.name, _dtype(onnx, value)) for value in _onnx_model(onnx, path)[1]]
-
-
-def _dtype(onnx: OnnxObject, value: OnnxObject) -> str:
-    """Return NumPy's name of an input's dtype; KeyError: it is no tensor, or of a type that ONNX has not."""
-    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
-
-
-def _onnx_package() -> OnnxObject:
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"ONNX files need the package onnx, which cannot be imported ({error}); install it with: pip install onnx"
-        ) from error
-
-
-def _onnx_model(onnx: OnnxObject, path: Path) -> tuple[OnnxObject, list[OnnxObject]]:
-    """Return an ONNX model and those of its inputs that are no weights.
-
-    Raises
-    ------
-    WorkloadError
-        The file is damaged, weights beside it are missing, or said to be anywhere else.
-    """
-    refusal: type[Exception] = import_module("google.protobuf.message").DecodeError
-    try:
-        model = onnx.load(str(path), format="protobuf", load_external_data=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _load_weights(onnx, model, path)
-    except WorkloadError:
-        raise
-    except OSError as error:
-        raise WorkloadError(f"{path}: {reason(error)}; name a file that can be read") from error
-    except refusal as error:
-        raise WorkloadError(f"{path}: {last_line(error):.200}; expected an ONNX file; export it again") from error
-    except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the folder, no number
-        raise WorkloadError(
-            f"{path}: {last_line(error):.300}; expected weights in files of its own folder; export it again"
-        ) from error
-    if not model.graph.output:
-        raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
-    known = {weight.name for weight in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in known]
-    for value in inputs:
-        try:
-            _dtype(onnx, value)
-        except KeyError:
-            raise WorkloadError(
-                f"{path}: input {value.name} is no tensor of a type that ONNX has; export it again"
-            ) from None
-    return model, inputs
-
-
-def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
-    """Read the weights of a model that lie in files of their own.
-
-    Raises
-    ------
-    WorkloadError
-        One is missing, or too short.
-    OSError
-        One cannot be read.
-    onnx.checker.ValidationError, ValueError
-        One lies outside of the model's folder, or where is no number.
-    """
-    helper = onnx.external_data_helper
-    for weight in model.graph.initializer:
-        if not helper.uses_external_data(weight):
-            continue
-        info = helper.ExternalDataInfo(weight)
-        place = path.parent / info.location
-        if not place.is_file():
-            what = "no file" if place.exists() else "missing"
-            raise WorkloadError(f"{place} is {what}: weights in files of their own have to lie beside {path.name}")
-        end = (info.offset or 0) + (info.length or 0)
-        if place.stat().st_size < end:
-            size = place.stat().st_size
-            raise WorkloadError(f"{place} has {size:,} bytes, {path.name} expects {end:,} at least; export it again")
-    helper.load_external_data_for_model(model, str(path.parent))
-
-
-def _onnx(path: Path, example_inputs: Example) -> Imported:
-    model, inputs = _onnx_model(_onnx_package(), path)
+def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example) -> Imported:
+    """Return an ONNX model; `where` it is, for messages."""
     example = _arrays(example_inputs)
-    shapes: dict[str, list[int]] = {}
-    if example is not None:
-        if len(example) != len(inputs):
-            wanted = ", ".join(item.name for item in inputs)
-            raise WorkloadError(f"{path}: {len(example)} example inputs, expected {len(inputs)}: {wanted}")
-        shapes = {item.name: list(array.shape) for item, array in zip(inputs, example, strict=True)}
-    for item in inputs:
-        if item.name in shapes or not item.type.tensor_type.HasField("shape"):
-            continue
-        sizes = item.type.tensor_type.shape.dim
-        for axis, size in enumerate(sizes):
-            if not size.HasField("dim_value") or size.dim_value < 0:
-                raise WorkloadError(
-                    f"{path}: input {item.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
-                    "fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
-                )
-        shapes[item.name] = [size.dim_value for size in sizes]
-    read = functools.partial(relax_of_onnx, model, shapes, path.name)
-    return Imported(read, path.name, onnx_reference(model, path.name), example)
+    shapes = onnx_shapes(model, where, example)
+    read = functools.partial(graph_of_onnx, model, shapes, name)
+    return Imported(read, name, onnx_reference(model, name), example)

@@ -1,6 +1,6 @@
-"""TVM's importers of PyTorch and ONNX: what they lack or get wrong as tables, and errors that say where they arose.
+"""TVM's importer of PyTorch's programs: what it lacks or gets wrong as a table, and errors that say where they arose.
 
-An importer raises whatever its code runs into; here that becomes one line with the operator, its node and the cause.
+It raises whatever its code runs into; here that becomes one line with the operator, its node and the cause.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import functools
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
 
 import numpy as np
 
 from anatune.codegen.compat import import_tvm, last_line
-from anatune.codegen.untyped import OnnxObject, TorchObject, TvmObject
+from anatune.codegen.untyped import TorchObject, TvmObject
 from anatune.errors import WorkloadError
 
-__all__ = ["relax_of_onnx", "relax_of_program", "torch_operators"]
+__all__ = ["relax_of_program", "torch_operators"]
 
 _SELF_EXPLAINING = (RuntimeError, ValueError, TypeError, NotImplementedError)
 """Errors whose messages are sentences; those of others mean little without their names ("KeyError: 'x'")."""
@@ -39,34 +38,6 @@ def relax_of_program(program: TorchObject, name: str) -> TvmObject:
 def torch_operators() -> frozenset[str]:
     """Return the names of PyTorch's core operators that can be imported, such as "add.Tensor"."""
     return frozenset(_torch_importer("").convert_map)
-
-
-def relax_of_onnx(model: OnnxObject, shapes: Mapping[str, list[int]], name: str) -> TvmObject:
-    """Return an ONNX model as a Relax module.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Its nodes get names where they have none: those of their first results.
-    shapes : mapping of str to list of int
-        Sizes of its inputs.
-    name : str
-        For messages.
-
-    Raises
-    ------
-    WorkloadError
-        TVM cannot import it.
-    """
-    with _one_line(name), contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it was about when it fails
-        importer, operators = _onnx_importer(name)
-        if model.ir_version < 3:
-            raise WorkloadError(f"{name} has version {model.ir_version} of ONNX's format, expected 3 at least")
-        for node in model.graph.node:
-            node.name = node.name or next((result for result in node.output if result), "")
-        versions = [operators.version for operators in model.opset_import if operators.domain in ("", "ai.onnx")]
-        opset = versions[0] if versions else 1
-        return importer(dict(shapes)).from_onnx(_inlined(model, opset, operators).graph, opset)
 
 
 @contextlib.contextmanager
@@ -97,8 +68,6 @@ def _unknown(name: str, places: Mapping[str, list[str]], other: str = "") -> Wor
         f"TVM cannot import {name}: it does not know {', '.join(words)}; export the model with other operators{other}"
     )
 
-
-# ---- PyTorch ----
 
 Convert = Callable[[TorchObject], TvmObject]
 """What imports a node of an exported program."""
@@ -231,137 +200,3 @@ _TORCH: dict[str, Callable[[TvmObject, TorchObject], TvmObject]] = {
     "where.self": _where,
 }
 """Operator -> what imports it (importer, node) in the place of TVM's."""
-
-
-# ---- ONNX ----
-
-
-def _onnx_importer(name: str) -> tuple[type, frozenset[str]]:
-    """Return a class of importers, which takes sizes of inputs, and the operators that it knows."""
-    import_tvm()
-    from tvm.relax.frontend.onnx import onnx_frontend
-
-    operators = frozenset(onnx_frontend._get_convert_map()) | {"Constant", "If"}
-
-    class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
-        """TVM's importer of ONNX models."""
-
-        def __init__(self, shapes: dict[str, list[int]]) -> None:
-            super().__init__(shapes, "float32", keep_params_in_input=False, sanitize=True)
-
-        def _check_for_unsupported_ops(self, graph: OnnxObject) -> None:
-            missing: dict[str, list[str]] = {}
-            for node in graph.node:
-                if node.op_type not in operators:
-                    missing.setdefault(node.op_type, []).append(f"node {node.name}")
-            if missing:
-                raise _unknown(name, missing)
-
-        def _convert_operator(self, op_name: str, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
-            try:
-                convert = functools.partial(super()._convert_operator, op_name)
-                if op_name in _ONNX:
-                    return self.bb.normalize(_ONNX[op_name](convert, inputs, attrs, opset))
-                return convert(inputs, attrs, opset)
-            except WorkloadError:
-                raise
-            except Exception as error:  # importers share no class of errors
-                place = f"node {attrs['tvm_custom']['name']}"
-                raise WorkloadError(f"TVM cannot import {op_name} ({place}) of {name}: {_cause(error)}") from error
-
-    return Importer, operators
-
-
-def _inlined(model: OnnxObject, opset: int, operators: frozenset[str]) -> OnnxObject:
-    """Return a model in which operators that TVM does not know, and ONNX or the model spells in others, are spelt."""
-    schema_of, refusal = import_module("onnx.defs").get_schema, import_module("onnx.defs").SchemaError
-    missing = set()
-    for node in model.graph.node:
-        if node.op_type not in operators:
-            missing.add((node.domain, node.op_type))
-            with contextlib.suppress(refusal):  # an operator of the model's own
-                schema, given = schema_of(node.op_type, opset, node.domain), {entry.name for entry in node.attribute}
-                defaults = [entry.default_value for name, entry in schema.attributes.items() if name not in given]
-                # functions of ONNX's take them for given
-                node.attribute.extend(entry for entry in defaults if entry.name)
-    if not missing:
-        return model
-    try:
-        return import_module("onnx.inliner").inline_selected_functions(
-            model, sorted(missing), inline_schema_functions=True
-        )
-    except (TypeError, RuntimeError, ValueError):  # an older onnx; a model of 2 GiB and more
-        return model
-
-
-Attributes = dict[str, OnnxObject]
-ConvertOnnx = Callable[[TvmObject, Attributes, int], TvmObject]
-"""What imports an operator: its inputs, its attributes and the version of ONNX's operators."""
-
-
-def _onnx_concat(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
-    """Leave out 1-D tensors without elements among those of another rank, as onnxruntime does."""
-    kinds = [getattr(value, "ty", None) for value in inputs]
-    if any(getattr(kind, "ndim", 1) > 1 for kind in kinds):
-        inputs = [value for value, kind in zip(inputs, kinds, strict=True) if _sizes(kind) != [0]]
-    return convert(inputs, attrs, opset)
-
-
-def _onnx_constant(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
-    """Read numbers that stand in an attribute of their own, which TVM 0.27 refuses."""
-    helper, kinds = import_module("onnx.helper"), import_module("onnx").TensorProto
-    for word, kind in (("int", kinds.INT64), ("float", kinds.FLOAT)):
-        for key in (f"value_{word}", f"value_{word}s"):
-            if key in attrs:
-                numbers = np.asarray(attrs[key])
-                attrs = {**attrs, "value": helper.make_tensor("value", kind, numbers.shape, numbers.reshape(-1))}
-    return convert(inputs, attrs, opset)
-
-
-def _onnx_pow(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
-    """Bring an exponent to the dtype of what is raised, which is the result's; TVM wants both in one."""
-    from tvm import relax
-
-    base, exponent = inputs
-    if str(base.ty.dtype).startswith("float") and str(exponent.ty.dtype) != str(base.ty.dtype):
-        exponent = relax.op.astype(exponent, base.ty.dtype)
-    return convert([base, exponent], attrs, opset)
-
-
-def _onnx_reshape(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
-    """Import what has no elements; TVM takes a 0 that means 0 for a size known at run time."""
-    from tvm import relax
-
-    sizes = inputs[1].value.numpy() if hasattr(inputs[1], "value") else ()
-    if attrs.get("allowzero") and 0 in sizes and -1 not in sizes:
-        return relax.const(np.zeros(tuple(sizes), str(inputs[0].ty.dtype)))
-    return convert(inputs, attrs, opset)
-
-
-def _onnx_slice(convert: ConvertOnnx, inputs: TvmObject, attrs: Attributes, opset: int) -> TvmObject:
-    """Import a slice that ends before it begins as what it is, nothing; TVM 0.27 gives it less than no elements."""
-    from tvm import relax
-
-    sliced = convert(inputs, attrs, opset)
-    sizes = _sizes(getattr(sliced, "ty", None)) or []
-    if min(sizes, default=0) >= 0:
-        return sliced
-    return relax.const(np.zeros([max(0, size) for size in sizes], str(inputs[0].ty.dtype)))
-
-
-_ONNX: dict[str, Callable[[ConvertOnnx, TvmObject, Attributes, int], TvmObject]] = {
-    "Concat": _onnx_concat,
-    "Constant": _onnx_constant,
-    "Pow": _onnx_pow,
-    "Reshape": _onnx_reshape,
-    "Slice": _onnx_slice,
-}
-"""Operator -> what imports it by means of TVM's `ConvertOnnx`."""
-
-
-def _sizes(kind: TvmObject) -> list[int] | None:
-    """Return the sizes of a type, where they are numbers."""
-    values = getattr(getattr(kind, "shape", None), "values", None)
-    if values is None or not all(hasattr(size, "value") for size in values):
-        return None
-    return [int(size.value) for size in values]

@@ -1,0 +1,205 @@
+"""ONNX's own interfaces: an `InferenceSession` as onnxruntime has it, and a `Backend` as ``onnx.backend.base`` wants it.
+
+Both compile a model for the sizes that it is called with, once for each; where sizes, axes or the like come from the
+values of inputs, also once for each of those values.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend as _Backend
+from onnx.backend.base import BackendRep as _BackendRep
+
+from anatune.codegen.relax.onnx_files import inputs_of, onnx_model
+from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.session import compile as compile_model
+from anatune.errors import RunError, WorkloadError
+from anatune.graph.nodes import Array
+from anatune.graph.onnx.call import UnknownValueError
+
+__all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
+
+_MOST_MODELS = 16
+"""Compiled models that a session keeps; the one that was not used for longest goes first."""
+
+
+class TensorInfo(NamedTuple):
+    """An input or output: its name, its sizes (text where one varies, None where it has no name), its type."""
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+
+class InferenceSession:
+    """An ONNX model that runs, as ``onnxruntime.InferenceSession``: ``run(None, {"x": array})``.
+
+    Parameters
+    ----------
+    path_or_bytes : str, Path, bytes or onnx.ModelProto
+    threads : int, optional
+        All cores by default.
+    check : bool
+        Compare the outputs of each compiled model with those of ONNX's reference evaluator, on random inputs.
+    options
+        More of `anatune.compile`.
+
+    Raises
+    ------
+    WorkloadError
+        It is no ONNX model, or has operators that cannot be read.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | Path | bytes | onnx.ModelProto,
+        *,
+        threads: int | None = None,
+        check: bool = False,
+        **options: Any,
+    ) -> None:
+        self._model = _model_of(path_or_bytes)
+        self._options = {"threads": threads, "check": check, **options}
+        self._fixed: tuple[str, ...] = ()
+        self._compiled: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Return what the model takes."""
+        return [_info(value) for value in inputs_of(self._model)]
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Return what the model returns."""
+        return [_info(value) for value in self._model.graph.output]
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, object]) -> list[Array]:
+        """Return outputs, all or those of some names, for arrays by the names of the inputs.
+
+        Raises
+        ------
+        RunError
+            There is no such output; an input is missing.
+        WorkloadError
+            The model cannot be compiled for these sizes and values.
+        """
+        names = [value.name for value in self._model.graph.output]
+        unknown = [name for name in output_names or () if name not in names]
+        if unknown:
+            raise RunError(f"the model has no output {unknown[0]}, expected some of {', '.join(names)}")
+        wanted = [value.name for value in inputs_of(self._model)]
+        missing = [name for name in wanted if name not in input_feed]
+        if missing:
+            raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(wanted)}")
+        arrays = {name: np.asarray(input_feed[name]) for name in wanted}
+        compiled = self._compiled_for(arrays)
+        found = compiled(*(array for name, array in arrays.items() if name not in self._fixed))
+        outputs = dict(zip(names, found if compiled.summary.is_tuple else (found,), strict=True))
+        return [outputs[name] for name in output_names or names]
+
+    def _compiled_for(self, arrays: Mapping[str, Array]) -> CompiledModel:
+        """Return the model compiled for the sizes of arrays, and the values that sizes depend on."""
+        while True:
+            fixed = {name: arrays[name] for name in self._fixed}
+            key = (
+                *((array.shape, array.dtype.name) for array in arrays.values()),
+                *(array.tobytes() for array in fixed.values()),
+            )
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key]
+            examples = [array for name, array in arrays.items() if name not in fixed]
+            try:
+                made = compile_model(_with_values(self._model, fixed), examples, **self._options)
+            except UnknownValueError as error:
+                more = tuple(name for name in error.inputs if name not in fixed)
+                if not more:
+                    raise
+                self._fixed = (*self._fixed, *more)
+                continue
+            self._compiled[key] = made
+            if len(self._compiled) > _MOST_MODELS:
+                self._compiled.popitem(last=False)
+            return made
+
+
+class Prepared(_BackendRep):  # type: ignore[misc]
+    """A model that a `Backend` prepared."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+        """Return the outputs for arrays: a list in the model's order, or by name."""
+        names = [one.name for one in self._session.get_inputs()]
+        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
+        return tuple(self._session.run(None, given))
+
+
+class Backend(_Backend):  # type: ignore[misc]
+    """Runs the tests of the standard: ``onnx.backend.test.BackendTest(anatune.adapters.onnx.Backend, __name__)``."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        """Return a model that can be run; errors as `InferenceSession`, whose options `kwargs` are."""
+        if not cls.supports_device(device):
+            raise WorkloadError(f"the backend runs on CPU, got the device {device}")
+        return Prepared(InferenceSession(model, **kwargs))
+
+    @classmethod
+    def run_node(cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+        """Return what one operator makes of arrays."""
+        arrays = [np.asarray(one) for one in inputs]
+        names = [name for name in node.input if name]
+        helper = onnx.helper
+        kinds = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in zip(names, arrays, strict=True)
+        ]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+        graph = helper.make_graph([node], "node", kinds, outputs)
+        opsets = [helper.make_opsetid(node.domain, kwargs["opset_version"])] if "opset_version" in kwargs else None
+        return cls.prepare(helper.make_model(graph, opset_imports=opsets), device).run(arrays)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether `device` is a CPU."""
+        return device.partition(":")[0] == "CPU"
+
+
+def _model_of(given: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    if isinstance(given, onnx.ModelProto):
+        return given
+    if not isinstance(given, bytes):
+        path = Path(given)
+        if not path.is_file():
+            raise WorkloadError(f"{path} does not exist, expected an ONNX file (.onnx)")
+        return onnx_model(path)
+    try:
+        return onnx.load_from_string(given)
+    except Exception as error:
+        raise WorkloadError(f"{len(given)} bytes are no ONNX model ({error})") from error
+
+
+def _with_values(model: onnx.ModelProto, fixed: Mapping[str, Array]) -> onnx.ModelProto:
+    """Return a model some of whose inputs are weights of given values."""
+    if not fixed:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    kept = [value for value in made.graph.input if value.name not in fixed]
+    del made.graph.input[:]
+    made.graph.input.extend(kept)
+    made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in fixed.items())
+    return made
+
+
+def _info(value: onnx.ValueInfoProto) -> TensorInfo:
+    kind = value.type.tensor_type
+    sizes = [one.dim_value if one.HasField("dim_value") else one.dim_param or None for one in kind.shape.dim]
+    word = onnx.TensorProto.DataType.Name(kind.elem_type).lower() if kind.elem_type else "unknown"
+    return TensorInfo(value.name, sizes, f"tensor({word})")

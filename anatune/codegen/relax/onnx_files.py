@@ -1,0 +1,141 @@
+"""ONNX files: read with the weights beside them, and what their inputs are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from anatune.codegen.compat import last_line
+from anatune.codegen.untyped import OnnxObject
+from anatune.errors import MissingDependencyError, WorkloadError
+from anatune.files import reason
+from anatune.graph.nodes import Array
+from anatune.graph.onnx.reading import onnx_dtype
+
+__all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes"]
+
+
+def onnx_inputs(path: Path) -> list[tuple[str, str]]:
+    """Return name and dtype of each input of an ONNX file; errors as `imported`."""
+    return [(value.name, onnx_dtype(value)) for value in inputs_of(onnx_model(path))]
+
+
+def _onnx_package() -> OnnxObject:
+    try:
+        return import_module("onnx")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"ONNX files need the package onnx, which cannot be imported ({error}); install it with: pip install onnx"
+        ) from error
+
+
+def onnx_model(path: Path) -> OnnxObject:
+    """Return the ONNX model in a file, with the weights that lie beside it.
+
+    Raises
+    ------
+    WorkloadError
+        The file is damaged, weights beside it are missing, or said to be anywhere else.
+    MissingDependencyError
+        ONNX is not installed.
+    """
+    onnx = _onnx_package()
+    refusal: type[Exception] = import_module("google.protobuf.message").DecodeError
+    try:
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _load_weights(onnx, model, path)
+    except WorkloadError:
+        raise
+    except OSError as error:
+        raise WorkloadError(f"{path}: {reason(error)}; name a file that can be read") from error
+    except refusal as error:
+        raise WorkloadError(f"{path}: {last_line(error):.200}; expected an ONNX file; export it again") from error
+    except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the folder, no number
+        raise WorkloadError(
+            f"{path}: {last_line(error):.300}; expected weights in files of its own folder; export it again"
+        ) from error
+    if not model.graph.output:
+        raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
+    return model
+
+
+def inputs_of(model: OnnxObject) -> list[OnnxObject]:
+    """Return those inputs of an ONNX model that are no weights."""
+    known = {weight.name for weight in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in known]
+
+
+def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) -> dict[str, list[int]]:
+    """Return the sizes of the inputs of an ONNX model: those of example inputs, or else its own.
+
+    Raises
+    ------
+    WorkloadError
+        Some are not known; an input is no tensor; there are more or fewer examples. `where` the model is.
+    """
+    inputs = inputs_of(model)
+    for value in inputs:
+        try:
+            onnx_dtype(value)
+        except KeyError:
+            raise WorkloadError(
+                f"{where}: input {value.name} is no tensor of a type that ONNX has; export it again"
+            ) from None
+    shapes: dict[str, list[int]] = {}
+    if example is not None:
+        if len(example) != len(inputs):
+            wanted = ", ".join(item.name for item in inputs)
+            raise WorkloadError(f"{where}: {len(example)} example inputs, expected {len(inputs)}: {wanted}")
+        return {item.name: list(array.shape) for item, array in zip(inputs, example, strict=True)}
+    for item in inputs:
+        if not item.type.tensor_type.HasField("shape"):
+            raise WorkloadError(
+                f"{where}: input {item.name} has no shape, expected fixed sizes; give example inputs (--input-shape) of "
+                "the sizes to compile for"
+            )
+        sizes = item.type.tensor_type.shape.dim
+        for axis, size in enumerate(sizes):
+            if not size.HasField("dim_value"):
+                raise WorkloadError(
+                    f"{where}: input {item.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
+                    "fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
+                )
+            if size.dim_value < 0:
+                raise WorkloadError(
+                    f"{where}: input {item.name} has {size.dim_value} elements along axis {axis}, expected none < 0; "
+                    "export it again"
+                )
+        shapes[item.name] = [size.dim_value for size in sizes]
+    return shapes
+
+
+def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
+    """Read the weights of a model that lie in files of their own.
+
+    Raises
+    ------
+    WorkloadError
+        One is missing, or too short.
+    OSError
+        One cannot be read.
+    onnx.checker.ValidationError, ValueError
+        One lies outside of the model's folder, or where is no number.
+    """
+    helper = onnx.external_data_helper
+    for weight in model.graph.initializer:
+        if not helper.uses_external_data(weight):
+            continue
+        info = helper.ExternalDataInfo(weight)
+        place = path.parent / info.location
+        if not place.is_file():
+            what = "no file" if place.exists() else "missing"
+            raise WorkloadError(f"{place} is {what}: weights in files of their own have to lie beside {path.name}")
+        end = (info.offset or 0) + (info.length or 0)
+        if place.stat().st_size < end:
+            size = place.stat().st_size
+            raise WorkloadError(f"{place} has {size:,} bytes, {path.name} expects {end:,} at least; export it again")
+    helper.load_external_data_for_model(model, str(path.parent))

@@ -1,0 +1,307 @@
+"""Nodes as readers of models write them: each operator with its type and all attributes, known values computed at once.
+
+Functions return values: a node, or the constant that it is. Axes may be negative. Numbers beside tensors are constants
+of the tensors' dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from anatune.graph.folding import computed
+from anatune.graph.nodes import (
+    Argument,
+    Constant,
+    Node,
+    Scalar,
+    Shape,
+    TensorType,
+    Value,
+    item_of,
+    tensor_type,
+)
+from anatune.graph.operators import OPERATORS, applied
+
+__all__ = [
+    "arg_extreme",
+    "broadcast",
+    "cast",
+    "concat",
+    "constant",
+    "convolution",
+    "cumulative",
+    "elementwise",
+    "layer_norm",
+    "made",
+    "matmul",
+    "padded",
+    "permute",
+    "pool",
+    "pool_sizes",
+    "reduced",
+    "reshape",
+    "scattered",
+    "sliced",
+    "softmax",
+    "sorted_places",
+    "split",
+    "taken",
+    "where",
+]
+
+_ORDERS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+_KERNELS = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
+
+
+def made(name: str, arguments: tuple[Argument, ...], kind: TensorType, **attributes: object) -> Value:
+    """Return an operator whose result's type is given."""
+    return computed(Node(name, arguments, kind, attributes, OPERATORS[name].kind))
+
+
+def constant(number: object, dtype: str) -> Constant:
+    """Return a constant of a number, a list or an array."""
+    return Constant(np.asarray(number).astype(dtype))
+
+
+def elementwise(name: str, *values: Value | float) -> Value:
+    """Return an operator on elements, which are broadcast; numbers have the dtype of the first tensor."""
+    dtype = next(tensor_type(value).dtype for value in values if isinstance(value, Value))
+    return computed(applied(name, *(one if isinstance(one, Value) else constant(one, dtype) for one in values)))
+
+
+def cast(value: Value, dtype: str) -> Value:
+    """Return a value in another dtype."""
+    kind = tensor_type(value)
+    return value if kind.dtype == dtype else made("astype", (value,), TensorType(kind.shape, dtype), dtype=dtype)
+
+
+def where(condition: Value, yes: Value, no: Value) -> Value:
+    """Return elements of one or the other; all three are broadcast."""
+    shape = np.broadcast_shapes(*(tensor_type(value).shape for value in (condition, yes, no)))
+    return made("where", (condition, yes, no), TensorType(shape, tensor_type(yes).dtype))
+
+
+def reshape(value: Value, shape: Sequence[int]) -> Value:
+    """Return a value in another shape; one size may be -1."""
+    kind, sizes = tensor_type(value), [int(size) for size in shape]
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = math.prod(kind.shape) // max(1, -math.prod(sizes))
+    if math.prod(sizes) != math.prod(kind.shape):
+        raise ValueError(f"{kind} cannot have the shape {'x'.join(map(str, shape))}")
+    return value if tuple(sizes) == kind.shape else computed(applied("reshape", value, Shape(sizes)))
+
+
+def permute(value: Value, axes: Sequence[int]) -> Value:
+    """Return a value with its dimensions in another order."""
+    rank = len(tensor_type(value).shape)
+    order = tuple(int(axis) % rank for axis in axes)
+    return value if order == tuple(range(rank)) else computed(applied("permute_dims", value, axes=order))
+
+
+def broadcast(value: Value, shape: Sequence[int]) -> Value:
+    """Return a value repeated to a shape."""
+    kind = tensor_type(value)
+    sizes = tuple(np.broadcast_shapes(kind.shape, tuple(map(int, shape))))
+    if sizes == kind.shape:
+        return value
+    return made("broadcast_to", (value, Shape(sizes)), TensorType(sizes, kind.dtype))
+
+
+def concat(values: Sequence[Value], axis: int) -> Value:
+    """Return tensors of one dtype behind each other."""
+    kinds = [tensor_type(value) for value in values]
+    axis %= len(kinds[0].shape)
+    shape = list(kinds[0].shape)
+    shape[axis] = sum(kind.shape[axis] for kind in kinds)
+    kept = tuple(value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape)) or tuple(values[:1])
+    return kept[0] if len(kept) == 1 else made("concat", (kept,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
+
+
+def split(value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
+    """Return the parts of a tensor along an axis."""
+    kind = tensor_type(value)
+    axis %= len(kind.shape)
+    kinds = tuple(TensorType((*kind.shape[:axis], int(size), *kind.shape[axis + 1 :]), kind.dtype) for size in sizes)
+    if len(kinds) == 1:
+        return [value]
+    ends = np.cumsum(sizes)
+    if isinstance(value, Constant) or not all(math.prod(one.shape) for one in kinds):
+        return [sliced(value, [axis], [end - size], [end]) for end, size in zip(ends, sizes, strict=True)]
+    places = tuple(int(end) for end in ends[:-1])
+    parts = Node("split", (value,), kinds, {"indices_or_sections": places, "axis": axis}, OPERATORS["split"].kind)
+    return [item_of(parts, place) for place in range(len(kinds))]
+
+
+def sliced(
+    value: Value,
+    axes: Sequence[int],
+    begins: Sequence[int],
+    ends: Sequence[int],
+    steps: Sequence[int] | None = None,
+) -> Value:
+    """Return each `steps`-th element from `begins` to before `ends` along axes, as Python slices with these numbers."""
+    kind, shape = tensor_type(value), list(tensor_type(value).shape)
+    numbers = []
+    for axis, begin, end, step in zip(axes, begins, ends, steps or [1] * len(axes), strict=True):
+        axis = int(axis) % len(shape)
+        places = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
+        if places.step < 0:  # kernels read forwards; what is turned around is taken by numbers
+            value, kind = taken(value, constant(list(places), "int64"), axis), kind
+            shape[axis] = len(places)
+        elif len(places) != shape[axis]:
+            shape[axis] = len(places)
+            numbers.append((axis, places.start, places.start + len(places) * places.step, places.step))
+    if not numbers:
+        return value
+    given = [tuple(Scalar(min(n, kind.shape[axis]) if place == 2 else n, "int64") for place, n in enumerate(four))
+             for four in numbers for axis in four[:1]]  # fmt: skip
+    words = tuple(tuple(column) for column in zip(*given, strict=True))
+    return made("strided_slice", (value, *words), TensorType(tuple(shape), kind.dtype), assume_inbound=False)
+
+
+def taken(value: Value, indices: Value, axis: int) -> Value:
+    """Return the parts of a tensor that indices along an axis name; they are in range and not negative."""
+    kind, places = tensor_type(value), tensor_type(indices)
+    axis %= len(kind.shape)
+    shape = (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :])
+    return made("take", (value, indices), TensorType(shape, kind.dtype), axis=axis, mode="clip")
+
+
+def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bool) -> Value:
+    """Return "sum", "mean", "max", "min" or "prod" along axes; None: all."""
+    kind = tensor_type(value)
+    rank = len(kind.shape)
+    named = tuple(range(rank)) if axes is None else tuple(sorted({int(axis) % rank for axis in axes}))
+    if not named:
+        return value
+    sizes = [1 if axis in named else size for axis, size in enumerate(kind.shape)]
+    shape = tuple(sizes if keepdims else (size for axis, size in enumerate(sizes) if axis not in named))
+    return made(name, (value,), TensorType(shape, kind.dtype), axis=named, keepdims=keepdims)
+
+
+def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
+    """Return where "argmax" or "argmin" is along an axis, the first place, int64."""
+    shape = list(tensor_type(value).shape)
+    axis %= len(shape)
+    shape[axis : axis + 1] = [1] if keepdims else []
+    return made(name, (value,), TensorType(tuple(shape), "int64"), axis=axis, keepdims=keepdims)
+
+
+def cumulative(name: str, value: Value, axis: int, *, exclusive: bool = False) -> Value:
+    """Return "cumsum" or "cumprod" along an axis."""
+    kind = tensor_type(value)
+    return made(name, (value,), kind, axis=axis % len(kind.shape), dtype=kind.dtype, exclusive=exclusive)
+
+
+def sorted_places(value: Value, axis: int, *, descending: bool) -> Value:
+    """Return the places of the elements in order along an axis, int64; equal ones stay in order."""
+    kind = tensor_type(value)
+    own = {"axis": axis % len(kind.shape), "descending": descending, "dtype": "int64"}
+    return made("argsort", (value,), TensorType(kind.shape, "int64"), **own)
+
+
+def scattered(data: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
+    """Return data with updates at places along an axis; `reduction`: "update", "add", "mul", "min" or "max"."""
+    kind = tensor_type(data)
+    return made("scatter_elements", (data, indices, updates), kind, axis=axis % len(kind.shape), reduction=reduction)
+
+
+def softmax(value: Value, axis: int, *, is_log: bool = False) -> Value:
+    """Return the softmax along an axis, or its logarithm."""
+    return made("nn.log_softmax" if is_log else "nn.softmax", (value,), tensor_type(value), axis=axis)
+
+
+def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], epsilon: float) -> Value:
+    """Return the last dimensions with mean 0 and variance 1, times a factor, plus a term."""
+    own = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
+    return made("nn.layer_norm", (data, factor, term), tensor_type(data), **own)
+
+
+def matmul(first: Value, second: Value) -> Value:
+    """Return products of matrices as NumPy's ``matmul``; both have the same dtype."""
+    one, other = tensor_type(first), tensor_type(second)
+    if not one.shape or not other.shape or one.shape[-1] != other.shape[-2 if len(other.shape) > 1 else 0]:
+        raise ValueError(f"{one} and {other} cannot be multiplied")
+    left = one.shape if len(one.shape) > 1 else (1, *one.shape)
+    right = other.shape if len(other.shape) > 1 else (*other.shape, 1)
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    ends = (left[-2:-1] if len(one.shape) > 1 else ()) + (right[-1:] if len(other.shape) > 1 else ())
+    return made("matmul", (first, second), TensorType((*batch, *ends), one.dtype), out_dtype=None)
+
+
+def padded(value: Value, before: Sequence[int], after: Sequence[int], number: float = 0.0) -> Value:
+    """Return a tensor with `number` around it: so many in each dimension."""
+    kind = tensor_type(value)
+    if not any((*before, *after)):
+        return value
+    width = tuple(int(size) for pair in zip(before, after, strict=True) for size in pair)
+    shape = tuple(int(b) + size + int(a) for b, size, a in zip(before, kind.shape, after, strict=True))
+    return made(
+        "nn.pad", (value,), TensorType(shape, kind.dtype), pad_width=width, pad_value=number, pad_mode="constant"
+    )
+
+
+def convolution(
+    data: Value, weight: Value, *, strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Value:
+    """Return a convolution of 1 to 3 dimensions with its channels first; `padding`: all before, then all behind."""
+    kind, taps = tensor_type(data), tensor_type(weight)
+    rank = len(kind.shape) - 2
+    sizes = pool_sizes(kind.shape[2:], taps.shape[2:], strides, padding, dilation)
+    own = {
+        "strides": tuple(map(int, strides)), "padding": tuple(map(int, padding)), "dilation": tuple(map(int, dilation)),
+        "groups": int(groups), "data_layout": _ORDERS[rank], "kernel_layout": _KERNELS[rank],
+        "out_layout": _ORDERS[rank], "out_dtype": None,
+    }  # fmt: skip
+    return made(
+        f"nn.conv{rank}d", (data, weight), TensorType((kind.shape[0], taps.shape[0], *sizes), kind.dtype), **own
+    )
+
+
+def pool(
+    kind: str,
+    value: Value,
+    *,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Value:
+    """Return a pool, "max" or "avg", of 1 to 3 dimensions with the channels first; `padding` as of a convolution."""
+    own = tensor_type(value)
+    rank = len(own.shape) - 2
+    sizes = pool_sizes(own.shape[2:], window, strides, padding, dilation, ceil_mode=ceil_mode)
+    return made(
+        f"nn.{kind}_pool{rank}d", (value,), TensorType((*own.shape[:2], *sizes), own.dtype),
+        pool_size=tuple(map(int, window)), strides=tuple(map(int, strides)), dilation=tuple(map(int, dilation)),
+        padding=tuple(map(int, padding)), ceil_mode=ceil_mode, count_include_pad=count_include_pad,
+        layout=_ORDERS[rank], out_layout=_ORDERS[rank],
+    )  # fmt: skip
+
+
+def pool_sizes(
+    sizes: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    *,
+    ceil_mode: bool = False,
+) -> tuple[int, ...]:
+    """Return the sizes of what windows leave; with `ceil_mode` they may hang over, but begin inside the padded image."""
+    found, rank = [], len(sizes)
+    for axis in range(rank):
+        before, after = padding[axis], padding[rank + axis]
+        room = sizes[axis] + before + after - dilation[axis] * (window[axis] - 1) - 1
+        count = (-(-room // strides[axis]) if ceil_mode else room // strides[axis]) + 1
+        if ceil_mode and (count - 1) * strides[axis] >= sizes[axis] + before:
+            count -= 1
+        if count < 1:
+            raise ValueError(f"a window of {window[axis]} does not fit into {sizes[axis]} elements")
+        found.append(int(count))
+    return tuple(found)

@@ -1,0 +1,119 @@
+"""One node of an ONNX model, as what reads its operator sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anatune.errors import WorkloadError
+from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type
+
+__all__ = ["Call", "Convert", "RefusedError", "UnknownValueError"]
+
+GraphProto = Any
+"""``onnx.GraphProto``."""
+
+
+class RefusedError(Exception):
+    """An operator cannot be read; the message says why, and goes behind the operator's name."""
+
+
+class UnknownValueError(WorkloadError):
+    """What an operator computes depends on values that are known only when the model runs.
+
+    Attributes
+    ----------
+    inputs : tuple of str
+        Inputs of the model that those come from.
+    """
+
+    def __init__(self, text: str, inputs: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.inputs = inputs
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node with its operands.
+
+    Attributes
+    ----------
+    op : str
+        The operator, without its domain.
+    opset : int
+        Version of the operators of its domain.
+    inputs : tuple of Value or None
+        None where an optional one is left out.
+    attributes : mapping
+        With the defaults of the standard; text as str, tensors as arrays.
+    outputs : tuple of str
+        Names; "" for those that nobody reads.
+    read : callable
+        Reads a graph that the node holds (a branch, a body): takes it and the values of its inputs, returns those of
+        its outputs. Values around it are seen inside.
+    """
+
+    op: str
+    opset: int
+    inputs: tuple[Value | None, ...]
+    attributes: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    read: Callable[[GraphProto, Sequence[Value]], list[Value]]
+
+    def __getitem__(self, place: int) -> Value:
+        """Return an operand; it has to be there."""
+        value = self.get(place)
+        if value is None:
+            raise RefusedError(f"has no input {place}, which it needs")
+        return value
+
+    def get(self, place: int) -> Value | None:
+        """Return an operand; None: it is left out."""
+        return self.inputs[place] if place < len(self.inputs) else None
+
+    def kind(self, place: int = 0) -> TensorType:
+        """Return the type of an operand."""
+        return tensor_type(self[place])
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions of the first operand."""
+        return len(self.kind().shape)
+
+    def known(self, place: int, what: str) -> Array:
+        """Return the values of an operand.
+
+        Raises
+        ------
+        UnknownValueError
+            They are known only at run time; `what` they are.
+        """
+        value = self[place]
+        if isinstance(value, Constant):
+            return value.array
+        raise UnknownValueError(f"takes {what} from values that are known only when the model runs", _inputs_of(value))
+
+    def numbers(self, name: str, place: int) -> list[int] | None:
+        """Return integers of an attribute, as older operators have them, or of an operand; None: they are left out."""
+        given = self.attributes.get(name)
+        if given is not None:
+            return [int(number) for number in given]
+        return None if self.get(place) is None else [int(number) for number in self.known(place, name).reshape(-1)]
+
+
+Convert = Callable[[Call], Value | Sequence[Value]]
+"""What reads an operator: returns its results, one or several; raises `RefusedError`."""
+
+
+def _inputs_of(value: Value) -> tuple[str, ...]:
+    """Return the names of the inputs that a value is computed from."""
+    if isinstance(value, Input):
+        return (value.name,)
+    found = [one for node in Graph((), (value,), is_tuple=False).nodes() for one in node.arguments]
+    flat: list[object] = []
+    while found:
+        one = found.pop(0)
+        found = [*one, *found] if type(one) is tuple else found
+        flat += [one] if isinstance(one, Input) else []
+    return tuple(dict.fromkeys(one.name for one in flat if isinstance(one, Input)))

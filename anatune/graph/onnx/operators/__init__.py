@@ -1,0 +1,13 @@
+"""What each operator of ONNX means in operators of graphs, by families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anatune.graph.onnx.call import Convert
+from anatune.graph.onnx.operators import elements, reductions
+
+__all__ = ["READERS"]
+
+READERS: Mapping[str, Convert] = {**elements.READERS, **reductions.READERS}
+"""Operator -> what reads it; the domain does not matter."""

@@ -1,0 +1,293 @@
+"""Operators on elements: arithmetic, comparisons, bits, elementary functions, activations, casts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from anatune.graph.building import broadcast, cast, constant, elementwise, reshape, where
+from anatune.graph.nodes import Constant, Value, tensor_type
+from anatune.graph.onnx.call import Call, Convert, RefusedError
+
+__all__ = ["READERS"]
+
+
+def _operands(call: Call) -> list[Value]:
+    """Return two operands; before version 7 the second one may be broadcast along dimensions that an axis begins."""
+    first, second = call[0], call[1]
+    axis, rank = call.attributes.get("axis"), call.rank
+    if call.opset < 7 and call.attributes.get("broadcast") and axis is not None:
+        sizes = tensor_type(second).shape
+        second = reshape(second, (*sizes, *(1,) * (rank - axis % rank - len(sizes))))
+    return [first, second]
+
+
+def _named(word: str) -> Convert:
+    """Return what reads an operator of as many operands as it has that the graph has under another name."""
+    return lambda call: elementwise(word, *(call[place] for place in range(len(call.inputs))))
+
+
+def _pair(word: str) -> Convert:
+    """Return what reads an operator of two operands."""
+    return lambda call: elementwise(word, *_operands(call))
+
+
+def _many(word: str) -> Convert:
+    """Return what reads an operator of any number of operands."""
+    return lambda call: functools.reduce(
+        lambda one, other: elementwise(word, one, other), (call[place] for place in range(len(call.inputs)))
+    )
+
+
+def _divided(call: Call) -> Value:
+    first, second = _operands(call)
+    dtype = tensor_type(first).dtype
+    if not dtype.startswith(("int", "uint")):
+        return elementwise("divide", first, second)
+    if dtype.startswith("uint"):
+        return elementwise("floor_divide", first, second)
+    return elementwise("divide", first, second)  # of integers TVM's division truncates, as the standard's
+
+
+def _mean(call: Call) -> Value:
+    return elementwise("divide", _many("add")(call), float(len(call.inputs)))
+
+
+def _power(call: Call) -> Value:
+    """Return powers in the dtype of what is raised; the exponent may have another."""
+    base, exponent = _operands(call)
+    dtype = tensor_type(base).dtype
+    if dtype.startswith(("int", "uint")):  # integers have no power of their own
+        found = elementwise("power", cast(base, "float64"), cast(exponent, "float64"))
+        return cast(found, dtype)
+    return elementwise("power", base, cast(exponent, dtype))
+
+
+def _modulo(call: Call) -> Value:
+    first, second = call[0], call[1]
+    return elementwise("mod" if call.attributes["fmod"] else "floor_mod", first, second)
+
+
+def _shift(call: Call) -> Value:
+    return elementwise("left_shift" if call.attributes["direction"] == "LEFT" else "right_shift", call[0], call[1])
+
+
+def _cast(call: Call) -> Value:
+    """Return a conversion: to truth values what is no zero, to integers without the fraction."""
+    kind = call.attributes["to"]
+    names = {
+        1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+        11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+    }  # fmt: skip
+    if kind not in names:
+        raise RefusedError(f"converts to type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
+    return converted(call[0], names[kind])
+
+
+def converted(value: Value, dtype: str) -> Value:
+    """Return a value in another dtype, as the standard converts."""
+    own = tensor_type(value).dtype
+    if dtype == "bool" and own != "bool":
+        return elementwise("not_equal", value, 0)
+    return cast(value, dtype)
+
+
+def _cast_like(call: Call) -> Value:
+    return converted(call[0], call.kind(1).dtype)
+
+
+def _clip(call: Call) -> Value:
+    """Return a tensor between bounds: attributes before version 11, then operands, of which either may be left out."""
+    value = call[0]
+    for place, (name, word) in enumerate((("min", "maximum"), ("max", "minimum")), start=1):
+        bound = call.get(place)
+        if bound is None and call.opset < 11 and name in call.attributes:
+            bound = constant(call.attributes[name], call.kind().dtype)
+        if bound is not None:
+            value = elementwise(word, value, reshape(bound, ()))
+    return value
+
+
+def _identity(call: Call) -> Value:
+    return call[0]
+
+
+def _reciprocal(call: Call) -> Value:
+    return elementwise("divide", constant(1, call.kind().dtype), call[0])
+
+
+def _leaky_relu(call: Call) -> Value:
+    x = call[0]
+    return where(elementwise("less", x, 0), elementwise("multiply", x, call.attributes["alpha"]), x)
+
+
+def _prelu(call: Call) -> Value:
+    x, slope = call[0], call[1]
+    sizes = tensor_type(slope).shape
+    if call.opset < 7 and len(sizes) == 1 and call.rank > 1:  # along the channels
+        slope = reshape(slope, (*sizes, *(1,) * (call.rank - 2)))
+    return where(elementwise("less", x, 0), elementwise("multiply", x, slope), x)
+
+
+def _thresholded_relu(call: Call) -> Value:
+    x = call[0]
+    zero = broadcast(constant(0, call.kind().dtype), call.kind().shape)
+    return where(elementwise("greater", x, call.attributes["alpha"]), x, zero)
+
+
+def _exponential_unit(x: Value, alpha: float) -> Value:
+    """Return ``x`` above zero, ``alpha * (e^x - 1)`` below; powers of what is above are not taken."""
+    below = elementwise("subtract", elementwise("exp", elementwise("minimum", x, 0)), 1)
+    return where(elementwise("less", x, 0), elementwise("multiply", below, alpha), x)
+
+
+def _elu(call: Call) -> Value:
+    return _exponential_unit(call[0], call.attributes["alpha"])
+
+
+def _celu(call: Call) -> Value:
+    alpha = call.attributes["alpha"]
+    x = call[0]
+    below = elementwise("exp", elementwise("divide", elementwise("minimum", x, 0), alpha))
+    below = elementwise("multiply", elementwise("subtract", below, 1), alpha)
+    return elementwise("add", elementwise("maximum", x, 0), elementwise("minimum", below, 0))
+
+
+def _selu(call: Call) -> Value:
+    return elementwise("multiply", _exponential_unit(call[0], call.attributes["alpha"]), call.attributes["gamma"])
+
+
+def _gelu(call: Call) -> Value:
+    return elementwise("nn.gelu_tanh" if call.attributes.get("approximate") == "tanh" else "nn.gelu", call[0])
+
+
+def _fast_gelu(call: Call) -> Value:
+    x = call[0] if call.get(1) is None else elementwise("add", call[0], call[1])
+    return elementwise("nn.gelu_tanh", x)
+
+
+def _bias_gelu(call: Call) -> Value:
+    return elementwise("nn.gelu", elementwise("add", call[0], call[1]))
+
+
+def _hard_sigmoid_of(x: Value, alpha: float, beta: float) -> Value:
+    line = elementwise("add", elementwise("multiply", x, alpha), beta)
+    return elementwise("minimum", elementwise("maximum", line, 0), 1)
+
+
+def _hard_sigmoid(call: Call) -> Value:
+    return _hard_sigmoid_of(call[0], call.attributes["alpha"], call.attributes["beta"])
+
+
+def _hard_swish(call: Call) -> Value:
+    return elementwise("multiply", call[0], _hard_sigmoid_of(call[0], 1 / 6, 0.5))
+
+
+def softplus(x: Value) -> Value:
+    """Return ``log(1 + e^x)`` without powers of positive numbers."""
+    power = elementwise("exp", elementwise("negative", elementwise("abs", x)))
+    return elementwise("add", elementwise("maximum", x, 0), elementwise("log", elementwise("add", power, 1)))
+
+
+def _softsign(call: Call) -> Value:
+    return elementwise("divide", call[0], elementwise("add", elementwise("abs", call[0]), 1))
+
+
+def _mish(call: Call) -> Value:
+    return elementwise("multiply", call[0], elementwise("tanh", softplus(call[0])))
+
+
+def _swish(call: Call) -> Value:
+    alpha = call.attributes.get("alpha", 1.0)
+    x = call[0]
+    return elementwise("nn.silu", x) if alpha == 1 else elementwise(
+        "multiply", x, elementwise("sigmoid", elementwise("multiply", x, alpha))
+    )  # fmt: skip
+
+
+def _shrink(call: Call) -> Value:
+    x, bias, bound = call[0], call.attributes["bias"], call.attributes["lambd"]
+    kind = call.kind()
+    if kind.dtype.startswith("uint"):
+        raise RefusedError(f"shrinks {kind.dtype}, expected numbers with a sign")
+    zero = broadcast(constant(0, kind.dtype), kind.shape)
+    low = where(elementwise("less", x, constant(-bound, kind.dtype)), elementwise("add", x, bias), zero)
+    return where(elementwise("greater", x, bound), elementwise("subtract", x, bias), low)
+
+
+def _is_infinite(call: Call) -> Value:
+    x = call[0]
+    signs = [
+        word for word, name in (("greater", "detect_positive"), ("less", "detect_negative")) if call.attributes[name]
+    ]
+    infinite = elementwise("isinf", x)
+    if len(signs) == 2:
+        return infinite
+    if not signs:
+        return broadcast(constant(False, "bool"), call.kind().shape)
+    return elementwise("logical_and", infinite, elementwise(signs[0], x, 0))
+
+
+def _where(call: Call) -> Value:
+    return where(call[0], call[1], call[2])
+
+
+def dropped(call: Call) -> Sequence[Value]:
+    """Return what a dropout of a model that is run makes: its input, and a mask of nothing that is dropped."""
+    training = call.get(2)
+    if training is not None and not (isinstance(training, Constant) and not training.array.any()):
+        raise RefusedError("drops elements at random (training_mode), expected a model that is run; export it for that")
+    mask = "bool" if call.opset >= 10 else call.kind().dtype
+    return [call[0], broadcast(constant(1, mask), call.kind().shape)][: len(call.outputs)]
+
+
+_SAME = {
+    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
+    "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
+    "Log": "log", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign",
+    "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+_PAIRS = {
+    "Add": "add", "And": "logical_and", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
+    "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract",
+    "Xor": "logical_xor",
+}  # fmt: skip
+
+READERS: dict[str, Convert] = {
+    **{name: _named(word) for name, word in _SAME.items()},
+    **{name: _pair(word) for name, word in _PAIRS.items()},
+    "BiasGelu": _bias_gelu,
+    "BitShift": _shift,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Celu": _celu,
+    "Clip": _clip,
+    "Div": _divided,
+    "Dropout": dropped,
+    "Elu": _elu,
+    "FastGelu": _fast_gelu,
+    "Gelu": _gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Identity": _identity,
+    "IsInf": _is_infinite,
+    "LeakyRelu": _leaky_relu,
+    "Max": _many("maximum"),
+    "Mean": _mean,
+    "Min": _many("minimum"),
+    "Mish": _mish,
+    "Mod": _modulo,
+    "PRelu": _prelu,
+    "Pow": _power,
+    "QuickGelu": _swish,
+    "Reciprocal": _reciprocal,
+    "Selu": _selu,
+    "Shrink": _shrink,
+    "Softplus": lambda call: softplus(call[0]),
+    "Softsign": _softsign,
+    "Sum": _many("add"),
+    "Swish": _swish,
+    "ThresholdedRelu": _thresholded_relu,
+    "Where": _where,
+}

@@ -1,0 +1,315 @@
+"""Operators that reduce dimensions, or norm by what they reduce: sums, extremes, softmax, norms, running sums, sorts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from anatune.graph.building import (
+    arg_extreme,
+    broadcast,
+    cast,
+    constant,
+    cumulative,
+    elementwise,
+    layer_norm,
+    made,
+    reduced,
+    reshape,
+    sliced,
+    softmax,
+    sorted_places,
+    where,
+)
+from anatune.graph.nodes import TensorType, Value, tensor_type
+from anatune.graph.onnx.call import Call, Convert, RefusedError
+
+__all__ = ["READERS"]
+
+Reduce = Callable[[Value, Sequence[int] | None, bool], Value]
+
+
+def _plain(word: str) -> Reduce:
+    return lambda value, axes, keepdims: reduced(word, value, axes, keepdims=keepdims)
+
+
+def _sum_of(word: str) -> Reduce:
+    """Return sums of a function of the elements."""
+    return lambda value, axes, keepdims: reduced("sum", elementwise(word, value), axes, keepdims=keepdims)
+
+
+def _then(word: str, inner: Reduce) -> Reduce:
+    return lambda value, axes, keepdims: elementwise(word, inner(value, axes, keepdims))
+
+
+def _log_sum_exp(value: Value, axes: Sequence[int] | None, keepdims: bool) -> Value:
+    """Return the logarithm of the sum of powers; the largest element is taken out first."""
+    largest = reduced("max", value, axes, keepdims=True)
+    finite = where(elementwise("isinf", largest), broadcast(constant(0, tensor_type(value).dtype), tensor_type(largest).shape), largest)  # fmt: skip
+    total = reduced("sum", elementwise("exp", elementwise("subtract", value, finite)), axes, keepdims=True)
+    found = elementwise("add", elementwise("log", total), finite)
+    return found if keepdims else reshape(found, tensor_type(reduced("max", value, axes, keepdims=False)).shape)
+
+
+def _mean(value: Value, axes: Sequence[int] | None, keepdims: bool) -> Value:
+    dtype = tensor_type(value).dtype
+    if dtype.startswith(("int", "uint")):
+        shape, rank = tensor_type(value).shape, len(tensor_type(value).shape)
+        count = math.prod(shape if axes is None else (shape[axis] for axis in {axis % rank for axis in axes}))
+        return elementwise("divide", reduced("sum", value, axes, keepdims=keepdims), count)
+    return reduced("mean", value, axes, keepdims=keepdims)
+
+
+_EMPTY: dict[str, float] = {"ReduceMax": -np.inf, "ReduceMin": np.inf, "ReduceProd": 1.0, "ReduceLogSum": -np.inf,
+                            "ReduceLogSumExp": -np.inf}  # fmt: skip
+"""What a reduction of no elements is, where it is not 0."""
+
+
+def _reduction(reduce: Reduce) -> Convert:
+    def read(call: Call) -> Value:
+        value, keepdims = call[0], bool(call.attributes["keepdims"])
+        axes = call.numbers("axes", 1)
+        if not axes:
+            if call.attributes.get("noop_with_empty_axes"):
+                return value if call.op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd") else reduce(
+                    reshape(value, (1, *tensor_type(value).shape)), [0], False
+                )  # fmt: skip
+            axes = None
+        if call.rank == 0:
+            return reduce(reshape(value, (1,)), [0], False)
+        kind = call.kind()
+        if kind.dtype == "bool":
+            return cast(reduce(cast(value, "uint8"), axes, keepdims), "bool")
+        if not math.prod(kind.shape):
+            return _of_nothing(call, reduce(value, axes, keepdims))
+        return reduce(value, axes, keepdims)
+
+    return read
+
+
+def _of_nothing(call: Call, found: Value) -> Value:
+    kind = tensor_type(found)
+    number = _EMPTY.get(call.op, 0.0)
+    if kind.dtype.startswith(("int", "uint")) and np.isinf(number):
+        limits = np.iinfo(kind.dtype)
+        number = limits.min if number < 0 else limits.max
+    return broadcast(constant(number, kind.dtype), kind.shape)
+
+
+def _arg(word: str) -> Convert:
+    def read(call: Call) -> Value:
+        axis, keepdims = call.attributes["axis"] % max(call.rank, 1), bool(call.attributes["keepdims"])
+        if not call.attributes.get("select_last_index"):
+            return arg_extreme(word, call[0], axis, keepdims=keepdims)
+        last = call.kind().shape[axis] - 1
+        turned = sliced(call[0], [axis], [last], [-last - 2], [-1])
+        return elementwise("subtract", constant(last, "int64"), arg_extreme(word, turned, axis, keepdims=keepdims))
+
+    return read
+
+
+def _rows(call: Call) -> tuple[Value, tuple[int, ...], int]:
+    """Return data, its shape, and the axis of a softmax; before version 13 data is a matrix from that axis on."""
+    shape, axis = call.kind().shape, call.attributes["axis"] % max(call.rank, 1)
+    if call.opset >= 13 or axis == call.rank - 1:
+        return call[0], shape, axis
+    return reshape(call[0], (math.prod(shape[:axis]), math.prod(shape[axis:]))), shape, 1
+
+
+def _softmax(call: Call) -> Value:
+    value, shape, axis = _rows(call)
+    if not shape:
+        return constant(0.0 if call.op == "LogSoftmax" else 1.0, call.kind().dtype)
+    return reshape(softmax(value, axis, is_log=call.op == "LogSoftmax"), shape)
+
+
+def _hardmax(call: Call) -> Value:
+    value, shape, axis = _rows(call)
+    kind = tensor_type(value)
+    place = arg_extreme("argmax", value, axis, keepdims=True)
+    numbers = np.arange(kind.shape[axis]).reshape([-1 if one == axis else 1 for one in range(len(kind.shape))])
+    return reshape(cast(elementwise("equal", place, constant(numbers, "int64")), kind.dtype), shape)
+
+
+def _cumsum(call: Call) -> Value:
+    axis = int(call.known(1, "the axis").reshape(()))
+    size = call.kind().shape[axis]
+    turned = sliced(call[0], [axis], [size - 1], [-size - 1], [-1]) if call.attributes["reverse"] else call[0]
+    word = "cumprod" if call.op == "CumProd" else "cumsum"
+    found = cumulative(word, turned, axis, exclusive=bool(call.attributes["exclusive"]))
+    return sliced(found, [axis], [size - 1], [-size - 1], [-1]) if call.attributes["reverse"] else found
+
+
+def _top_k(call: Call) -> Sequence[Value]:
+    kind, axis = call.kind(), call.attributes["axis"] % call.rank
+    count = call.attributes.get("k")
+    count = int(call.known(1, "how many").reshape(())) if count is None else int(count)
+    places = sorted_places(call[0], axis, descending=bool(call.attributes.get("largest", 1)))
+    places = sliced(places, [axis], [0], [count])
+    shape = tuple(count if place == axis else size for place, size in enumerate(kind.shape))
+    return [made("gather_elements", (call[0], places), TensorType(shape, kind.dtype), axis=axis), places]
+
+
+# ---- norms ----
+
+
+def _statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+    """Return what is left of a value without its mean along axes, and that over its standard deviation."""
+    away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
+    variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=True)
+    deviation = elementwise("sqrt", elementwise("add", variance, epsilon))
+    return elementwise("divide", away, deviation), elementwise(
+        "divide", constant(1, tensor_type(value).dtype), deviation
+    )
+
+
+def _along_channels(value: Value, rank: int) -> Value:
+    """Return a vector of channels as a tensor that is broadcast along the second dimension."""
+    return reshape(value, (-1, *(1,) * (rank - 2)))
+
+
+def _batch_norm(call: Call) -> Value:
+    """Return a batch norm of known statistics: a product and a sum along the channels."""
+    if call.attributes.get("training_mode"):
+        raise RefusedError("norms by the batch (training_mode), expected a model that is run; export it for that")
+    dtype = call.kind().dtype
+    gamma, beta, mean, variance = (cast(call[place], "float64") for place in range(1, 5))
+    epsilon = constant(call.attributes["epsilon"], "float64")
+    factor = elementwise("divide", gamma, elementwise("sqrt", elementwise("add", variance, epsilon)))
+    shift = elementwise("subtract", beta, elementwise("multiply", mean, factor))
+    rank = max(call.rank, 2)
+    scaled = elementwise("multiply", call[0], _along_channels(cast(factor, dtype), rank))
+    return elementwise("add", scaled, _along_channels(cast(shift, dtype), rank))
+
+
+def _instance_norm(call: Call) -> Value:
+    found, _ = _statistics(call[0], range(2, call.rank), call.attributes["epsilon"])
+    found = elementwise("multiply", found, _along_channels(call[1], call.rank))
+    return elementwise("add", found, _along_channels(call[2], call.rank))
+
+
+def _group_norm(call: Call) -> Value:
+    """Return a group norm; factors and terms are of groups before version 21, then of channels."""
+    kind, groups = call.kind(), call.attributes["num_groups"]
+    batch, channels, *image = kind.shape
+    value = cast(call[0], "float32") if kind.dtype in ("float16", "bfloat16") else call[0]
+    found, _ = _statistics(reshape(value, (batch, groups, -1)), [2], call.attributes["epsilon"])
+    steps = [cast(call[place], tensor_type(value).dtype) for place in (1, 2)]
+    if tensor_type(steps[0]).shape[0] == groups != channels:
+        steps = [
+            reshape(broadcast(reshape(one, (groups, 1)), (groups, channels // groups)), (channels,)) for one in steps
+        ]
+    found = elementwise("multiply", reshape(found, kind.shape), _along_channels(steps[0], call.rank))
+    return cast(elementwise("add", found, _along_channels(steps[1], call.rank)), kind.dtype)
+
+
+def _layer_norm(call: Call) -> Sequence[Value]:
+    kind, axis, epsilon = call.kind(), call.attributes["axis"] % call.rank, call.attributes["epsilon"]
+    axes, sizes = range(axis, call.rank), call.kind().shape[axis:]
+    value = cast(call[0], "float32") if kind.dtype in ("float16", "bfloat16") else call[0]
+    dtype = tensor_type(value).dtype
+    factor = broadcast(cast(call[1], dtype), sizes)
+    term = broadcast(cast(call[2], dtype) if call.get(2) is not None else constant(0, dtype), sizes)
+    found: list[Value] = [
+        cast(layer_norm(value, factor, term, [place - call.rank for place in axes], epsilon), kind.dtype)
+    ]
+    if len(call.outputs) > 1:
+        found += [reduced("mean", value, axes, keepdims=True), _statistics(value, axes, epsilon)[1]]
+    return found[: len(call.outputs)]
+
+
+def _skip_layer_norm(call: Call) -> Sequence[Value]:
+    """Return the layer norm of a sum, and the sum as the fourth result: input, skip, gamma, beta, bias."""
+    total = elementwise("add", call[0], call[1])
+    simplified = call.op.startswith("SkipSimplified")
+    bias = call.get(3 if simplified else 4)
+    total = total if bias is None else elementwise("add", total, bias)
+    dtype, epsilon = call.kind().dtype, call.attributes.get("epsilon", 1e-12)
+    if simplified:
+        found = _rms_normed(total, call[2], [call.rank - 1], epsilon)
+    else:
+        term = call.get(3)
+        zero = broadcast(constant(0, dtype), tensor_type(call[2]).shape)
+        found = layer_norm(total, call[2], zero if term is None else term, [-1], epsilon)
+    empty = constant(np.zeros(0), "float32")
+    return [found, empty, empty, total][: max(1, len(call.outputs))]
+
+
+def _rms_normed(value: Value, factor: Value, axes: Sequence[int], epsilon: float) -> Value:
+    kind = tensor_type(value)
+    wide = cast(value, "float32") if kind.dtype in ("float16", "bfloat16") else value
+    mean = reduced("mean", elementwise("multiply", wide, wide), axes, keepdims=True)
+    scaled = elementwise("divide", wide, elementwise("sqrt", elementwise("add", mean, epsilon)))
+    return elementwise("multiply", cast(scaled, tensor_type(factor).dtype), factor)
+
+
+def _rms_norm(call: Call) -> Value:
+    axis = call.attributes.get("axis", -1) % call.rank
+    return _rms_normed(call[0], call[1], range(axis, call.rank), call.attributes.get("epsilon", 1e-5))
+
+
+def _mean_variance_norm(call: Call) -> Value:
+    away = elementwise("subtract", call[0], reduced("mean", call[0], call.attributes["axes"], keepdims=True))
+    variance = reduced("mean", elementwise("multiply", away, away), call.attributes["axes"], keepdims=True)
+    return elementwise("divide", away, elementwise("add", elementwise("sqrt", variance), 1e-9))
+
+
+def _lp_norm(call: Call) -> Value:
+    axes, x = [call.attributes["axis"]], call[0]
+    if call.attributes["p"] == 1:
+        length = reduced("sum", elementwise("abs", x), axes, keepdims=True)
+    else:
+        length = elementwise("sqrt", reduced("sum", elementwise("multiply", x, x), axes, keepdims=True))
+    zero = broadcast(constant(0, call.kind().dtype), call.kind().shape)
+    return where(elementwise("equal", length, 0), zero, elementwise("divide", x, length))
+
+
+def _lrn(call: Call) -> Value:
+    """Return a norm by the squares of neighbouring channels: sums of slices of a padded tensor."""
+    from anatune.graph.building import padded
+
+    x, size, own = call[0], call.attributes["size"], call.attributes
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    around = [[0, count, *[0] * (call.rank - 2)] for count in (before, after)]
+    squares = padded(elementwise("multiply", x, x), *around)
+    channels = call.kind().shape[1]
+    total = sliced(squares, [1], [0], [channels])
+    for place in range(1, size):
+        total = elementwise("add", total, sliced(squares, [1], [place], [place + channels]))
+    base = elementwise("add", elementwise("multiply", total, own["alpha"] / size), own["bias"])
+    return elementwise("divide", x, elementwise("power", base, own["beta"]))
+
+
+READERS: dict[str, Convert] = {
+    "ArgMax": _arg("argmax"),
+    "ArgMin": _arg("argmin"),
+    "BatchNormalization": _batch_norm,
+    "CumProd": _cumsum,
+    "CumSum": _cumsum,
+    "GroupNormalization": _group_norm,
+    "Hardmax": _hardmax,
+    "InstanceNormalization": _instance_norm,
+    "LRN": _lrn,
+    "LayerNormalization": _layer_norm,
+    "LogSoftmax": _softmax,
+    "LpNormalization": _lp_norm,
+    "MeanVarianceNormalization": _mean_variance_norm,
+    "RMSNormalization": _rms_norm,
+    "ReduceL1": _reduction(_sum_of("abs")),
+    "ReduceL2": _reduction(_then("sqrt", _sum_of("square"))),
+    "ReduceLogSum": _reduction(_then("log", _plain("sum"))),
+    "ReduceLogSumExp": _reduction(_log_sum_exp),
+    "ReduceMax": _reduction(_plain("max")),
+    "ReduceMean": _reduction(_mean),
+    "ReduceMin": _reduction(_plain("min")),
+    "ReduceProd": _reduction(_plain("prod")),
+    "ReduceSum": _reduction(_plain("sum")),
+    "ReduceSumSquare": _reduction(_sum_of("square")),
+    "SimplifiedLayerNormalization": _rms_norm,
+    "SkipLayerNormalization": _skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": _skip_layer_norm,
+    "Softmax": _softmax,
+    "TopK": _top_k,
+}
