@@ -1,4 +1,4 @@
-"""ONNX's own interfaces: an `InferenceSession` as onnxruntime has it, and a `Backend` as ``onnx.backend.base`` wants it.
+"""ONNX's own interfaces: an `InferenceSession` as onnxruntime's, and a `Backend` as ``onnx.backend.base`` wants it.
 
 Both compile a model for the sizes that it is called with, once for each; where sizes, axes or the like come from the
 values of inputs, also once for each of those values.
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-from onnx.backend.base import Backend as _Backend
-from onnx.backend.base import BackendRep as _BackendRep
 
 from anatune.codegen.relax.onnx_files import inputs_of, onnx_model
+from anatune.codegen.untyped import OnnxObject
 from anatune.compiling.compiled import CompiledModel
 from anatune.compiling.session import compile as compile_model
 from anatune.errors import RunError, WorkloadError
@@ -24,6 +23,8 @@ from anatune.graph.nodes import Array
 from anatune.graph.onnx.call import UnknownValueError
 
 __all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
+
+onnx, _base = import_module("onnx"), import_module("onnx.backend.base")
 
 _MOST_MODELS = 16
 """Compiled models that a session keeps; the one that was not used for longest goes first."""
@@ -58,7 +59,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        path_or_bytes: str | Path | bytes | onnx.ModelProto,
+        path_or_bytes: str | Path | bytes | OnnxObject,
         *,
         threads: int | None = None,
         check: bool = False,
@@ -127,7 +128,7 @@ class InferenceSession:
             return made
 
 
-class Prepared(_BackendRep):  # type: ignore[misc]
+class Prepared(_base.BackendRep):  # type: ignore[misc,name-defined]
     """A model that a `Backend` prepared."""
 
     def __init__(self, session: InferenceSession) -> None:
@@ -140,18 +141,18 @@ class Prepared(_BackendRep):  # type: ignore[misc]
         return tuple(self._session.run(None, given))
 
 
-class Backend(_Backend):  # type: ignore[misc]
+class Backend(_base.Backend):  # type: ignore[misc,name-defined]
     """Runs the tests of the standard: ``onnx.backend.test.BackendTest(anatune.adapters.onnx.Backend, __name__)``."""
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+    def prepare(cls, model: OnnxObject, device: str = "CPU", **kwargs: Any) -> Prepared:
         """Return a model that can be run; errors as `InferenceSession`, whose options `kwargs` are."""
         if not cls.supports_device(device):
             raise WorkloadError(f"the backend runs on CPU, got the device {device}")
         return Prepared(InferenceSession(model, **kwargs))
 
     @classmethod
-    def run_node(cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+    def run_node(cls, node: OnnxObject, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
         """Return what one operator makes of arrays."""
         arrays = [np.asarray(one) for one in inputs]
         names = [name for name in node.input if name]
@@ -171,7 +172,7 @@ class Backend(_Backend):  # type: ignore[misc]
         return device.partition(":")[0] == "CPU"
 
 
-def _model_of(given: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
+def _model_of(given: str | Path | bytes | OnnxObject) -> OnnxObject:
     if isinstance(given, onnx.ModelProto):
         return given
     if not isinstance(given, bytes):
@@ -185,7 +186,7 @@ def _model_of(given: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
         raise WorkloadError(f"{len(given)} bytes are no ONNX model ({error})") from error
 
 
-def _with_values(model: onnx.ModelProto, fixed: Mapping[str, Array]) -> onnx.ModelProto:
+def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
     """Return a model some of whose inputs are weights of given values."""
     if not fixed:
         return model
@@ -198,7 +199,7 @@ def _with_values(model: onnx.ModelProto, fixed: Mapping[str, Array]) -> onnx.Mod
     return made
 
 
-def _info(value: onnx.ValueInfoProto) -> TensorInfo:
+def _info(value: OnnxObject) -> TensorInfo:
     kind = value.type.tensor_type
     sizes = [one.dim_value if one.HasField("dim_value") else one.dim_param or None for one in kind.shape.dim]
     word = onnx.TensorProto.DataType.Name(kind.elem_type).lower() if kind.elem_type else "unknown"

@@ -293,7 +293,7 @@ def pool_sizes(
     *,
     ceil_mode: bool = False,
 ) -> tuple[int, ...]:
-    """Return the sizes of what windows leave; with `ceil_mode` they may hang over, but begin inside the padded image."""
+    """Return the sizes of what windows leave; with `ceil_mode` they may hang over what they begin in."""
     found, rank = [], len(sizes)
     for axis in range(rank):
         before, after = padding[axis], padding[rank + axis]

@@ -94,15 +94,15 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
     for item in inputs:
         if not item.type.tensor_type.HasField("shape"):
             raise WorkloadError(
-                f"{where}: input {item.name} has no shape, expected fixed sizes; give example inputs (--input-shape) of "
-                "the sizes to compile for"
+                f"{where}: input {item.name} has no shape, expected fixed sizes; give example inputs (--input-shape) "
+                "of the sizes to compile for"
             )
         sizes = item.type.tensor_type.shape.dim
         for axis, size in enumerate(sizes):
             if not size.HasField("dim_value"):
                 raise WorkloadError(
-                    f"{where}: input {item.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
-                    "fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
+                    f"{where}: input {item.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), "
+                    "expected fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
                 )
             if size.dim_value < 0:
                 raise WorkloadError(

@@ -73,7 +73,8 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
     """Return a model whose operators are of a version that can be read."""
     if model.ir_version < 3:
         raise WorkloadError(f"{name} has version {model.ir_version} of ONNX's format, expected 3 at least")
-    newest, version = import_module("onnx.defs").onnx_opset_version(), _versions(model).get("", newest_known())
+    newest = int(import_module("onnx.defs").onnx_opset_version())
+    version = _versions(model).get("", newest)
     if version > newest:
         raise WorkloadError(
             f"{name} has operators of version {version}, the package onnx knows them up to {newest}; install a newer "
@@ -89,11 +90,6 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
             f"{name} has operators of version {version}, and onnx cannot convert them to {_OLDEST + 1} "
             f"({text[-1] if text else type(error).__name__}); export the model for a newer version"
         ) from error
-
-
-def newest_known() -> int:
-    """Return the newest version of the standard's operators that the installed onnx knows."""
-    return int(import_module("onnx.defs").onnx_opset_version())
 
 
 def _inlined(model: OnnxObject, name: str) -> OnnxObject:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from anatune.graph.building import broadcast, cast, constant, elementwise, reshape, where
 from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
@@ -40,13 +42,9 @@ def _many(word: str) -> Convert:
 
 
 def _divided(call: Call) -> Value:
+    """Return quotients; of integers without the fraction, which TVM's division leaves out of signed ones alone."""
     first, second = _operands(call)
-    dtype = tensor_type(first).dtype
-    if not dtype.startswith(("int", "uint")):
-        return elementwise("divide", first, second)
-    if dtype.startswith("uint"):
-        return elementwise("floor_divide", first, second)
-    return elementwise("divide", first, second)  # of integers TVM's division truncates, as the standard's
+    return elementwise("floor_divide" if tensor_type(first).dtype.startswith("uint") else "divide", first, second)
 
 
 def _mean(call: Call) -> Value:
@@ -64,12 +62,32 @@ def _power(call: Call) -> Value:
 
 
 def _modulo(call: Call) -> Value:
+    """Return remainders: with the sign of what is divided where fmod is set, else with that of the divisor."""
     first, second = call[0], call[1]
-    return elementwise("mod" if call.attributes["fmod"] else "floor_mod", first, second)
+    if call.attributes["fmod"]:
+        return elementwise("mod", first, second)
+    if "float" not in tensor_type(first).dtype:
+        return elementwise("floor_mod", first, second)
+    left = elementwise("mod", first, second)
+    signs = elementwise("logical_xor", elementwise("less", left, 0), elementwise("less", second, 0))
+    differs = elementwise("logical_and", elementwise("not_equal", left, 0), signs)
+    return where(differs, elementwise("add", left, second), left)
 
 
 def _shift(call: Call) -> Value:
-    return elementwise("left_shift" if call.attributes["direction"] == "LEFT" else "right_shift", call[0], call[1])
+    """Return shifted bits; by less than none, or by as many as there are and more, nothing but the sign is left."""
+    first, second, dtype = call[0], call[1], call.kind().dtype
+    bits = 8 * np.dtype(dtype).itemsize
+    is_left, is_signed = call.attributes["direction"] == "LEFT", not dtype.startswith("uint")
+    inside = elementwise("less", second, bits)
+    if is_signed:
+        inside = elementwise("logical_and", inside, elementwise("greater_equal", second, 0))
+    most = constant(0 if is_left or not is_signed else bits - 1, dtype)
+    shift = where(inside, second, broadcast(most, tensor_type(second).shape))
+    found = elementwise("left_shift" if is_left else "right_shift", first, shift)
+    if is_signed and not is_left:
+        return found
+    return where(inside, found, broadcast(constant(0, dtype), tensor_type(found).shape))
 
 
 def _cast(call: Call) -> Value:
@@ -245,8 +263,8 @@ _SAME = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
     "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
     "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
-    "Log": "log", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign",
-    "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+    "Log": "log", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu", "Round": "round", "Sigmoid": "sigmoid",
+    "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
 _PAIRS = {
     "Add": "add", "And": "logical_and", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",

@@ -1,4 +1,4 @@
-"""Operators that reduce dimensions, or norm by what they reduce: sums, extremes, softmax, norms, running sums, sorts."""
+"""Operators that reduce dimensions, or norm by what they reduce: sums, extremes, softmax, norms, sorts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from anatune.graph.building import (
     elementwise,
     layer_norm,
     made,
+    padded,
     reduced,
     reshape,
     sliced,
@@ -24,7 +25,7 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.nodes import TensorType, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Call, Convert
 
 __all__ = ["READERS"]
 
@@ -47,7 +48,8 @@ def _then(word: str, inner: Reduce) -> Reduce:
 def _log_sum_exp(value: Value, axes: Sequence[int] | None, keepdims: bool) -> Value:
     """Return the logarithm of the sum of powers; the largest element is taken out first."""
     largest = reduced("max", value, axes, keepdims=True)
-    finite = where(elementwise("isinf", largest), broadcast(constant(0, tensor_type(value).dtype), tensor_type(largest).shape), largest)  # fmt: skip
+    zero = broadcast(constant(0, tensor_type(value).dtype), tensor_type(largest).shape)
+    finite = where(elementwise("isinf", largest), zero, largest)
     total = reduced("sum", elementwise("exp", elementwise("subtract", value, finite)), axes, keepdims=True)
     found = elementwise("add", elementwise("log", total), finite)
     return found if keepdims else reshape(found, tensor_type(reduced("max", value, axes, keepdims=False)).shape)
@@ -72,10 +74,8 @@ def _reduction(reduce: Reduce) -> Convert:
         value, keepdims = call[0], bool(call.attributes["keepdims"])
         axes = call.numbers("axes", 1)
         if not axes:
-            if call.attributes.get("noop_with_empty_axes"):
-                return value if call.op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd") else reduce(
-                    reshape(value, (1, *tensor_type(value).shape)), [0], False
-                )  # fmt: skip
+            if call.attributes.get("noop_with_empty_axes"):  # each element by itself
+                return reduce(reshape(value, (1, *call.kind().shape)), [0], False)
             axes = None
         if call.rank == 0:
             return reduce(reshape(value, (1,)), [0], False)
@@ -146,7 +146,10 @@ def _top_k(call: Call) -> Sequence[Value]:
     kind, axis = call.kind(), call.attributes["axis"] % call.rank
     count = call.attributes.get("k")
     count = int(call.known(1, "how many").reshape(())) if count is None else int(count)
-    places = sorted_places(call[0], axis, descending=bool(call.attributes.get("largest", 1)))
+    keys = call[0]
+    if kind.dtype == "uint64":  # which the runtime does not sort: in the same order as signed numbers
+        keys = cast(elementwise("bitwise_xor", keys, constant(1 << 63, "uint64")), "int64")
+    places = sorted_places(keys, axis, descending=bool(call.attributes.get("largest", 1)))
     places = sliced(places, [axis], [0], [count])
     shape = tuple(count if place == axis else size for place, size in enumerate(kind.shape))
     return [made("gather_elements", (call[0], places), TensorType(shape, kind.dtype), axis=axis), places]
@@ -170,18 +173,26 @@ def _along_channels(value: Value, rank: int) -> Value:
     return reshape(value, (-1, *(1,) * (rank - 2)))
 
 
-def _batch_norm(call: Call) -> Value:
-    """Return a batch norm of known statistics: a product and a sum along the channels."""
-    if call.attributes.get("training_mode"):
-        raise RefusedError("norms by the batch (training_mode), expected a model that is run; export it for that")
-    dtype = call.kind().dtype
+def _batch_norm(call: Call) -> Sequence[Value]:
+    """Return a batch norm, a product and a sum along channels; in training mode by the batch, with statistics."""
+    dtype, rank = call.kind().dtype, max(call.rank, 2)
     gamma, beta, mean, variance = (cast(call[place], "float64") for place in range(1, 5))
-    epsilon = constant(call.attributes["epsilon"], "float64")
-    factor = elementwise("divide", gamma, elementwise("sqrt", elementwise("add", variance, epsilon)))
+    running: list[Value] = []
+    if call.attributes.get("training_mode"):
+        axes, own = [place for place in range(call.rank) if place != 1], cast(call[0], "float64")
+        before = mean, variance
+        mean = reduced("mean", own, axes, keepdims=False)
+        away = elementwise("subtract", own, _along_channels(mean, rank))
+        variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=False)
+        share = call.attributes["momentum"]
+        for old, new, place in zip(before, (mean, variance), (3, 4), strict=True):
+            total = elementwise("add", elementwise("multiply", old, share), elementwise("multiply", new, 1 - share))
+            running.append(cast(total, call.kind(place).dtype))
+    deviation = elementwise("sqrt", elementwise("add", variance, call.attributes["epsilon"]))
+    factor = elementwise("divide", gamma, deviation)
     shift = elementwise("subtract", beta, elementwise("multiply", mean, factor))
-    rank = max(call.rank, 2)
     scaled = elementwise("multiply", call[0], _along_channels(cast(factor, dtype), rank))
-    return elementwise("add", scaled, _along_channels(cast(shift, dtype), rank))
+    return [elementwise("add", scaled, _along_channels(cast(shift, dtype), rank)), *running]
 
 
 def _instance_norm(call: Call) -> Value:
@@ -193,7 +204,7 @@ def _instance_norm(call: Call) -> Value:
 def _group_norm(call: Call) -> Value:
     """Return a group norm; factors and terms are of groups before version 21, then of channels."""
     kind, groups = call.kind(), call.attributes["num_groups"]
-    batch, channels, *image = kind.shape
+    batch, channels = kind.shape[:2]
     value = cast(call[0], "float32") if kind.dtype in ("float16", "bfloat16") else call[0]
     found, _ = _statistics(reshape(value, (batch, groups, -1)), [2], call.attributes["epsilon"])
     steps = [cast(call[place], tensor_type(value).dtype) for place in (1, 2)]
@@ -268,8 +279,6 @@ def _lp_norm(call: Call) -> Value:
 
 def _lrn(call: Call) -> Value:
     """Return a norm by the squares of neighbouring channels: sums of slices of a padded tensor."""
-    from anatune.graph.building import padded
-
     x, size, own = call[0], call.attributes["size"], call.attributes
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     around = [[0, count, *[0] * (call.rank - 2)] for count in (before, after)]
