@@ -21,10 +21,12 @@ from anatune.compiling.session import compile as compile_model
 from anatune.errors import RunError, WorkloadError
 from anatune.graph.nodes import Array
 from anatune.graph.onnx.call import UnknownValueError
+from anatune.named import import_optional
 
 __all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
 
-onnx, _base = import_module("onnx"), import_module("onnx.backend.base")
+onnx = import_optional("onnx", "onnx", "anatune.adapters.onnx")
+_base = import_module("onnx.backend.base")
 
 _MOST_MODELS = 16
 """Compiled models that a session keeps; the one that was not used for longest goes first."""

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from anatune.codegen.compat import last_line
 from anatune.codegen.untyped import OnnxObject
-from anatune.errors import MissingDependencyError, WorkloadError
+from anatune.errors import WorkloadError
 from anatune.files import reason
 from anatune.graph.nodes import Array
 from anatune.graph.onnx.reading import onnx_dtype
+from anatune.named import import_optional
 
 __all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes"]
 
@@ -20,15 +21,6 @@ __all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes"]
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
     """Return name and dtype of each input of an ONNX file; errors as `imported`."""
     return [(value.name, onnx_dtype(value)) for value in inputs_of(onnx_model(path))]
-
-
-def _onnx_package() -> OnnxObject:
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"ONNX files need the package onnx, which cannot be imported ({error}); install it with: pip install onnx"
-        ) from error
 
 
 def onnx_model(path: Path) -> OnnxObject:
@@ -41,7 +33,7 @@ def onnx_model(path: Path) -> OnnxObject:
     MissingDependencyError
         ONNX is not installed.
     """
-    onnx = _onnx_package()
+    onnx = import_optional("onnx", "onnx", "anatune compile of ONNX files")
     refusal: type[Exception] = import_module("google.protobuf.message").DecodeError
     try:
         model = onnx.load(str(path), format="protobuf", load_external_data=False)

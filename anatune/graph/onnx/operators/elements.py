@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.graph.building import broadcast, cast, constant, elementwise, reshape, where
-from anatune.graph.nodes import Constant, Value, tensor_type
+from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
 __all__ = ["READERS"]
@@ -250,10 +250,10 @@ def _where(call: Call) -> Value:
     return where(call[0], call[1], call[2])
 
 
-def dropped(call: Call) -> Sequence[Value]:
+def _dropout(call: Call) -> Sequence[Value]:
     """Return what a dropout of a model that is run makes: its input, and a mask of nothing that is dropped."""
-    training = call.get(2)
-    if training is not None and not (isinstance(training, Constant) and not training.array.any()):
+    is_training = call.get(2) is not None and call.known(2, "whether it trains").any()
+    if is_training and (call.get(1) is None or call.known(1, "the share").any()):
         raise RefusedError("drops elements at random (training_mode), expected a model that is run; export it for that")
     mask = "bool" if call.opset >= 10 else call.kind().dtype
     return [call[0], broadcast(constant(1, mask), call.kind().shape)][: len(call.outputs)]
@@ -282,7 +282,7 @@ READERS: dict[str, Convert] = {
     "Celu": _celu,
     "Clip": _clip,
     "Div": _divided,
-    "Dropout": dropped,
+    "Dropout": _dropout,
     "Elu": _elu,
     "FastGelu": _fast_gelu,
     "Gelu": _gelu,
