@@ -98,7 +98,7 @@ class InferenceSession:
         missing = [name for name in wanted if name not in input_feed]
         if missing:
             raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(wanted)}")
-        arrays = {name: np.asarray(input_feed[name]) for name in wanted}
+        arrays = {one.name: _checked(one, input_feed[one.name]) for one in self.get_inputs()}
         compiled = self._compiled_for(arrays)
         found = compiled(*(array for name, array in arrays.items() if name not in self._fixed))
         outputs = dict(zip(names, found if compiled.summary.is_tuple else (found,), strict=True))
@@ -199,6 +199,17 @@ def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
     made.graph.input.extend(kept)
     made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in fixed.items())
     return made
+
+
+def _checked(info: TensorInfo, given: object) -> Array:
+    """Return an input as an array; RunError: its sizes are not those that the model says."""
+    array = np.asarray(given)
+    if len(array.shape) != len(info.shape):
+        raise RunError(f"input {info.name} has {array.ndim} dimensions, expected {len(info.shape)}")
+    for axis, (size, wanted) in enumerate(zip(array.shape, info.shape, strict=True)):
+        if isinstance(wanted, int) and size != wanted:
+            raise RunError(f"input {info.name} has {size} elements along axis {axis}, expected {wanted}")
+    return array
 
 
 def _info(value: OnnxObject) -> TensorInfo:

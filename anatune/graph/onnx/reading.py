@@ -50,7 +50,8 @@ def graph_of_onnx(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: 
     UnknownValueError
         A size, an axis or the like is known only when the model runs.
     """
-    model = _inlined(_of_readable_version(model, name), name)
+    model = _inlined(_of_readable_version(model, name))
+    _check_operators(model, name)
     return _Reader(model, shapes, name).graph
 
 
@@ -92,7 +93,7 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
         ) from error
 
 
-def _inlined(model: OnnxObject, name: str) -> OnnxObject:
+def _inlined(model: OnnxObject) -> OnnxObject:
     """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt."""
     inliner, defs = import_module("onnx.inliner"), import_module("onnx.defs")
     with warnings.catch_warnings():
@@ -117,6 +118,28 @@ def _inlined(model: OnnxObject, name: str) -> OnnxObject:
             return inliner.inline_selected_functions(model, sorted(missing), inline_schema_functions=True)
         except (TypeError, RuntimeError, ValueError):  # a model of 2 GiB and more
             return model
+
+
+def _check_operators(model: OnnxObject, name: str) -> None:
+    """Raise a `WorkloadError` that names the operators of a model that nothing reads, and where they are."""
+    missing: dict[str, list[str]] = {}
+    for node in _nodes_of(model.graph):
+        if node.op_type not in READERS:
+            word = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
+            missing.setdefault(word, []).append(_place(node))
+    if missing:
+        words = [
+            f"{operator} ({places[0]}{f' and {len(places) - 1} more' if places[1:] else ''})"
+            for operator, places in missing.items()
+        ]
+        raise WorkloadError(
+            f"{name}: operators that are not known: {', '.join(words)}; export the model with other operators"
+        )
+
+
+def _place(node: OnnxObject) -> str:
+    """Return where a model has a node."""
+    return f"node {node.name or next((word for word in node.output if word), '')}"
 
 
 def _nodes_of(graph: OnnxObject) -> list[OnnxObject]:
@@ -204,13 +227,7 @@ class _Reader:
             It cannot be read.
         """
         domain = "" if node.domain in _STANDARD else node.domain
-        place = f"node {node.name or next((word for word in node.output if word), '')}"
-        convert = READERS.get(node.op_type)
-        if convert is None:
-            raise WorkloadError(
-                f"{self.name}: operator {f'{domain}.' if domain else ''}{node.op_type} ({place}) is not known; export "
-                "the model with other operators"
-            )
+        place, convert = _place(node), READERS[node.op_type]
 
         def read(graph: OnnxObject, given: Sequence[Value]) -> list[Value]:
             own = {value.name: one for value, one in zip(graph.input, given, strict=True)}

@@ -1,0 +1,139 @@
+"""ONNX models as graphs: what is around the operators."""
+
+import numpy as np
+import pytest
+
+from anatune.errors import WorkloadError
+from anatune.graph.nodes import Constant, Node, TensorType
+from anatune.graph.onnx.call import UnknownValueError
+from anatune.graph.onnx.reading import graph_of_onnx
+
+onnx = pytest.importorskip("onnx")
+helper, numpy_helper = onnx.helper, onnx.numpy_helper
+
+
+def model_of(*nodes, x=(2, 3), weights=None, opset=22, outputs=("y",), **more):
+    """Return a model on the input ``x``; `more`: shapes of int64 inputs."""
+    graph = helper.make_graph(
+        list(nodes),
+        "network",
+        [
+            helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x),
+            *(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, shape) for name, shape in more.items()),
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def read(model, **shapes):
+    shapes = {"x": (2, 3), **shapes}
+    return graph_of_onnx(model, shapes, "network.onnx")
+
+
+def test_a_node_becomes_what_graphs_have():
+    graph = read(model_of(helper.make_node("Add", ["x", "w"], ["y"]), weights={"w": np.ones(3, np.float32)}))
+    (node,) = graph.nodes()
+    assert (node.op, node.type, graph.is_tuple) == ("add", TensorType((2, 3), "float32"), False)
+    assert isinstance(node.arguments[1], Constant)
+
+
+def test_what_is_known_is_computed_when_it_is_read():
+    nodes = [
+        helper.make_node("Add", ["w", "w"], ["twice"]),
+        helper.make_node("Mul", ["x", "twice"], ["y"]),
+    ]
+    (node,) = read(model_of(*nodes, weights={"w": np.ones(3, np.float32)})).nodes()
+    np.testing.assert_array_equal(node.arguments[1].array, np.full(3, 2, np.float32))
+
+
+def test_operators_without_a_reader_are_spelt_by_their_bodies():
+    labels = np.array([0, 2], np.int64)
+    (output,) = read(
+        model_of(helper.make_node("NegativeLogLikelihoodLoss", ["x", "t"], ["y"]), weights={"t": labels})
+    ).outputs
+    assert output.type == TensorType((), "float32")
+
+
+def test_functions_of_the_model_are_spelt():
+    function = helper.make_function(
+        "mine", "Double", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 22)]
+    )
+    model = model_of(helper.make_node("Double", ["x"], ["y"], domain="mine"))
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    assert [node.op for node in read(model).nodes()] == ["add"]
+
+
+def test_values_known_at_run_time_only_name_their_inputs():
+    nodes = [
+        helper.make_node("Add", ["k", "k"], ["twice"]),
+        helper.make_node("TopK", ["x", "twice"], ["y", ""], name="best"),
+    ]
+    with pytest.raises(UnknownValueError, match=r"^network\.onnx: TopK \(node best\) takes how many from") as caught:
+        read(model_of(*nodes, k=(1,)), k=(1,))
+    assert caught.value.inputs == ("k",)
+
+
+def test_inputs_that_are_weights_too_are_weights():
+    model = model_of(helper.make_node("Neg", ["x"], ["y"]), weights={"x": np.ones((2, 3), np.float32)})
+    assert read(model).inputs == ()
+
+
+def test_sparse_weights():
+    values = numpy_helper.from_array(np.array([5, 7], np.float32), "w")
+    places = numpy_helper.from_array(np.array([[0, 1], [1, 2]], np.int64))
+    model = model_of(helper.make_node("Neg", ["w"], ["y"]))
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [2, 3]))
+    (output,) = read(model).outputs
+    np.testing.assert_array_equal(output.array, [[0, -5, 0], [0, 0, -7]])
+
+
+RELU = helper.make_node("Relu", ["x"], ["y"])
+BROKEN = {
+    "an operator that nobody knows": (
+        model_of(helper.make_node("Frobnicate", ["x"], ["y"], name="middle")),
+        r"operators that are not known: Frobnicate \(node middle\); export the model with other operators",
+    ),
+    "a domain that nobody knows": (
+        model_of(helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")),
+        r"operators that are not known: com\.example\.Frobnicate \(node y\)",
+    ),
+    "a cycle": (
+        model_of(helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"]), outputs=("b",)),
+        r"node a read b, which nothing before computes",
+    ),
+    "an output that nothing computes": (model_of(RELU, outputs=("z",)), "the outputs read z, which nothing"),
+    "operators of the future": (
+        model_of(RELU, opset=99),
+        r"operators of version 99, the package onnx knows them up to \d+; install a newer",
+    ),
+    "sizes that contradict each other": (
+        model_of(helper.make_node("Add", ["x", "w"], ["y"]), weights={"w": np.ones(4, np.float32)}),
+        r"Add \(node y\) cannot be read: .*shape.*; is the model valid\?",
+    ),
+    "an input too few": (model_of(helper.make_node("Add", ["x"], ["y"])), r"Add \(node y\) has no input 1"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_models_are_one_line(name):
+    model, said = BROKEN[name]
+    with pytest.raises(WorkloadError, match=said) as caught:
+        read(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_of_gigabytes_in_a_file_of_bytes():
+    model = model_of(helper.make_node("Add", ["x", "w"], ["y"]))
+    model.graph.initializer.append(onnx.TensorProto(name="w", data_type=1, dims=[1 << 20, 1 << 12]))
+    with pytest.raises(WorkloadError, match=r"tensor w has 4,294,967,296 elements, but no values for them"):
+        read(model)
+
+
+def test_older_models_are_converted():
+    model = model_of(helper.make_node("Relu", ["x"], ["y"], consumed_inputs=[0]), opset=5)
+    (node,) = read(model).nodes()
+    assert isinstance(node, Node)
+    assert node.op == "nn.relu"
