@@ -9,7 +9,7 @@ from typing import Any
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type
 
-__all__ = ["Call", "Convert", "RefusedError", "UnknownValueError"]
+__all__ = ["Call", "Convert", "RefusedError", "UnknownValueError", "known_array"]
 
 GraphProto = Any
 """``onnx.GraphProto``."""
@@ -89,10 +89,7 @@ class Call:
         UnknownValueError
             They are known only at run time; `what` they are.
         """
-        value = self[place]
-        if isinstance(value, Constant):
-            return value.array
-        raise UnknownValueError(f"takes {what} from values that are known only when the model runs", _inputs_of(value))
+        return known_array(self[place], what)
 
     def numbers(self, name: str, place: int) -> list[int] | None:
         """Return integers of an attribute, as older operators have them, or of an operand; None: they are left out."""
@@ -104,6 +101,13 @@ class Call:
 
 Convert = Callable[[Call], Value | Sequence[Value]]
 """What reads an operator: returns its results, one or several; raises `RefusedError`."""
+
+
+def known_array(value: Value, what: str) -> Array:
+    """Return the values of a tensor; raises as `Call.known`."""
+    if isinstance(value, Constant):
+        return value.array
+    raise UnknownValueError(f"takes {what} from values that are known only when the model runs", _inputs_of(value))
 
 
 def _inputs_of(value: Value) -> tuple[str, ...]:
