@@ -14,6 +14,11 @@ __all__ = ["Call", "Convert", "RefusedError", "UnknownValueError", "known_array"
 GraphProto = Any
 """``onnx.GraphProto``."""
 
+_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+}  # fmt: skip
+
 
 class RefusedError(Exception):
     """An operator cannot be read; the message says why, and goes behind the operator's name."""
@@ -75,6 +80,13 @@ class Call:
     def kind(self, place: int = 0) -> TensorType:
         """Return the type of an operand."""
         return tensor_type(self[place])
+
+    def dtype(self, name: str, default: str = "float32") -> str:
+        """Return the dtype that an attribute names, in ONNX's numbers."""
+        kind = self.attributes.get(name)
+        if kind is not None and kind not in _DTYPES:
+            raise RefusedError(f"makes type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
+        return default if kind is None else _DTYPES[kind]
 
     @property
     def rank(self) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from anatune.graph.building import broadcast, cast, constant, elementwise, matmul, permute, reshape, taken
 from anatune.graph.nodes import Array, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
-from anatune.graph.onnx.operators.elements import DTYPES
 
 __all__ = ["READERS"]
 
@@ -40,17 +38,9 @@ def _range(call: Call) -> Value:
     return constant(start + step * np.arange(count), call.kind().dtype)
 
 
-def _dtype(call: Call, name: str, default: str) -> str:
-    """Return the dtype that an attribute names."""
-    kind = call.attributes.get(name)
-    if kind is not None and kind not in DTYPES:
-        raise RefusedError(f"makes type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
-    return default if kind is None else DTYPES[kind]
-
-
 def _eye_like(call: Call) -> Value:
     rows, columns = call.kind().shape
-    return constant(np.eye(rows, columns, call.attributes["k"]), _dtype(call, "dtype", call.kind().dtype))
+    return constant(np.eye(rows, columns, call.attributes["k"]), call.dtype("dtype", call.kind().dtype))
 
 
 def _mel_weights(call: Call) -> Value:
@@ -67,7 +57,7 @@ def _mel_weights(call: Call) -> Value:
         falling = np.where((bins >= top) & (bins < right), (right - bins) / (right - top), 0)
     found = np.where(bins < top, rising, falling)
     found[top, np.arange(count)] = 1
-    return constant(found, _dtype(call, "output_datatype", "float32"))
+    return constant(found, call.dtype("output_datatype"))
 
 
 # ---- Fourier transforms ----
@@ -108,8 +98,13 @@ def _transformed(value: Value, length: int, *, inverse: bool, onesided: bool) ->
     return reshape(found, (*outer, -1, 1 if inverse and onesided else 2))
 
 
+def _wide(value: Value) -> Value:
+    """Return a value in float32, unless it is in float64."""
+    return value if tensor_type(value).dtype == "float64" else cast(value, "float32")
+
+
 def _dft(call: Call) -> Value:
-    """Return a transform along an axis: an attribute before version 20, then an operand; in float64, as NumPy's."""
+    """Return a transform along an axis: an attribute before version 20, then an operand."""
     axis = call.attributes.get("axis", -2) if call.get(2) is None else int(call.known(2, "the axis").item())
     axis, inverse, onesided = axis % call.rank, bool(call.attributes["inverse"]), bool(call.attributes["onesided"])
     size = call.kind().shape[axis]
@@ -118,7 +113,7 @@ def _dft(call: Call) -> Value:
         length = int(call.known(1, "the length").item())
     order = list(range(call.rank))
     order.insert(call.rank - 2, order.pop(axis))
-    found = _transformed(permute(cast(call[0], "float64"), order), length, inverse=inverse, onesided=onesided)
+    found = _transformed(permute(_wide(call[0]), order), length, inverse=inverse, onesided=onesided)
     return cast(permute(found, np.argsort(order).tolist()), call.kind().dtype)
 
 
@@ -135,8 +130,7 @@ def _stft(call: Call) -> Value:
     frames = taken(signal, constant(starts[:, None] + np.arange(size), "int64"), 1)
     if window is not None:
         frames = elementwise("multiply", frames, reshape(window, (size, 1)))
-    wide = cast(frames, "float32") if call.kind().dtype in ("float16", "bfloat16") else frames
-    found = _transformed(wide, length, inverse=False, onesided=bool(call.attributes["onesided"]))
+    found = _transformed(_wide(frames), length, inverse=False, onesided=bool(call.attributes["onesided"]))
     return cast(found, call.kind().dtype)
 
 

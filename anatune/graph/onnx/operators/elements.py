@@ -9,13 +9,7 @@ from anatune.graph.building import broadcast, cast, constant, elementwise, resha
 from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
-__all__ = ["DTYPES", "READERS"]
-
-DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
-    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
-}  # fmt: skip
-"""ONNX's number of a type -> dtype."""
+__all__ = ["READERS"]
 
 
 def _operands(call: Call) -> list[Value]:
@@ -80,10 +74,7 @@ def _shift(call: Call) -> Value:
 
 def _cast(call: Call) -> Value:
     """Return a conversion: to truth values what is no zero, to integers without the fraction."""
-    kind = call.attributes["to"]
-    if kind not in DTYPES:
-        raise RefusedError(f"converts to type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
-    return converted(call[0], DTYPES[kind])
+    return converted(call[0], call.dtype("to"))
 
 
 def converted(value: Value, dtype: str) -> Value:

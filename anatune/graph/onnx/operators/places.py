@@ -127,7 +127,7 @@ def _scatter_nd(call: Call) -> Value:
 
 
 def _tensor_scatter(call: Call) -> Value:
-    """Return a cache with new rows behind those that each batch has; the places of the cache ask which row is theirs."""
+    """Return a cache with new rows behind those that each batch has: each place asks which row is its own."""
     kind, axis = call.kind(), call.attributes["axis"] % call.rank
     size, count = kind.shape[axis], call.kind(1).shape[axis]
     begins = constant(np.zeros(kind.shape[0]), "int64") if call.get(2) is None else cast(call[2], "int64")

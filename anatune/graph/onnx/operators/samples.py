@@ -23,7 +23,7 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.nodes import Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Call, Convert, known_array
 from anatune.graph.onnx.operators.places import along, rows_at
 
 __all__ = ["READERS"]
@@ -107,7 +107,7 @@ def _weighted(rows: Value, weights: Sequence[Value | None]) -> Value:
 def _grid_sample(call: Call) -> Value:
     """Return an image (n, channels, sizes) at the places of a grid (n, outputs, dimensions), of which the last is x."""
     kind, own = call.kind(), call.attributes
-    batch, channels, *sizes = kind.shape
+    batch, _, *sizes = kind.shape
     outputs, count = call.kind(1).shape[1:-1], len(sizes)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(own["mode"], own["mode"])
     dtype = "float64" if kind.dtype == "float64" else "float32"
@@ -148,33 +148,30 @@ def _corners(call: Call, scale: float, offset: float) -> list[Value]:
     return [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(4)]
 
 
-def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int, call: Call) -> tuple[list[Tap], Value]:
+def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int) -> tuple[list[Tap], Value]:
     """Return what regions are read at along a dimension, (regions, bins, samples), and how many samples each has.
 
-    Where the operator does not say how many, as many as there are pixels in a bin; those that a region has not have
-    the weight NaN, which no sample has otherwise.
+    Where the operator does not say how many, as many as there are pixels in a bin; those that a region has not weigh
+    nothing.
     """
     step = elementwise("divide", extent, float(bins))
     if ratio > 0:
         most, count = ratio, broadcast(constant(ratio, "float32"), tensor_type(step).shape)
     else:
         count = elementwise("ceil", step)
-        _ = call.known(1, "how many points are read")
-        most = max(1, int(getattr(count, "array", np.ones(1)).max(initial=1)))
+        most = int(known_array(count, "how many points are read").max(initial=1))
     begin, step, wide = (reshape(one, (-1, 1, 1)) for one in (begin, step, count))
-    sample, place = (constant(np.arange(n).reshape(shape), "float32") for n, shape in (
-        (most, (1, 1, -1)), (bins, (1, -1, 1))))  # fmt: skip
+    sample, place = cast(along(2, 3, most), "float32"), cast(along(1, 3, bins), "float32")
     inner = elementwise("divide", elementwise("add", sample, 0.5), elementwise("maximum", wide, 1.0))
     at = elementwise("add", begin, elementwise("multiply", step, elementwise("add", place, inner)))
     is_inside = elementwise("logical_and", elementwise("greater_equal", at, -1.0), elementwise("less_equal", at, size))
     at = _clipped(at, 0, size - 1)
     low = elementwise("floor", at)
     away = elementwise("subtract", at, low)
-    is_sample = elementwise("less", sample, wide)
-    zero, missing = constant(0, "float32"), constant(np.nan, "float32")
+    is_inside = elementwise("logical_and", is_inside, elementwise("less", sample, wide))
     found: list[Tap] = []
     for number, weight in enumerate((elementwise("add", elementwise("negative", away), 1.0), away)):
-        weight = where(is_sample, where(is_inside, weight, zero), missing)
+        weight = where(is_inside, weight, constant(0, "float32"))
         found.append((cast(_clipped(elementwise("add", low, float(number)), 0, size - 1), "int64"), weight))
     return found, count
 
@@ -182,39 +179,33 @@ def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int, 
 def _roi_align(call: Call) -> Value:
     """Return means, or largest weighted elements, of points in the bins of regions; (regions, channels, bins)."""
     kind, own = call.kind(), call.attributes
-    _, _, *sizes = kind.shape
-    bins, ratio = (own["output_height"], own["output_width"]), own["sampling_ratio"]
+    bins, ratio, regions = (own["output_height"], own["output_width"]), own["sampling_ratio"], call.kind(1).shape[0]
     is_half = own.get("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
     left, top, right, bottom = _corners(call, own["spatial_scale"], 0.5 if is_half else 0.0)
-    image = cast(permute(call[0], (0, 2, 3, 1)), "float32")
-    regions = call.kind(1).shape[0]
-    taps, counts = [], []
+    taps: list[list[Tap]] = []
+    counts, are_samples = [], []
     for axis, (begin, end) in enumerate(((top, bottom), (left, right))):
         extent = elementwise("subtract", end, begin)
         extent = extent if is_half else elementwise("maximum", extent, 1.0)
-        found, count = _region_taps(begin, extent, sizes[axis], bins[axis], ratio, call)
+        found, count = _region_taps(begin, extent, kind.shape[2 + axis], bins[axis], ratio)
         samples = tensor_type(found[0][0]).shape[2]
         shape = (regions, bins[0], samples, 1, 1) if axis == 0 else (regions, 1, 1, bins[1], samples)
-        taps.append([(broadcast_place(place, shape), broadcast_place(w, shape)) for place, w in found if w is not None])
-        counts.append(count)
+        taps.append([(reshape(place, shape), reshape(weight, shape)) for place, weight in found if weight is not None])
+        counts.append(reshape(count, (regions, 1, 1, 1, 1, 1)))
+        are_samples.append(elementwise("less", cast(along(2 + 2 * axis, 6, samples), "float32"), counts[-1]))
     first = reshape(cast(call[2], "int64"), (-1, 1, 1, 1, 1))
-    parts = [
-        _weighted(rows_at(image, [first, y, x]), [wy, wx]) for (y, wy), (x, wx) in itertools.product(*taps)
-    ]  # (regions, bins, samples, bins, samples, channels)
+    image = cast(permute(call[0], (0, 2, 3, 1)), "float32")
     word = "add" if own["mode"] == "avg" else "maximum"
-    total = functools.reduce(lambda one, other: elementwise(word, one, other), parts)
-    rest = broadcast(constant(0 if word == "add" else -np.inf, "float32"), tensor_type(total).shape)
-    total = where(elementwise("isnan", total), rest, total) if ratio <= 0 else total
-    found_ = reduced("sum" if word == "add" else "max", total, [2, 4], keepdims=False)
+    total = functools.reduce(lambda one, other: elementwise(word, one, other), [
+        _weighted(rows_at(image, [first, y, x]), [of_y, of_x]) for (y, of_y), (x, of_x) in itertools.product(*taps)
+    ])  # fmt: skip # (regions, bins, samples, bins, samples, channels)
     if word == "add":
-        count = elementwise("maximum", elementwise("multiply", *counts), 1.0)
-        found_ = elementwise("divide", found_, reshape(count, (-1, 1, 1, 1)))
-    return cast(permute(found_, (0, 3, 1, 2)), kind.dtype)
-
-
-def broadcast_place(value: Value, shape: Sequence[int]) -> Value:
-    """Return a tensor with dimensions of size 1 in it."""
-    return reshape(value, shape)
+        number = elementwise("maximum", elementwise("multiply", *counts), 1.0)
+        total = elementwise("divide", reduced("sum", total, [2, 4], keepdims=False), reshape(number, (-1, 1, 1, 1)))
+    else:
+        total = where(elementwise("logical_and", *are_samples), total, constant(-np.inf, "float32"))
+        total = reduced("max", total, [2, 4], keepdims=False)
+    return cast(permute(total, (0, 3, 1, 2)), kind.dtype)
 
 
 def _max_roi_pool(call: Call) -> Value:
@@ -225,17 +216,15 @@ def _max_roi_pool(call: Call) -> Value:
     columns = [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(5)]
     found = taken(call[0], cast(columns[0], "int64"), 0)
     lowest = constant(-np.inf, kind.dtype)
+    scaled = [elementwise("multiply", column, call.attributes["spatial_scale"]) for column in columns]
+    corners = [reshape(elementwise("floor", elementwise("add", one, 0.5)), (-1, 1, 1)) for one in scaled]
     for axis, size in enumerate(kind.shape[2:]):
-        begin, end = (
-            elementwise("floor", elementwise("add", elementwise("multiply", columns[place], call.attributes["spatial_scale"]), 0.5))
-            for place in (2 - axis, 4 - axis)
-        )  # fmt: skip
+        begin, end = corners[2 - axis], corners[4 - axis]
         length = elementwise("maximum", elementwise("add", elementwise("subtract", end, begin), 1.0), 1.0)
-        begin, step = (reshape(one, (-1, 1, 1)) for one in (begin, elementwise("divide", length, float(bins[axis]))))
-        numbers = np.arange(bins[axis], dtype=np.float32).reshape(1, -1, 1)
-        low = elementwise("add", elementwise("floor", elementwise("multiply", step, constant(numbers, "float32"))), begin)
-        high = elementwise("add", elementwise("ceil", elementwise("multiply", step, constant(numbers + 1, "float32"))), begin)
-        pixel = constant(np.arange(size), "float32")
+        step, numbers = elementwise("divide", length, float(bins[axis])), cast(along(1, 3, bins[axis]), "float32")
+        low = elementwise("floor", elementwise("multiply", step, numbers))
+        high = elementwise("ceil", elementwise("multiply", step, elementwise("add", numbers, 1.0)))
+        pixel = elementwise("subtract", constant(np.arange(size), "float32"), begin)
         kept = elementwise("logical_and", elementwise("less_equal", low, pixel), elementwise("less", pixel, high))
         shape = tensor_type(found).shape
         if axis == 0:  # (regions, channels, bins, rows, columns)
