@@ -9,10 +9,15 @@ from typing import Any
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type
 
-__all__ = ["Call", "Convert", "RefusedError", "UnknownValueError"]
+__all__ = ["Call", "Convert", "RefusedError", "UnknownValueError", "known_array"]
 
 GraphProto = Any
 """``onnx.GraphProto``."""
+
+_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+}  # fmt: skip
 
 
 class RefusedError(Exception):
@@ -76,6 +81,13 @@ class Call:
         """Return the type of an operand."""
         return tensor_type(self[place])
 
+    def dtype(self, name: str, default: str = "float32") -> str:
+        """Return the dtype that an attribute names, in ONNX's numbers."""
+        kind = self.attributes.get(name)
+        if kind is not None and kind not in _DTYPES:
+            raise RefusedError(f"makes type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
+        return default if kind is None else _DTYPES[kind]
+
     @property
     def rank(self) -> int:
         """The number of dimensions of the first operand."""
@@ -89,10 +101,7 @@ class Call:
         UnknownValueError
             They are known only at run time; `what` they are.
         """
-        value = self[place]
-        if isinstance(value, Constant):
-            return value.array
-        raise UnknownValueError(f"takes {what} from values that are known only when the model runs", _inputs_of(value))
+        return known_array(self[place], what)
 
     def numbers(self, name: str, place: int) -> list[int] | None:
         """Return integers of an attribute, as older operators have them, or of an operand; None: they are left out."""
@@ -104,6 +113,13 @@ class Call:
 
 Convert = Callable[[Call], Value | Sequence[Value]]
 """What reads an operator: returns its results, one or several; raises `RefusedError`."""
+
+
+def known_array(value: Value, what: str) -> Array:
+    """Return the values of a tensor; raises as `Call.known`."""
+    if isinstance(value, Constant):
+        return value.array
+    raise UnknownValueError(f"takes {what} from values that are known only when the model runs", _inputs_of(value))
 
 
 def _inputs_of(value: Value) -> tuple[str, ...]:

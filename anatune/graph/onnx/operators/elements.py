@@ -92,14 +92,7 @@ def _shift(call: Call) -> Value:
 
 def _cast(call: Call) -> Value:
     """Return a conversion: to truth values what is no zero, to integers without the fraction."""
-    kind = call.attributes["to"]
-    names = {
-        1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
-        11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
-    }  # fmt: skip
-    if kind not in names:
-        raise RefusedError(f"converts to type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
-    return converted(call[0], names[kind])
+    return converted(call[0], call.dtype("to"))
 
 
 def converted(value: Value, dtype: str) -> Value:

@@ -1,0 +1,243 @@
+"""Operators that read images at places which are computed: grids and regions of interest."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from anatune.graph.building import (
+    broadcast,
+    cast,
+    constant,
+    elementwise,
+    matmul,
+    permute,
+    reduced,
+    reshape,
+    sliced,
+    taken,
+    where,
+)
+from anatune.graph.nodes import Value, tensor_type
+from anatune.graph.onnx.call import Call, Convert, known_array
+from anatune.graph.onnx.operators.places import along, rows_at
+
+__all__ = ["READERS"]
+
+Tap = tuple[Value, Value | None]
+"""Places along a dimension, int64 and in range, and their weights; None: 1."""
+
+
+def _clipped(value: Value, low: float, high: float) -> Value:
+    return elementwise("minimum", elementwise("maximum", value, low), high)
+
+
+def _reflected(place: Value, low: float, high: float) -> Value:
+    """Return places turned around at both ends of a range, as often as it takes."""
+    length = high - low
+    if length == 0:
+        return elementwise("add", elementwise("multiply", place, 0), low)
+    away = elementwise("abs", elementwise("subtract", place, low))
+    turns = elementwise("floor", elementwise("divide", away, 2 * length))
+    rest = elementwise("subtract", away, elementwise("multiply", turns, 2 * length))
+    back = elementwise("subtract", 2 * length + low, rest)
+    return elementwise("minimum", elementwise("add", rest, low), back)
+
+
+def _cubic(away: Value, distance: int) -> Value:
+    """Return the weights of elements that are `distance` steps from the one before a place; Keys, a = -0.75."""
+    a = -0.75
+    x = elementwise("abs", elementwise("subtract", away, float(distance)))
+
+    def of(*factors: float) -> Value:
+        return functools.reduce(
+            lambda total, factor: elementwise("add", elementwise("multiply", total, x), factor),
+            factors[2:],
+            elementwise("add", elementwise("multiply", x, factors[0]), factors[1]),
+        )
+
+    return of(a + 2, -(a + 3), 0, 1) if distance in (0, 1) else of(a, -5 * a, 8 * a, -4 * a)
+
+
+def _taps(place: Value, size: int, mode: str, padding: str, is_aligned: bool) -> list[Tap]:
+    """Return what an image is read at along a dimension for places between its elements, float32."""
+    low, high = (0.0, size - 1.0) if is_aligned else (-0.5, size - 0.5)
+    if mode == "nearest":
+        place = elementwise("round", place)
+    if padding == "border":
+        place = _clipped(place, 0, size - 1)
+    elif padding == "reflection":
+        place = _reflected(place, low, high)
+    base = elementwise("floor", place)
+    away = elementwise("subtract", place, base)
+    if mode == "nearest":
+        around: list[tuple[int, Value | None]] = [(0, None)]
+    elif mode == "linear":
+        around = [(0, elementwise("add", elementwise("negative", away), 1)), (1, away)]
+    else:
+        around = [(step, _cubic(away, step)) for step in (-1, 0, 1, 2)]
+    found: list[Tap] = []
+    for step, weight in around:
+        at = elementwise("add", base, float(step))
+        if padding == "reflection":
+            at = _reflected(at, low, high)
+        elif padding == "zeros":
+            kept = elementwise(
+                "logical_and", elementwise("greater_equal", at, 0), elementwise("less_equal", at, size - 1)
+            )
+            one = constant(1, "float32") if weight is None else weight
+            weight = where(kept, one, constant(0, "float32"))
+        found.append((cast(_clipped(at, 0, size - 1), "int64"), weight))
+    return found
+
+
+def _weighted(rows: Value, weights: Sequence[Value | None]) -> Value:
+    """Return rows times the weights of all dimensions, which have theirs but for the last."""
+    given = [weight for weight in weights if weight is not None]
+    if not given:
+        return rows
+    factor = functools.reduce(lambda one, other: elementwise("multiply", one, other), given)
+    return elementwise("multiply", rows, reshape(factor, (*tensor_type(factor).shape, 1)))
+
+
+def _grid_sample(call: Call) -> Value:
+    """Return an image (n, channels, sizes) at the places of a grid (n, outputs, dimensions), of which the last is x."""
+    kind, own = call.kind(), call.attributes
+    batch, _, *sizes = kind.shape
+    outputs, count = call.kind(1).shape[1:-1], len(sizes)
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(own["mode"], own["mode"])
+    dtype = "float64" if kind.dtype == "float64" else "float32"
+    image = cast(permute(call[0], (0, *range(2, call.rank), 1)), dtype)
+    grid, taps = cast(call[1], "float32"), []
+    for axis, size in enumerate(sizes):
+        place = sliced(grid, [-1], [count - 1 - axis], [count - axis])
+        place = elementwise("add", reshape(place, (batch, *outputs)), 1.0)
+        if own["align_corners"]:
+            place = elementwise("multiply", place, (size - 1) / 2)
+        else:
+            place = elementwise("divide", elementwise("subtract", elementwise("multiply", place, size), 1.0), 2.0)
+        taps.append(_taps(place, size, mode, own["padding_mode"], bool(own["align_corners"])))
+    first, total = along(0, 1 + len(outputs), batch), None
+    for chosen in itertools.product(*taps):
+        weights = [weight if weight is None else cast(weight, dtype) for _, weight in chosen]
+        part = _weighted(rows_at(image, [first, *(place for place, _ in chosen)]), weights)
+        total = part if total is None else elementwise("add", total, part)
+    assert total is not None
+    return cast(permute(total, (0, call.rank - 1, *range(1, call.rank - 1))), kind.dtype)
+
+
+def _affine_grid(call: Call) -> Value:
+    """Return the grid of images of a size that affine maps (n, dimensions, dimensions + 1) make: a product."""
+    batch, _, *sizes = (int(size) for size in call.known(1, "the sizes"))
+    kind, count = call.kind(), len(sizes)
+    ends = [1.0 if call.attributes["align_corners"] else 1 - 1 / size for size in sizes]
+    axes = [np.linspace(-end, end, size) for end, size in zip(ends, sizes, strict=True)]
+    places = [one.reshape(-1) for one in np.meshgrid(*axes, indexing="ij")][::-1]
+    table = np.stack([*places, np.ones(math.prod(sizes))], axis=1)
+    found = matmul(constant(table, kind.dtype), permute(call[0], (0, 2, 1)))
+    return reshape(found, (batch, *sizes, count))
+
+
+def _corners(call: Call, scale: float, offset: float) -> list[Value]:
+    """Return x and y of the begin and the end of each region, (regions,), float32."""
+    rois = elementwise("subtract", elementwise("multiply", cast(call[1], "float32"), scale), offset)
+    return [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(4)]
+
+
+def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int) -> tuple[list[Tap], Value]:
+    """Return what regions are read at along a dimension, (regions, bins, samples), and how many samples each has.
+
+    Where the operator does not say how many, as many as there are pixels in a bin; those that a region has not weigh
+    nothing.
+    """
+    step = elementwise("divide", extent, float(bins))
+    if ratio > 0:
+        most, count = ratio, broadcast(constant(ratio, "float32"), tensor_type(step).shape)
+    else:
+        count = elementwise("ceil", step)
+        most = int(known_array(count, "how many points are read").max(initial=1))
+    begin, step, wide = (reshape(one, (-1, 1, 1)) for one in (begin, step, count))
+    sample, place = cast(along(2, 3, most), "float32"), cast(along(1, 3, bins), "float32")
+    inner = elementwise("divide", elementwise("add", sample, 0.5), elementwise("maximum", wide, 1.0))
+    at = elementwise("add", begin, elementwise("multiply", step, elementwise("add", place, inner)))
+    is_inside = elementwise("logical_and", elementwise("greater_equal", at, -1.0), elementwise("less_equal", at, size))
+    at = _clipped(at, 0, size - 1)
+    low = elementwise("floor", at)
+    away = elementwise("subtract", at, low)
+    is_inside = elementwise("logical_and", is_inside, elementwise("less", sample, wide))
+    found: list[Tap] = []
+    for number, weight in enumerate((elementwise("add", elementwise("negative", away), 1.0), away)):
+        weight = where(is_inside, weight, constant(0, "float32"))
+        found.append((cast(_clipped(elementwise("add", low, float(number)), 0, size - 1), "int64"), weight))
+    return found, count
+
+
+def _roi_align(call: Call) -> Value:
+    """Return means, or largest weighted elements, of points in the bins of regions; (regions, channels, bins)."""
+    kind, own = call.kind(), call.attributes
+    bins, ratio, regions = (own["output_height"], own["output_width"]), own["sampling_ratio"], call.kind(1).shape[0]
+    is_half = own.get("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
+    left, top, right, bottom = _corners(call, own["spatial_scale"], 0.5 if is_half else 0.0)
+    taps: list[list[Tap]] = []
+    counts, are_samples = [], []
+    for axis, (begin, end) in enumerate(((top, bottom), (left, right))):
+        extent = elementwise("subtract", end, begin)
+        extent = extent if is_half else elementwise("maximum", extent, 1.0)
+        found, count = _region_taps(begin, extent, kind.shape[2 + axis], bins[axis], ratio)
+        samples = tensor_type(found[0][0]).shape[2]
+        shape = (regions, bins[0], samples, 1, 1) if axis == 0 else (regions, 1, 1, bins[1], samples)
+        taps.append([(reshape(place, shape), reshape(weight, shape)) for place, weight in found if weight is not None])
+        counts.append(reshape(count, (regions, 1, 1, 1, 1, 1)))
+        are_samples.append(elementwise("less", cast(along(2 + 2 * axis, 6, samples), "float32"), counts[-1]))
+    first = reshape(cast(call[2], "int64"), (-1, 1, 1, 1, 1))
+    image = cast(permute(call[0], (0, 2, 3, 1)), "float32")
+    word = "add" if own["mode"] == "avg" else "maximum"
+    total = functools.reduce(lambda one, other: elementwise(word, one, other), [
+        _weighted(rows_at(image, [first, y, x]), [of_y, of_x]) for (y, of_y), (x, of_x) in itertools.product(*taps)
+    ])  # fmt: skip # (regions, bins, samples, bins, samples, channels)
+    if word == "add":
+        number = elementwise("maximum", elementwise("multiply", *counts), 1.0)
+        total = elementwise("divide", reduced("sum", total, [2, 4], keepdims=False), reshape(number, (-1, 1, 1, 1)))
+    else:
+        total = where(elementwise("logical_and", *are_samples), total, constant(-np.inf, "float32"))
+        total = reduced("max", total, [2, 4], keepdims=False)
+    return cast(permute(total, (0, 3, 1, 2)), kind.dtype)
+
+
+def _max_roi_pool(call: Call) -> Value:
+    """Return the largest elements of the bins of regions (batch, x, y, x, y), 0 of empty ones: rows first."""
+    kind = call.kind()
+    regions, bins = call.kind(1).shape[0], call.attributes["pooled_shape"]
+    rois = cast(call[1], "float32")
+    columns = [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(5)]
+    found = taken(call[0], cast(columns[0], "int64"), 0)
+    lowest = constant(-np.inf, kind.dtype)
+    scaled = [elementwise("multiply", column, call.attributes["spatial_scale"]) for column in columns]
+    corners = [reshape(elementwise("floor", elementwise("add", one, 0.5)), (-1, 1, 1)) for one in scaled]
+    for axis, size in enumerate(kind.shape[2:]):
+        begin, end = corners[2 - axis], corners[4 - axis]
+        length = elementwise("maximum", elementwise("add", elementwise("subtract", end, begin), 1.0), 1.0)
+        step, numbers = elementwise("divide", length, float(bins[axis])), cast(along(1, 3, bins[axis]), "float32")
+        low = elementwise("floor", elementwise("multiply", step, numbers))
+        high = elementwise("ceil", elementwise("multiply", step, elementwise("add", numbers, 1.0)))
+        pixel = elementwise("subtract", constant(np.arange(size), "float32"), begin)
+        kept = elementwise("logical_and", elementwise("less_equal", low, pixel), elementwise("less", pixel, high))
+        shape = tensor_type(found).shape
+        if axis == 0:  # (regions, channels, bins, rows, columns)
+            kept, found = reshape(kept, (regions, 1, bins[0], size, 1)), reshape(found, (*shape[:2], 1, *shape[2:]))
+        else:
+            kept, found = reshape(kept, (regions, 1, 1, bins[1], size)), reshape(found, (*shape[:3], 1, shape[3]))
+        found = reduced("max", where(kept, found, lowest), [3 + axis], keepdims=False)
+    return where(elementwise("equal", found, -np.inf), constant(0, kind.dtype), found)
+
+
+READERS: dict[str, Convert] = {
+    "AffineGrid": _affine_grid,
+    "GridSample": _grid_sample,
+    "MaxRoiPool": _max_roi_pool,
+    "RoiAlign": _roi_align,
+}
