@@ -5,18 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.graph.onnx.call import Convert
-from anatune.graph.onnx.operators import constants, control, elements, images, moves, places, reductions, samples
+from anatune.graph.onnx.operators import (
+    attention,
+    constants,
+    control,
+    elements,
+    images,
+    moves,
+    places,
+    pools,
+    products,
+    recurrent,
+    reductions,
+    samples,
+)
 
 __all__ = ["READERS"]
 
 READERS: Mapping[str, Convert] = {
-    **elements.READERS,
-    **reductions.READERS,
-    **moves.READERS,
-    **places.READERS,
-    **images.READERS,
-    **samples.READERS,
+    **attention.READERS,
     **constants.READERS,
     **control.READERS,
+    **elements.READERS,
+    **images.READERS,
+    **moves.READERS,
+    **places.READERS,
+    **pools.READERS,
+    **products.READERS,
+    **recurrent.READERS,
+    **reductions.READERS,
+    **samples.READERS,
 }
 """Operator -> what reads it; the domain does not matter."""
