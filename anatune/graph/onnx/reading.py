@@ -27,6 +27,8 @@ OnnxObject = Any
 
 _OLDEST = 6
 _STANDARD = ("", "ai.onnx")
+_DEEPEST = 8
+"""Bodies of operators in bodies."""
 _MOST_BYTES = 1 << 31
 """Of a tensor that a file of a few bytes may ask for."""
 
@@ -95,29 +97,69 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
 
 def _inlined(model: OnnxObject) -> OnnxObject:
     """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt."""
-    inliner, defs = import_module("onnx.inliner"), import_module("onnx.defs")
+    inliner = import_module("onnx.inliner")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             if model.functions:
                 model = inliner.inline_local_functions(model)
-            versions = _versions(model)
-            missing: set[tuple[str, str]] = set()
-            for node in _nodes_of(model.graph):
-                domain = "" if node.domain in _STANDARD else node.domain
-                if node.op_type in READERS:
-                    continue
-                with contextlib.suppress(defs.SchemaError):  # an operator of the model's own
-                    schema = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
-                    given = {entry.name for entry in node.attribute}
-                    defaults = [one.default_value for key, one in schema.attributes.items() if key not in given]
-                    node.attribute.extend(entry for entry in defaults if entry.name)  # bodies take them for given
-                    missing.add((domain, node.op_type))
-            if not missing:
-                return model
-            return inliner.inline_selected_functions(model, sorted(missing), inline_schema_functions=True)
-        except (TypeError, RuntimeError, ValueError):  # a model of 2 GiB and more
-            return model
+            for _ in range(_DEEPEST):
+                missing = _with_bodies(model)
+                if not missing:
+                    break
+                model = inliner.inline_selected_functions(_with_types(model), missing, inline_schema_functions=True)
+        except (TypeError, RuntimeError, ValueError):  # no types, a model of 2 GiB and more: operators stay unknown
+            pass
+        return model
+
+
+def _with_bodies(model: OnnxObject) -> list[tuple[str, str]]:
+    """Return domains and names of a model's operators that have no reader here, and a body in the standard."""
+    defs, versions, found = import_module("onnx.defs"), _versions(model), set()
+    for node in _nodes_of(model.graph):
+        domain = "" if node.domain in _STANDARD else node.domain
+        if node.op_type not in READERS:
+            with contextlib.suppress(defs.SchemaError):  # an operator of the model's own
+                schema = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
+                if schema.has_function or schema.has_context_dependent_function:
+                    found.add((domain, node.op_type))
+    return sorted(found)
+
+
+def _with_types(model: OnnxObject) -> OnnxObject:
+    """Return a copy of a model that says what bodies of operators ask: types of all tensors, defaults of attributes."""
+    onnx, defs, versions = import_module("onnx"), import_module("onnx.defs"), _versions(model)
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for weight in made.graph.initializer:
+        made.graph.value_info.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    made = onnx.shape_inference.infer_shapes(made)
+    for node in _nodes_of(made.graph):
+        with contextlib.suppress(defs.SchemaError):
+            domain = "" if node.domain in _STANDARD else node.domain
+            schema = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
+            given = {entry.name for entry in node.attribute}
+            defaults = [one.default_value for key, one in schema.attributes.items() if key not in given]
+            node.attribute.extend(entry for entry in defaults if entry.name)
+    return made
+
+
+_WORDS = {"float32": "float", "float64": "double"}
+"""NumPy's name of a dtype -> ONNX's, where that is another one."""
+
+
+def _check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> None:
+    """Raise a `RefusedError` where an input has a dtype that the standard does not allow."""
+    if schema is None:
+        return
+    allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    for place, (formal, value) in enumerate(zip(schema.inputs, inputs, strict=False)):
+        if value is None or not isinstance(value.type, TensorType):
+            continue
+        dtype, words = value.type.dtype, allowed.get(formal.type_str, [formal.type_str])
+        if f"tensor({_WORDS.get(dtype, dtype)})" not in words:
+            known = ", ".join(sorted(word.removeprefix("tensor(").removesuffix(")") for word in words))
+            raise RefusedError(f"takes {known} as input {place} ({formal.name}), got {dtype}")
 
 
 def _check_operators(model: OnnxObject, name: str) -> None:
@@ -236,7 +278,9 @@ class _Reader:
         opset = self.versions.get(domain, self.versions.get("", 1))
         inputs = tuple(self.value(word, values, place) if word else None for word in node.input)
         try:
-            attributes = self.attributes(node, domain, opset)
+            schema = self.schema(node, domain, opset)
+            _check_types(schema, inputs)
+            attributes = self.attributes(node, schema)
             found = convert(Call(node.op_type, opset, inputs, attributes, tuple(node.output), read))
         except UnknownValueError as error:
             if error.args[0].startswith(self.name):
@@ -253,14 +297,17 @@ class _Reader:
             ) from error
         return [found] if isinstance(found, Value) else found
 
-    def attributes(self, node: OnnxObject, domain: str, opset: int) -> dict[str, Any]:
+    def schema(self, node: OnnxObject, domain: str, opset: int) -> OnnxObject | None:
+        """Return what the standard says of an operator; None: it is not one of the standard's."""
+        try:
+            return self.defs.get_schema(node.op_type, opset, domain)
+        except self.defs.SchemaError:
+            return None
+
+    def attributes(self, node: OnnxObject, schema: OnnxObject | None) -> dict[str, Any]:
         """Return the attributes of a node, with the standard's defaults."""
-        found = {}
-        with contextlib.suppress(self.defs.SchemaError):
-            schema = self.defs.get_schema(node.op_type, opset, domain)
-            found = {
-                key: self.plain(one.default_value) for key, one in schema.attributes.items() if one.default_value.name
-            }
+        defaults = {} if schema is None else {key: one.default_value for key, one in schema.attributes.items()}
+        found = {key: self.plain(value) for key, value in defaults.items() if value.name}
         return {**found, **{entry.name: self.plain(entry) for entry in node.attribute}}
 
     def plain(self, entry: OnnxObject) -> Any:
