@@ -68,13 +68,14 @@ class InferenceSession:
         **options: Any,
     ) -> None:
         self._model = _model_of(path_or_bytes)
+        self._where = str(path_or_bytes) if isinstance(path_or_bytes, str | Path) else "ONNX model"
         self._options = {"threads": threads, "check": check, **options}
         self._fixed: tuple[str, ...] = ()
         self._compiled: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
 
     def get_inputs(self) -> list[TensorInfo]:
         """Return what the model takes."""
-        return [_info(value) for value in inputs_of(self._model)]
+        return [_info(value) for value in inputs_of(self._model, self._where)]
 
     def get_outputs(self) -> list[TensorInfo]:
         """Return what the model returns."""
@@ -94,7 +95,7 @@ class InferenceSession:
         unknown = [name for name in output_names or () if name not in names]
         if unknown:
             raise RunError(f"the model has no output {unknown[0]}, expected some of {', '.join(names)}")
-        wanted = [value.name for value in inputs_of(self._model)]
+        wanted = [value.name for value in inputs_of(self._model, self._where)]
         missing = [name for name in wanted if name not in input_feed]
         if missing:
             raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(wanted)}")

@@ -20,7 +20,7 @@ __all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes"]
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
     """Return name and dtype of each input of an ONNX file; errors as `imported`."""
-    return [(value.name, onnx_dtype(value)) for value in inputs_of(onnx_model(path))]
+    return [(value.name, onnx_dtype(value)) for value in inputs_of(onnx_model(path), str(path))]
 
 
 def onnx_model(path: Path) -> OnnxObject:
@@ -55,10 +55,24 @@ def onnx_model(path: Path) -> OnnxObject:
     return model
 
 
-def inputs_of(model: OnnxObject) -> list[OnnxObject]:
-    """Return those inputs of an ONNX model that are no weights."""
+def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
+    """Return those inputs of an ONNX model that are no weights.
+
+    Raises
+    ------
+    WorkloadError
+        One is no tensor. `where` the model is.
+    """
     known = {weight.name for weight in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in known]
+    found = [value for value in model.graph.input if value.name not in known]
+    for value in found:
+        try:
+            onnx_dtype(value)
+        except KeyError:
+            raise WorkloadError(
+                f"{where}: input {value.name} is no tensor of a type that ONNX has; export it again"
+            ) from None
+    return found
 
 
 def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) -> dict[str, list[int]]:
@@ -69,14 +83,7 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
     WorkloadError
         Some are not known; an input is no tensor; there are more or fewer examples. `where` the model is.
     """
-    inputs = inputs_of(model)
-    for value in inputs:
-        try:
-            onnx_dtype(value)
-        except KeyError:
-            raise WorkloadError(
-                f"{where}: input {value.name} is no tensor of a type that ONNX has; export it again"
-            ) from None
+    inputs = inputs_of(model, where)
     shapes: dict[str, list[int]] = {}
     if example is not None:
         if len(example) != len(inputs):
