@@ -6,7 +6,7 @@ Source: the text of the standard on ``Resize``, whose formulas of coordinates an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +79,7 @@ def _coordinates(one: _Axis, mode: str) -> Array:
     return found
 
 
-_NEAREST = {
+_NEAREST: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
@@ -133,11 +133,12 @@ def _resized_axis(value: Value, axis: int, places: Array, weights: Array) -> Val
 
 
 def _resized(call: Call, changes: Sequence[_Axis]) -> Value:
-    """Return a tensor of other sizes; integers are float32 meanwhile and rounded."""
+    """Return a tensor of other sizes; integers are float64 meanwhile, and rounded."""
     mode, kind = call.attributes["mode"], call.kind()
     coordinates = call.attributes.get("coordinate_transformation_mode", "asymmetric")
     is_exact = mode == "nearest" or kind.dtype in ("float32", "float64")
-    value = call[0] if is_exact else cast(call[0], "float32")
+    is_whole = kind.dtype.startswith(("int", "uint"))
+    value = call[0] if is_exact else cast(call[0], "float64" if is_whole else "float32")
     outside = np.zeros((), bool)
     for one in changes:
         if one.is_same:
@@ -151,7 +152,7 @@ def _resized(call: Call, changes: Sequence[_Axis]) -> Value:
     if outside.any():
         number = broadcast(constant(call.attributes["extrapolation_value"], dtype), tensor_type(value).shape)
         value = where(constant(outside, "bool"), number, value)
-    if not is_exact and kind.dtype.startswith(("int", "uint")):
+    if is_whole and not is_exact:
         limits = np.iinfo(kind.dtype)
         value = elementwise("minimum", elementwise("maximum", elementwise("round", value), limits.min), limits.max)
     return cast(value, kind.dtype)

@@ -69,7 +69,11 @@ def _taps(place: Value, size: int, mode: str, padding: str, is_aligned: bool) ->
     if mode == "nearest":
         place = elementwise("round", place)
     if padding == "border":
-        place = _clipped(place, 0, size - 1)
+        inside = _clipped(place, 0, size - 1)
+        if mode == "cubic":  # what is less than half an element outside stays there
+            is_near = elementwise("equal", place, _clipped(place, low, high))
+            inside = where(is_near, place, inside)
+        place = inside
     elif padding == "reflection":
         place = _reflected(place, low, high)
     base = elementwise("floor", place)
