@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.graph.onnx.call import Convert
-from anatune.graph.onnx.operators import attention, elements, pools, products, recurrent, reductions
+from anatune.graph.onnx.operators import attention, elements, pools, products, quantised, recurrent, reductions
 
 __all__ = ["READERS"]
 
@@ -14,6 +14,7 @@ READERS: Mapping[str, Convert] = {
     **elements.READERS,
     **pools.READERS,
     **products.READERS,
+    **quantised.READERS,
     **recurrent.READERS,
     **reductions.READERS,
 }
