@@ -8,6 +8,7 @@ taken, loops whose count is known are written out.
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -29,6 +30,8 @@ _OLDEST = 6
 _STANDARD = ("", "ai.onnx")
 _DEEPEST = 8
 """Bodies of operators in bodies."""
+_MOST_ELEMENTS = 1 << 32
+"""Of a result."""
 _MOST_BYTES = 1 << 31
 """Of a tensor that a file of a few bytes may ask for."""
 
@@ -162,6 +165,13 @@ def _check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> N
             raise RefusedError(f"takes {known} as input {place} ({formal.name}), got {dtype}")
 
 
+def _check_sizes(results: Sequence[Value]) -> None:
+    """Raise a `RefusedError` where a result has more elements than any machine's memory: files may ask for any."""
+    for value in results:
+        if isinstance(value.type, TensorType) and math.prod(value.type.shape) > _MOST_ELEMENTS:
+            raise RefusedError(f"makes {math.prod(value.type.shape):,} elements, expected {_MOST_ELEMENTS:,} at most")
+
+
 def _check_operators(model: OnnxObject, name: str) -> None:
     """Raise a `WorkloadError` that names the operators of a model that nothing reads, and where they are."""
     missing: dict[str, list[str]] = {}
@@ -281,7 +291,9 @@ class _Reader:
             schema = self.schema(node, domain, opset)
             _check_types(schema, inputs)
             attributes = self.attributes(node, schema)
-            found = convert(Call(node.op_type, opset, inputs, attributes, tuple(node.output), read))
+            made = convert(Call(node.op_type, opset, inputs, attributes, tuple(node.output), read))
+            found = [made] if isinstance(made, Value) else list(made)
+            _check_sizes(found)
         except UnknownValueError as error:
             if error.args[0].startswith(self.name):
                 raise
@@ -295,7 +307,7 @@ class _Reader:
             raise WorkloadError(
                 f"{self.name}: {node.op_type} ({place}) cannot be read: {text[-1]}; is the model valid?"
             ) from error
-        return [found] if isinstance(found, Value) else found
+        return found
 
     def schema(self, node: OnnxObject, domain: str, opset: int) -> OnnxObject | None:
         """Return what the standard says of an operator; None: it is not one of the standard's."""

@@ -132,6 +132,13 @@ def test_a_tensor_of_gigabytes_in_a_file_of_bytes():
         read(model)
 
 
+def test_a_result_of_gigabytes():
+    shape = np.array([1 << 20, 1 << 13], np.int64)
+    model = model_of(helper.make_node("ConstantOfShape", ["s"], ["y"]), weights={"s": shape})
+    with pytest.raises(WorkloadError, match=r"ConstantOfShape \(node y\) makes 8,589,934,592 elements, expected 4,29"):
+        read(model)
+
+
 def test_older_models_are_converted():
     model = model_of(helper.make_node("Relu", ["x"], ["y"], consumed_inputs=[0]), opset=5)
     (node,) = read(model).nodes()
