@@ -36,9 +36,12 @@ def _pair(word: str) -> Convert:
 
 def _many(word: str) -> Convert:
     """Return what reads an operator of any number of operands."""
-    return lambda call: functools.reduce(
-        lambda one, other: elementwise(word, one, other), (call[place] for place in range(len(call.inputs)))
-    )
+    return lambda call: _joined(word, call)
+
+
+def _joined(word: str, call: Call) -> Value:
+    operands = (call[place] for place in range(len(call.inputs)))
+    return functools.reduce(lambda one, other: elementwise(word, one, other), operands)
 
 
 def _divided(call: Call) -> Value:
@@ -48,7 +51,7 @@ def _divided(call: Call) -> Value:
 
 
 def _mean(call: Call) -> Value:
-    return elementwise("divide", _many("add")(call), float(len(call.inputs)))
+    return elementwise("divide", _joined("add", call), float(len(call.inputs)))
 
 
 def _power(call: Call) -> Value:

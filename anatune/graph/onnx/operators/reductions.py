@@ -282,7 +282,7 @@ def _lrn(call: Call) -> Value:
     x, size, own = call[0], call.attributes["size"], call.attributes
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     around = [[0, count, *[0] * (call.rank - 2)] for count in (before, after)]
-    squares = padded(elementwise("multiply", x, x), *around)
+    squares = padded(elementwise("multiply", x, x), around[0], around[1])
     channels = call.kind().shape[1]
     total = sliced(squares, [1], [0], [channels])
     for place in range(1, size):
