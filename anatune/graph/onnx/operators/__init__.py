@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.graph.onnx.call import Convert
-from anatune.graph.onnx.operators import constants, control, elements, images, moves, places, reductions, samples
+from anatune.graph.onnx.operators import (
+    constants,
+    control,
+    determinants,
+    elements,
+    images,
+    moves,
+    places,
+    reductions,
+    samples,
+)
 
 __all__ = ["READERS"]
 
@@ -18,5 +28,6 @@ READERS: Mapping[str, Convert] = {
     **samples.READERS,
     **constants.READERS,
     **control.READERS,
+    **determinants.READERS,
 }
 """Operator -> what reads it; the domain does not matter."""
