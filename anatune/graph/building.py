@@ -163,9 +163,18 @@ def sliced(
 
 
 def taken(value: Value, indices: Value, axis: int) -> Value:
-    """Return the parts of a tensor that indices along an axis name; they are in range and not negative."""
+    """Return the parts of a tensor that indices along an axis name; they are in range and not negative.
+
+    One index that is known, or some that are evenly apart, make a slice, whose elements passes know where to find.
+    """
     kind, places = tensor_type(value), tensor_type(indices)
     axis %= len(kind.shape)
+    if isinstance(indices, Constant) and len(places.shape) < 2 and indices.array.size:
+        first, *more = indices.array.reshape(-1)[:2].tolist()
+        last, step = int(indices.array.max()), more[0] - first if more else 1
+        if step > 0 and np.array_equal(indices.array.reshape(-1), np.arange(first, last + 1, step)):
+            part = sliced(value, [axis], [first], [last + 1], [step])
+            return part if places.shape else reshape(part, (*kind.shape[:axis], *kind.shape[axis + 1 :]))
     shape = (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :])
     return made("take", (value, indices), TensorType(shape, kind.dtype), axis=axis, mode="clip")
 

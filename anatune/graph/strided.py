@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anatune.graph.nodes import ITEM, Node, TensorType, Value, tensor_type
+from anatune.graph.nodes import ITEM, Node, Scalar, TensorType, Value, tensor_type
 
 __all__ = ["Place", "View", "view_of"]
 
@@ -86,6 +86,14 @@ def view_of(value: Value) -> View:
         strides = (0,) * missing + inner.strides
         kept = (stride if size == whole else 0 for stride, size, whole in zip(strides, sizes, own, strict=True))
         return inner._replace(sizes=own, strides=tuple(kept))
+    if value.op == "strided_slice" and all(isinstance(one, Scalar) for word in value.arguments[1:] for one in word):
+        inner = view_of(source)
+        offset, strides = inner.offset, list(inner.strides)
+        for axis, begin, end, step in zip(*([one.value for one in word] for word in value.arguments[1:]), strict=True):
+            first, _, apart = slice(begin, end, step).indices(inner.sizes[axis])
+            offset += first * inner.strides[axis]
+            strides[axis] = apart * inner.strides[axis]
+        return inner._replace(offset=offset, sizes=own, strides=tuple(strides))
     if value.op == ITEM and isinstance(source, Node) and source.op == "split":
         whole = source.arguments[0]
         assert isinstance(whole, Value)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from anatune.graph.building import constant, sliced, taken
 from anatune.graph.nodes import Input, Node, Shape, TensorType, item_of
 from anatune.graph.passes.simplify import permuted, reshaped
 from anatune.graph.strided import view_of
@@ -72,3 +73,21 @@ def test_what_is_repeated_lies_once():
     array = graphs.array(6, 20)
     assert view.base is x
     np.testing.assert_array_equal(through(view, array), np.broadcast_to(array.reshape(2, 1, 3, 20), shape))
+
+
+def test_slices_begin_further_on_and_step_over_elements():
+    x = graphs.source(2, 7, 12)
+    value = sliced(sliced(x, [1, 2], [1, 2], [7, 12], [3, 2]), [0], [-1], [2])
+    view = view_of(permuted(value, (2, 0, 1)))
+    array = graphs.array(2, 7, 12)
+    assert view.base is x
+    np.testing.assert_array_equal(through(view, array), array[-1:, 1::3, 2::2].transpose(2, 0, 1))
+
+
+def test_known_places_that_are_evenly_apart_are_slices():
+    x = graphs.source(4, 6)
+    one, some, others = (taken(x, constant(places, "int64"), 1) for places in (3, [1, 3, 5], [0, 1, 3]))
+    array = graphs.array(4, 6)
+    assert (one.type.shape, some.op, others.op) == ((4,), "strided_slice", "take")
+    np.testing.assert_array_equal(through(view_of(one), array), array[:, 3])
+    np.testing.assert_array_equal(through(view_of(some), array), array[:, 1::2])

@@ -38,6 +38,11 @@ def _range(call: Call) -> Value:
     return constant(start + step * np.arange(count), call.kind().dtype)
 
 
+def _bit_cast(call: Call) -> Value:
+    """Return the bits of known numbers as other numbers; no operator of graphs does that at run time."""
+    return constant(call.known(0, "bits").view(call.dtype("to")), call.dtype("to"))
+
+
 def _eye_like(call: Call) -> Value:
     rows, columns = call.kind().shape
     return constant(np.eye(rows, columns, call.attributes["k"]), call.dtype("dtype", call.kind().dtype))
@@ -135,6 +140,7 @@ def _stft(call: Call) -> Value:
 
 
 READERS: dict[str, Convert] = {
+    "BitCast": _bit_cast,
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "DFT": _dft,

@@ -140,6 +140,9 @@ _OUTSIDE = {
     "handles text, which stays outside: expected numbers": (
         "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
     ),
+    "keeps boxes by their values, so that sizes depend on data, which stays outside: choose them behind the model": (
+        "NonMaxSuppression",
+    ),
     "makes random numbers, which stay outside: give them to the model as an input": (
         "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
     ),

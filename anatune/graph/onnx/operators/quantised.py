@@ -20,7 +20,7 @@ from anatune.graph.building import (
     taken,
 )
 from anatune.graph.einsums import product
-from anatune.graph.nodes import Constant, Value, tensor_type
+from anatune.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.onnx.operators.pools import windows_of
 from anatune.graph.onnx.operators.products import convolved
@@ -287,7 +287,7 @@ def _matmul_of_bits(call: Call) -> Value:
     blocks = -(-length // block)
     weights = _unpacked(call.known(1, "the weights"), bits).reshape(columns, blocks, -1)[:, :, :block]
     scales = call.known(2, "the scales").reshape(columns, blocks, 1).astype(np.float32)
-    zeros: object = float(1 << (bits - 1))
+    zeros: Array = np.array(float(1 << (bits - 1)), np.float32)
     if call.get(3) is not None:
         given = call.known(3, "the zero points")
         is_packed = given.dtype == np.uint8
