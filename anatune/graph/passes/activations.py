@@ -101,10 +101,10 @@ def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
     """Return a node's values where `source` has those of `samples`; None: it depends on something else."""
     known: dict[int, Constant | None] = {id(source): Constant(samples)}
 
-    def value_of(value: Argument) -> Constant | Scalar | None:
+    def value_of(value: Argument, deep: int) -> Constant | Scalar | None:
         if isinstance(value, Scalar):
             return value
-        if not isinstance(value, Value):
+        if not isinstance(value, Value) or deep > _DEEPEST:
             return None
         if id(value) not in known:
             known[id(value)] = None
@@ -113,12 +113,15 @@ def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
                     Constant(value.array.astype(np.float64).reshape(())) if value.array.size == 1 else None
                 )
             elif _spells(value):
-                arguments = tuple(value_of(argument) for argument in value.arguments)
-                if all(argument is not None for argument in arguments):
-                    kind = TensorType(samples.shape, "float64")
-                    made = computed(value.of(arguments, kind))
+                arguments: list[Constant | Scalar] = []
+                for argument in value.arguments:
+                    if (one := value_of(argument, deep + 1)) is None:  # the others do not matter, and may be many
+                        break
+                    arguments.append(one)
+                else:
+                    made = computed(value.of(tuple(arguments), TensorType(samples.shape, "float64")))
                     known[id(value)] = made if isinstance(made, Constant) else None
         return known[id(value)]
 
-    found = value_of(node)
+    found = value_of(node, 0)
     return found.array if isinstance(found, Constant) and np.isfinite(found.array).all() else None

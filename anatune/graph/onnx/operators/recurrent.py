@@ -17,6 +17,7 @@ from anatune.graph.building import (
     permute,
     reshape,
     sliced,
+    split,
     taken,
     where,
 )
@@ -28,6 +29,8 @@ __all__ = ["READERS"]
 
 _MOST_STEPS = 2048
 """Each is operators of its own in the compiled model."""
+_TOGETHER = 64
+"""Steps whose inputs are cut apart at once."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _NUMBERS: Mapping[str, tuple[float | None, float | None]] = {
@@ -267,9 +270,16 @@ def _layer(call: Call, data: Value, direction: int, functions: list[Activation])
             none = broadcast(constant(0, dtype), (hidden,))
             of_state = concat([sliced(of_state, [0], [0], [2 * hidden]), none], 0)
         product = elementwise("add", product, elementwise("add", of_inputs, of_state))
-    rows = [sliced(product, [0], [place * batch], [(place + 1) * batch]) for place in range(steps)]
+    rows = _parts(product, steps, batch)
     peepholes = _part(call, 7, direction, dtype) if call.op == "LSTM" else None
     return _Layer(rows, permute(state, (1, 0)), term, peepholes, functions, call.attributes, hidden)
+
+
+def _parts(rows: Value, steps: int, batch: int) -> list[Value]:
+    """Return the rows of each step: parts of parts, which are cut by the same code."""
+    sizes = [min(_TOGETHER, steps - first) for first in range(0, steps, _TOGETHER)]
+    whole = split(rows, [size * batch for size in sizes], 0)
+    return [one for size, part in zip(sizes, whole, strict=True) for one in split(part, [batch] * size, 0)]
 
 
 def _turned(rows: Value, lengths: Value, steps: int) -> Value:
