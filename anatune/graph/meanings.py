@@ -117,7 +117,8 @@ def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, red
 def argsort(array: Array, axis: int, *, descending: bool) -> Array:
     """Return the places of the elements in order; equal ones stay in order."""
     if descending:
-        return (array.shape[axis] - 1) - np.flip(np.argsort(np.flip(array, axis), axis, kind="stable"), axis)
+        found = np.argsort(np.flip(array, axis), axis, kind="stable")
+        return np.asarray(array.shape[axis] - 1 - np.flip(found, axis))
     return np.argsort(array, axis, kind="stable")
 
 
