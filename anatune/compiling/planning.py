@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from anatune import api
+from anatune.compiling.plan_cache import PlanCache
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
@@ -85,6 +86,8 @@ class SumPlanner:
     hardware : CpuSpec
         With the cores that kernels may use.
     accuracy : str
+    kept : PlanCache, optional
+        What earlier models planned on this CPU; None: everything is planned anew.
 
     Attributes
     ----------
@@ -92,7 +95,10 @@ class SumPlanner:
         By the sum, a product with nothing fused and its constant operands; whoever finds a better one may put it here.
     """
 
-    def __init__(self, graph: Graph, hardware: CpuSpec, accuracy: str = STANDARD) -> None:
+    def __init__(
+        self, graph: Graph, hardware: CpuSpec, accuracy: str = STANDARD, kept: PlanCache | None = None
+    ) -> None:
+        self._kept = kept
         self.hardware, self.weights, self.accuracy = hardware, weight_bytes(graph.nodes()), accuracy
         self.planned: dict[Sum, Schedule] = {}
 
@@ -136,6 +142,10 @@ class SumPlanner:
         def timed(schedule: Schedule) -> tuple[float, Schedule]:
             return self.predicted(schedule, known).time_s, schedule
 
+        def plain() -> list[Schedule]:
+            model = _model(workload, known, hardware, CPU.name)
+            return [model.space.schedule_of(point) for point in model.rank(1).points]
+
         packs = set(constant_tensors(workload)) <= set(known)
         transforms: list[Schedule] = []
         for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
@@ -144,8 +154,10 @@ class SumPlanner:
         # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
         if choices and choices[0][0] < self.floor_s(workload, known):
             return choices[0][1]
-        model = _model(workload, known, hardware, CPU.name)
-        choices = [*(timed(model.space.schedule_of(point)) for point in model.rank(1).points), *choices]
+        choices = [
+            *map(timed, plain() if self._kept is None else self._kept.schedules(workload, known, plain)),
+            *choices,
+        ]
         if not choices:
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
         return min(choices, key=itemgetter(0))[1]

@@ -13,6 +13,7 @@ from anatune.codegen.relax.writing import written
 from anatune.compiling.attention import PlannedAttention, plan_attentions
 from anatune.compiling.checking import Suspects, checked
 from anatune.compiling.layouts.choice import chosen_layouts
+from anatune.compiling.plan_cache import PlanCache
 from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
@@ -81,7 +82,8 @@ class CpuTarget(ModelTarget):
         """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
         graph = after(CPU, graph)
         is_first = self._planner is None
-        self._planner = self._planner or SumPlanner(graph, self.cores, self.request.accuracy)
+        accuracy = self.request.accuracy
+        self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
         choice, layouts = chosen_layouts(graph, self._planner, self.request.progress if is_first else None)
         return *plan_attentions(after(CPU_KERNELS, laid_out(graph, choice)), self.cores), layouts
 

@@ -1,0 +1,71 @@
+"""What was planned for earlier models, on disk: a model that was changed plans what is new in it.
+
+An entry is found by all that its answer depends on: the sources that plan, the device, the accuracy, the product and
+which of its operands are constants.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.decoding import from_json
+from anatune.disk_cache import DiskCache
+from anatune.errors import AnatuneError
+from anatune.resources import user_cache_folder
+
+__all__ = ["PlanCache"]
+
+_ROOMS = ("core", "model", "numerics", "templates")
+"""Rooms of the package whose sources plan."""
+_MOST_BYTES = 64 << 20
+
+
+@functools.cache
+def _sources() -> str:
+    """Return a digest of the sources that plan."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for room in _ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class PlanCache:
+    """First choices of the analytical model, of the default template, for products on one CPU.
+
+    Parameters
+    ----------
+    hardware : CpuSpec
+    accuracy : str
+    folder : Path, optional
+        The user's own by default.
+    """
+
+    def __init__(self, hardware: CpuSpec, accuracy: str, folder: Path | None = None) -> None:
+        base = folder or user_cache_folder()
+        self._disk = DiskCache(None if base is None else base / "plans", ".json", _MOST_BYTES)
+        self._device = msgspec.json.encode([_sources(), accuracy, hardware], order="sorted")
+
+    def schedules(
+        self, workload: Workload, known: Sequence[str], search: Callable[[], list[Schedule]]
+    ) -> list[Schedule]:
+        """Return what a search finds, or found before, for a product whose operands `known` are constants."""
+        wanted = msgspec.json.encode([workload, sorted(known)], order="sorted")
+        key = hashlib.sha256(self._device + wanted).hexdigest()
+        kept = self._disk.read(key)
+        if kept is not None:
+            try:
+                return [Schedule.from_json(text) for text in from_json(kept, list[str])]
+            except (msgspec.DecodeError, AnatuneError):
+                pass
+        found = search()
+        self._disk.write(key, msgspec.json.encode([schedule.to_json() for schedule in found]))
+        return found
