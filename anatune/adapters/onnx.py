@@ -31,6 +31,9 @@ _base = import_module("onnx.backend.base")
 _MOST_MODELS = 16
 """Compiled models that a session keeps; the one that was not used for longest goes first."""
 
+_MOST_FIXED = 4096
+"""Elements of inputs whose values are compiled for: sizes and axes are few, data are many."""
+
 
 class TensorInfo(NamedTuple):
     """An input or output: its name, its sizes (text where one varies, None where it has no name), its type."""
@@ -121,7 +124,7 @@ class InferenceSession:
                 made = compile_model(_with_values(self._model, fixed), examples, **self._options)
             except UnknownValueError as error:
                 more = tuple(name for name in error.inputs if name not in fixed)
-                if not more:
+                if not more or sum(arrays[name].size for name in more) > _MOST_FIXED:
                     raise
                 self._fixed = (*self._fixed, *more)
                 continue

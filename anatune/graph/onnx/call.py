@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anatune.errors import WorkloadError
-from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type
+from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type, values_in
 
 __all__ = ["Call", "Convert", "RefusedError", "UnknownValueError", "known_array"]
 
@@ -126,10 +126,5 @@ def _inputs_of(value: Value) -> tuple[str, ...]:
     """Return the names of the inputs that a value is computed from."""
     if isinstance(value, Input):
         return (value.name,)
-    found = [one for node in Graph((), (value,), is_tuple=False).nodes() for one in node.arguments]
-    flat: list[object] = []
-    while found:
-        one = found.pop(0)
-        found = [*one, *found] if type(one) is tuple else found
-        flat += [one] if isinstance(one, Input) else []
-    return tuple(dict.fromkeys(one.name for one in flat if isinstance(one, Input)))
+    read = (one for node in Graph((), (value,), is_tuple=False).nodes() for one in values_in(node.arguments))
+    return tuple(dict.fromkeys(one.name for one in read if isinstance(one, Input)))

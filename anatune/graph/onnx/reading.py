@@ -297,7 +297,13 @@ class _Reader:
         except UnknownValueError as error:
             if error.args[0].startswith(self.name):
                 raise
-            raise UnknownValueError(f"{self.name}: {node.op_type} ({place}) {error}", error.inputs) from error
+            advice = (
+                f"; make {', '.join(error.inputs)} a weight of the model, or run it by "
+                "anatune.adapters.onnx.InferenceSession, which compiles for its values"
+            )
+            raise UnknownValueError(
+                f"{self.name}: {node.op_type} ({place}) {error}{advice if error.inputs else ''}", error.inputs
+            ) from error
         except RefusedError as error:
             raise WorkloadError(f"{self.name}: {node.op_type} ({place}) {error}") from error
         except WorkloadError:
