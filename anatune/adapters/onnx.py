@@ -6,22 +6,25 @@ values of inputs, also once for each of those values.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from anatune.codegen.relax.onnx_files import inputs_of, onnx_model
-from anatune.codegen.untyped import OnnxObject
 from anatune.compiling.compiled import CompiledModel
 from anatune.compiling.session import compile as compile_model
+from anatune.core.accuracy import STANDARD
 from anatune.errors import RunError, WorkloadError
 from anatune.graph.nodes import Array
 from anatune.graph.onnx.call import UnknownValueError
+from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
+from anatune.untyped import OnnxObject
 
 __all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
 
@@ -31,6 +34,8 @@ _base = import_module("onnx.backend.base")
 _MOST_MODELS = 16
 """Compiled models that a session keeps; the one that was not used for longest goes first."""
 
+Feeds = Sequence[object] | Mapping[str, object]
+"""Arrays in the order of a model's inputs, or by their names."""
 _MOST_FIXED = 4096
 """Elements of inputs whose values are compiled for: sizes and axes are few, data are many."""
 
@@ -53,8 +58,8 @@ class InferenceSession:
         All cores by default.
     check : bool
         Compare the outputs of each compiled model with those of ONNX's reference evaluator, on random inputs.
-    options
-        More of `anatune.compile`.
+    hw, accuracy
+        As `anatune.compile`.
 
     Raises
     ------
@@ -68,11 +73,12 @@ class InferenceSession:
         *,
         threads: int | None = None,
         check: bool = False,
-        **options: Any,
+        hw: HardwareLike = "host",
+        accuracy: str = STANDARD,
     ) -> None:
         self._model = _model_of(path_or_bytes)
         self._where = str(path_or_bytes) if isinstance(path_or_bytes, str | Path) else "ONNX model"
-        self._options = {"threads": threads, "check": check, **options}
+        self._compile = functools.partial(compile_model, hw=hw, threads=threads, accuracy=accuracy, check=check)
         self._fixed: tuple[str, ...] = ()
         self._compiled: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
 
@@ -121,7 +127,7 @@ class InferenceSession:
                 return self._compiled[key]
             examples = [array for name, array in arrays.items() if name not in fixed]
             try:
-                made = compile_model(_with_values(self._model, fixed), examples, **self._options)
+                made = self._compile(_with_values(self._model, fixed), examples)
             except UnknownValueError as error:
                 more = tuple(name for name in error.inputs if name not in fixed)
                 if not more or sum(arrays[name].size for name in more) > _MOST_FIXED:
@@ -140,7 +146,7 @@ class Prepared(_base.BackendRep):  # type: ignore[misc,name-defined]
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+    def run(self, inputs: Feeds, **kwargs: object) -> tuple[Array, ...]:
         """Return the outputs for arrays: a list in the model's order, or by name."""
         names = [one.name for one in self._session.get_inputs()]
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
@@ -151,14 +157,18 @@ class Backend(_base.Backend):  # type: ignore[misc,name-defined]
     """Runs the tests of the standard: ``onnx.backend.test.BackendTest(anatune.adapters.onnx.Backend, __name__)``."""
 
     @classmethod
-    def prepare(cls, model: OnnxObject, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """Return a model that can be run; errors as `InferenceSession`, whose options `kwargs` are."""
+    def prepare(
+        cls, model: OnnxObject, device: str = "CPU", *, threads: int | None = None, **kwargs: object
+    ) -> Prepared:
+        """Return a model that can be run; errors as `InferenceSession`. Other options are not asked."""
         if not cls.supports_device(device):
             raise WorkloadError(f"the backend runs on CPU, got the device {device}")
-        return Prepared(InferenceSession(model, **kwargs))
+        return Prepared(InferenceSession(model, threads=threads))
 
     @classmethod
-    def run_node(cls, node: OnnxObject, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+    def run_node(
+        cls, node: OnnxObject, inputs: Sequence[object], device: str = "CPU", **kwargs: object
+    ) -> tuple[Array, ...]:
         """Return what one operator makes of arrays."""
         arrays = [np.asarray(one) for one in inputs]
         names = [name for name in node.input if name]

@@ -15,7 +15,6 @@ from anatune.codegen.compat import lacks_feature
 from anatune.codegen.relax.building import lowered
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
-from anatune.codegen.untyped import TvmObject
 from anatune.compiling.memory import views
 from anatune.compiling.request import Request
 from anatune.compiling.targets.cpu import CpuTarget, cpu_named
@@ -24,6 +23,7 @@ from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import BuildError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
+from anatune.untyped import TvmObject
 
 __all__ = ["pipeline", "target"]
 

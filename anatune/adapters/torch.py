@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 from anatune.adapters.torch_blocks import divided, unsupported, with_constants
 from anatune.arguments import checked_flag, checked_integer
 from anatune.codegen.relax.frontends import decomposed, exported
-from anatune.codegen.untyped import TorchObject
 from anatune.compiling import session
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
+from anatune.untyped import TorchObject
 
 __all__ = ["OPTIONS", "backend"]
 

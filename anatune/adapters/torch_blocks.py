@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import NamedTuple
 
 from anatune.codegen.relax.importers import torch_operators
-from anatune.codegen.untyped import TorchObject
 from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, WorkloadError
+from anatune.untyped import TorchObject
 
 __all__ = ["Divided", "divided", "unsupported"]
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from anatune.codegen.extremes import keeping_nan
 from anatune.codegen.quick_reader import quick_reader
-from anatune.codegen.untyped import TvmObject
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
 from anatune.requirements import pip_line
+from anatune.untyped import TvmObject
 
 __all__ = [
     "PARTS_OF_ISA",

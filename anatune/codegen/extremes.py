@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from anatune.codegen.untyped import TvmObject
+from anatune.untyped import TvmObject
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
 

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable, Mapping
 from types import CodeType
 
-from anatune.codegen.untyped import TvmObject
+from anatune.untyped import TvmObject
 
 __all__ = ["quick_reader"]
 

@@ -96,8 +96,10 @@ def take(array: Array, indices: Array, axis: int | None = None, **_: object) -> 
 
 def pad(array: Array, pad_width: Sequence[int], pad_value: float, pad_mode: str) -> Array:
     """Return an array with more around it: so much before and behind each dimension."""
-    named: dict[str, Any] = {"constant_values": pad_value} if pad_mode == "constant" else {"mode": pad_mode}
-    return np.pad(array, list(zip(pad_width[::2], pad_width[1::2], strict=True)), **named)
+    pairs = np.reshape(pad_width, (-1, 2))
+    if pad_mode == "constant":
+        return np.pad(array, pairs, constant_values=pad_value)
+    return np.pad(array, pairs, "edge" if pad_mode == "edge" else "reflect")
 
 
 _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}

@@ -7,9 +7,9 @@ from functools import cache
 from typing import Protocol
 
 from anatune.codegen.compat import import_tvm
-from anatune.codegen.untyped import TvmObject
 from anatune.core.trial import Measurement, Outcome
 from anatune.records.foreign import measured
+from anatune.untyped import TvmObject
 
 __all__ = [
     "Candidate",

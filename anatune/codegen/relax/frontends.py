@@ -24,11 +24,11 @@ from anatune.codegen.relax.importers import relax_of_program
 from anatune.codegen.relax.onnx_files import onnx_model, onnx_shapes
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
 from anatune.codegen.relax.reading import graph_of
-from anatune.codegen.untyped import OnnxObject, TorchObject
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.graph.nodes import Graph
 from anatune.graph.onnx.reading import graph_of_onnx
 from anatune.graph.passes.pools import with_partial_means
+from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Imported", "decomposed", "exported", "imported"]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 
 from anatune.codegen.compat import import_tvm, last_line
-from anatune.codegen.untyped import TorchObject, TvmObject
 from anatune.errors import WorkloadError
+from anatune.untyped import TorchObject, TvmObject
 
 __all__ = ["relax_of_program", "torch_operators"]
 

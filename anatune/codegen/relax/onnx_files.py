@@ -8,12 +8,12 @@ from importlib import import_module
 from pathlib import Path
 
 from anatune.codegen.compat import last_line
-from anatune.codegen.untyped import OnnxObject
 from anatune.errors import WorkloadError
 from anatune.files import reason
 from anatune.graph.nodes import Array
 from anatune.graph.onnx.reading import onnx_dtype
 from anatune.named import import_optional
+from anatune.untyped import OnnxObject
 
 __all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes"]
 

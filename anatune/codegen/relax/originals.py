@@ -15,9 +15,9 @@ from importlib import import_module
 import numpy as np
 
 from anatune.codegen.compat import last_line
-from anatune.codegen.untyped import OnnxObject, TorchObject
 from anatune.errors import RunError
 from anatune.graph.nodes import Array
+from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Arrays", "Reference", "onnx_reference", "torch_reference"]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type, values_in
+from anatune.untyped import OnnxObject
 
 __all__ = ["Call", "Convert", "RefusedError", "UnknownValueError", "known_array"]
 
-GraphProto = Any
-"""``onnx.GraphProto``."""
 
 _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
@@ -62,9 +60,9 @@ class Call:
     op: str
     opset: int
     inputs: tuple[Value | None, ...]
-    attributes: Mapping[str, Any]
+    attributes: Mapping[str, OnnxObject]
     outputs: tuple[str, ...]
-    read: Callable[[GraphProto, Sequence[Value]], list[Value]]
+    read: Callable[[OnnxObject, Sequence[Value]], list[Value]]
 
     def __getitem__(self, place: int) -> Value:
         """Return an operand; it has to be there."""

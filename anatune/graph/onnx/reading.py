@@ -12,7 +12,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 
@@ -20,11 +19,9 @@ from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Graph, Input, TensorType, Value
 from anatune.graph.onnx.call import Call, RefusedError, UnknownValueError
 from anatune.graph.onnx.operators import READERS
+from anatune.untyped import OnnxObject
 
 __all__ = ["graph_of_onnx", "onnx_dtype"]
-
-OnnxObject = Any
-"""What the package onnx makes: models, graphs, nodes, tensors, types."""
 
 _OLDEST = 6
 _STANDARD = ("", "ai.onnx")
@@ -322,13 +319,13 @@ class _Reader:
         except self.defs.SchemaError:
             return None
 
-    def attributes(self, node: OnnxObject, schema: OnnxObject | None) -> dict[str, Any]:
+    def attributes(self, node: OnnxObject, schema: OnnxObject | None) -> dict[str, OnnxObject]:
         """Return the attributes of a node, with the standard's defaults."""
         defaults = {} if schema is None else {key: one.default_value for key, one in schema.attributes.items()}
         found = {key: self.plain(value) for key, value in defaults.items() if value.name}
         return {**found, **{entry.name: self.plain(entry) for entry in node.attribute}}
 
-    def plain(self, entry: OnnxObject) -> Any:
+    def plain(self, entry: OnnxObject) -> OnnxObject:
         """Return the value of an attribute."""
         value = self.helper.get_attribute_value(entry)
         if isinstance(value, bytes):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anatune.graph.building import broadcast, concat, constant, reshape, sliced, where
 from anatune.graph.nodes import Constant, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, GraphProto, RefusedError, known_array
+from anatune.graph.onnx.call import Call, Convert, RefusedError, known_array
 
 __all__ = ["READERS"]
 
@@ -53,7 +53,7 @@ def _part(value: Value, axis: int, place: int) -> Value:
 
 def _loop(call: Call) -> Sequence[Value]:
     """Return what a loop leaves: its values, then what each step yields, behind each other."""
-    body: GraphProto = call.attributes["body"]
+    body = call.attributes["body"]
     count = None if call.get(0) is None else int(call.known(0, "how often it runs").item())
     goes_on = call.get(1) is None or bool(call.known(1, "whether it runs").all())
     values, rows, step = _operands(call, 2), list[list[Value]](), 0
