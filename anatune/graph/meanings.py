@@ -95,9 +95,10 @@ def take(array: Array, indices: Array, axis: int | None = None, **_: object) -> 
 
 
 def pad(array: Array, pad_width: Sequence[int], pad_value: float, pad_mode: str) -> Array:
-    """Return an array with more around it: so much before and behind each dimension."""
-    pairs = list(zip(pad_width[::2], pad_width[1::2], strict=True))
-    return np.pad(array, pairs, constant_values=pad_value) if pad_mode == "constant" else np.pad(array, pairs, pad_mode)
+    """Return an array with a number around it: so often before and behind each dimension."""
+    if pad_mode != "constant":
+        raise ValueError(pad_mode)
+    return np.pad(array, list(zip(pad_width[::2], pad_width[1::2], strict=True)), constant_values=pad_value)
 
 
 _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
@@ -105,7 +106,7 @@ _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multi
 
 def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
     """Return data with updates at indices along an axis: in place of elements, or joined with them."""
-    found, places = data.copy(), list(np.indices(indices.shape, sparse=True))
+    found, places = data.copy(), list[Array](np.indices(indices.shape, sparse=True))
     places[axis] = indices
     if reduction == "update":
         found[tuple(places)] = updates
@@ -117,7 +118,7 @@ def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, red
 def argsort(array: Array, axis: int, *, descending: bool) -> Array:
     """Return the places of the elements in order; equal ones stay in order."""
     if descending:
-        return array.shape[axis] - 1 - np.flip(np.argsort(np.flip(array, axis), axis, kind="stable"), axis)
+        return np.asarray(array.shape[axis] - 1 - np.flip(np.argsort(np.flip(array, axis), axis, kind="stable"), axis))
     return np.argsort(array, axis, kind="stable")
 
 

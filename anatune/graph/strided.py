@@ -88,12 +88,12 @@ def view_of(value: Value) -> View:
         return inner._replace(sizes=own, strides=tuple(kept))
     if value.op == "strided_slice" and all(isinstance(one, Scalar) for word in value.arguments[1:] for one in word):
         inner = view_of(source)
-        offset, strides = inner.offset, list(inner.strides)
+        offset, steps = inner.offset, list(inner.strides)
         for axis, begin, end, step in zip(*([one.value for one in word] for word in value.arguments[1:]), strict=True):
             first, _, apart = slice(begin, end, step).indices(inner.sizes[axis])
             offset += first * inner.strides[axis]
-            strides[axis] = apart * inner.strides[axis]
-        return inner._replace(offset=offset, sizes=own, strides=tuple(strides))
+            steps[axis] = apart * inner.strides[axis]
+        return inner._replace(offset=offset, sizes=own, strides=tuple(steps))
     if value.op == ITEM and isinstance(source, Node) and source.op == "split":
         whole = source.arguments[0]
         assert isinstance(whole, Value)
