@@ -207,6 +207,7 @@ class _Reader:
     def __init__(self, model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: str) -> None:
         self.name = name
         self.versions = _versions(model)
+        self.weights: dict[int, tuple[OnnxObject, dict[str, Value]]] = {}
         self.helper = import_module("onnx.helper")
         self.numpy_helper = import_module("onnx.numpy_helper")
         self.defs = import_module("onnx.defs")
@@ -223,12 +224,11 @@ class _Reader:
 
     def outputs_of(self, graph: OnnxObject, own: Mapping[str, Value], around: Mapping[str, Value]) -> list[Value]:
         """Return the outputs of a graph; `own` are its inputs, `around` what is seen in it beside them."""
-        values = {**around, **own}
-        for weight in graph.initializer:
-            if weight.name not in own:
-                values[weight.name] = self.weight(weight)
-        for weight in graph.sparse_initializer:
-            values[weight.values.name] = self.sparse(weight)
+        if id(graph) not in self.weights:  # the body of a loop is read often
+            known: dict[str, Value] = {one.name: self.weight(one) for one in graph.initializer}
+            known.update((one.values.name, self.sparse(one)) for one in graph.sparse_initializer)
+            self.weights[id(graph)] = graph, known
+        values = {**around, **self.weights[id(graph)][1], **own}
         for node in graph.node:
             results = self.results_of(node, values)
             values.update((word, value) for word, value in zip(node.output, results, strict=False) if word)

@@ -137,7 +137,7 @@ _OUTSIDE = {
         "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
         "SequenceLength", "SequenceMap", "SplitToSequence",
     ),
-    "handles text, which stays outside: expected numbers": (
+    "handles text or counts parts of it, which stays outside: expected numbers": (
         "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
     ),
     "keeps boxes by their values, so that sizes depend on data, which stays outside: choose them behind the model": (

@@ -13,6 +13,7 @@ from anatune.graph.building import (
     concat,
     constant,
     elementwise,
+    made,
     padded,
     permute,
     reshape,
@@ -21,8 +22,9 @@ from anatune.graph.building import (
     taken,
     where,
 )
-from anatune.graph.nodes import Constant, Value, tensor_type
+from anatune.graph.nodes import Constant, Scalar, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.operators.places import along
 
 __all__ = ["READERS"]
 
@@ -184,11 +186,13 @@ def _space_to_depth(call: Call) -> Value:
 
 def _trilu(call: Call) -> Value:
     """Return what is above a diagonal, or below: zeros elsewhere."""
-    kind = call.kind()
-    rows, columns = kind.shape[-2:]
-    away = constant(np.arange(columns) - np.arange(rows)[:, None], "int64")
-    diagonal = constant(0, "int64") if call.get(1) is None else reshape(call[1], ())
-    kept = elementwise("greater_equal" if call.attributes["upper"] else "less_equal", away, diagonal)
+    kind, diagonal, is_upper = call.kind(), call.get(1), call.attributes["upper"]
+    if diagonal is None or isinstance(diagonal, Constant):
+        number = 0 if diagonal is None else diagonal.array.item()
+        return made("triu" if is_upper else "tril", (call[0], Scalar(number, "int64")), kind)
+    rows, columns = (along(axis, 2, kind.shape[axis]) for axis in (-2, -1))
+    first = elementwise("add", rows, reshape(diagonal, ()))
+    kept = elementwise("greater_equal" if is_upper else "less_equal", columns, first)
     return where(kept, call[0], constant(0, kind.dtype))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from anatune.graph.building import constant, taken
 from anatune.graph.nodes import Constant, Node, TensorType, item_of
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.simplify import permuted, reshaped
@@ -70,6 +71,15 @@ def test_parts_of_one_product_are_read_in_place():
     assert node.attributes["visible"] == tuple(range(1, TOKENS + 1))
     plain = graphs.graph(attention(*(item_of(split, n) for n in range(3)), mask=causal(TOKENS)), inputs=[x])
     agree(made, with_attention(graphs.prepared(plain), lambda node: False), graphs.array(1, TOKENS, WIDTH))
+
+
+def test_slices_of_one_product_are_read_in_place():
+    x = graphs.source(1, TOKENS, WIDTH)
+    whole = reshaped(projected(x, 0, 3 * WIDTH), (1, TOKENS, 3, WIDTH))
+    graph = graphs.graph(attention(*(taken(whole, constant(place, "int64"), 2) for place in range(3))), inputs=[x])
+    made, (node,) = fused(graph)
+    assert operators(made) == ["anatune.matmul", "anatune.attention"]
+    assert [place.offset for place in node.attributes["places"]] == [0, WIDTH, 2 * WIDTH]
 
 
 def test_other_lengths_and_sizes_of_keys_and_values():

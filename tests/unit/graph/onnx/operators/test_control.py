@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from anatune.errors import WorkloadError
+from anatune.graph.nodes import Graph
 from anatune.graph.onnx.call import UnknownValueError
 from anatune.graph.onnx.operators import control
 from tests.unit.graph.onnx.one_node import BOOL, FLOAT, INT64, body_of, check, found, model_of, read
@@ -81,6 +82,16 @@ def test_a_condition_of_unknown_values_names_them():
     assert error.value.inputs == ("x2",)
 
 
+def test_weights_of_a_body_are_there_once():
+    body = loop_body()
+    body.initializer.append(numpy_helper.from_array(X, "weight"))
+    body.output[2].name = "scaled"
+    body.node.append(node("Mul", ["row", "weight"], ["scaled"]))
+    (_, output) = read(model_of("Loop", np.array(5), None, np.float32(0), unknown=(2,), body=body, outputs=2)).outputs
+    constants = [one for one in Graph((), (output,), is_tuple=False).constants() if one.array.shape == X.shape]
+    assert len(constants) == 1
+
+
 def test_a_scan_is_written_out():
     check("Scan", np.zeros(2, np.float32), X, body=scan_body(), num_scan_inputs=1, outputs=2)
 
@@ -110,7 +121,7 @@ def test_version_8_has_batches_and_lengths():
     ("op", "own", "text"),
     [
         ("SequenceConstruct", {}, "SequenceConstruct .* handles sequences, which stay outside"),
-        ("StringNormalizer", {}, "handles text, which stays outside: expected numbers"),
+        ("StringNormalizer", {}, "handles text or counts parts of it, which stays outside"),
         ("RandomNormalLike", {}, "makes random numbers, which stay outside: give them to the model as an input"),
         ("Bernoulli", {}, "makes random numbers"),
         ("ImageDecoder", {}, "decodes files of images, which stays outside: give the model pixels"),

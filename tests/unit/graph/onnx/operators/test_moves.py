@@ -80,6 +80,12 @@ def test_a_number_around_may_be_unknown():
     assert (output.op, output.type.shape) == ("where", (2, 3, 5))
 
 
+def test_a_diagonal_may_be_unknown():
+    for own, op in (({}, "triu"), ({"unknown": (0, 1)}, "where")):
+        (output,) = read(model_of("Trilu", X, np.array(-1, np.int64), **{"unknown": (0,), **own})).outputs
+        assert (output.op, output.type.shape) == (op, X.shape)
+
+
 def test_sizes_that_are_unknown_name_the_inputs_that_decide():
     with pytest.raises(UnknownValueError, match=r"Reshape \(node y0\) takes the shape from values") as error:
         read(model_of("Reshape", X, ints(6, 4), unknown=(0, 1)))
