@@ -95,18 +95,10 @@ def take(array: Array, indices: Array, axis: int | None = None, **_: object) -> 
 
 
 def pad(array: Array, pad_width: Sequence[int], pad_value: float, pad_mode: str) -> Array:
-<<<<<<< HEAD
-    """Return an array with more around it: so much before and behind each dimension."""
-    pairs = np.reshape(pad_width, (-1, 2))
-    if pad_mode == "constant":
-        return np.pad(array, pairs, constant_values=pad_value)
-    return np.pad(array, pairs, "edge" if pad_mode == "edge" else "reflect")
-=======
     """Return an array with a number around it: so often before and behind each dimension."""
     if pad_mode != "constant":
         raise ValueError(pad_mode)
-    return np.pad(array, list(zip(pad_width[::2], pad_width[1::2], strict=True)), constant_values=pad_value)
->>>>>>> h/moves
+    return np.pad(array, np.reshape(pad_width, (-1, 2)), constant_values=pad_value)
 
 
 _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
@@ -114,11 +106,7 @@ _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multi
 
 def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
     """Return data with updates at indices along an axis: in place of elements, or joined with them."""
-<<<<<<< HEAD
     found, places = data.copy(), [*np.ix_(*map(range, indices.shape))]
-=======
-    found, places = data.copy(), list[Array](np.indices(indices.shape, sparse=True))
->>>>>>> h/moves
     places[axis] = indices
     if reduction == "update":
         found[tuple(places)] = updates
@@ -130,12 +118,8 @@ def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, red
 def argsort(array: Array, axis: int, *, descending: bool) -> Array:
     """Return the places of the elements in order; equal ones stay in order."""
     if descending:
-<<<<<<< HEAD
         found = np.argsort(np.flip(array, axis), axis, kind="stable")
         return np.asarray(array.shape[axis] - 1 - np.flip(found, axis))
-=======
-        return np.asarray(array.shape[axis] - 1 - np.flip(np.argsort(np.flip(array, axis), axis, kind="stable"), axis))
->>>>>>> h/moves
     return np.argsort(array, axis, kind="stable")
 
 

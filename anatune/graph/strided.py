@@ -88,21 +88,12 @@ def view_of(value: Value) -> View:
         return inner._replace(sizes=own, strides=tuple(kept))
     if value.op == "strided_slice" and all(isinstance(one, Scalar) for word in value.arguments[1:] for one in word):
         inner = view_of(source)
-<<<<<<< HEAD
         offset, apart = inner.offset, list(inner.strides)
         axes, begins, ends, *steps = ([int(one.value) for one in word] for word in value.arguments[1:])
         for axis, begin, end, step in zip(axes, begins, ends, steps[0] if steps else [1] * len(axes), strict=True):
             offset += slice(begin, end, step).indices(inner.sizes[axis])[0] * inner.strides[axis]
             apart[axis] = step * inner.strides[axis]
         return inner._replace(offset=offset, sizes=own, strides=tuple(apart))
-=======
-        offset, steps = inner.offset, list(inner.strides)
-        for axis, begin, end, step in zip(*([one.value for one in word] for word in value.arguments[1:]), strict=True):
-            first, _, apart = slice(begin, end, step).indices(inner.sizes[axis])
-            offset += first * inner.strides[axis]
-            steps[axis] = apart * inner.strides[axis]
-        return inner._replace(offset=offset, sizes=own, strides=tuple(steps))
->>>>>>> h/moves
     if value.op == ITEM and isinstance(source, Node) and source.op == "split":
         whole = source.arguments[0]
         assert isinstance(whole, Value)
