@@ -22,6 +22,8 @@ __all__ = [
     "layer_norm",
     "log_softmax",
     "masked_softmax",
+    "pad",
+    "scatter_elements",
     "sigmoid",
     "softmax",
     "strided_slice",
@@ -90,6 +92,26 @@ def strided_slice(
 def take(array: Array, indices: Array, axis: int | None = None, **_: object) -> Array:
     """Return the parts of an array that indices name; negative ones count from the end."""
     return np.take(array, indices, axis=axis, mode="wrap" if indices.size and indices.min() < 0 else "raise")
+
+
+def pad(array: Array, pad_width: Sequence[int], pad_value: float, pad_mode: str) -> Array:
+    """Return an array with more around it: so much before and behind each dimension."""
+    pairs = list(zip(pad_width[::2], pad_width[1::2], strict=True))
+    return np.pad(array, pairs, constant_values=pad_value) if pad_mode == "constant" else np.pad(array, pairs, pad_mode)
+
+
+_UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
+
+
+def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
+    """Return data with updates at indices along an axis: in place of elements, or joined with them."""
+    found, places = data.copy(), list(np.indices(indices.shape, sparse=True))
+    places[axis] = indices
+    if reduction == "update":
+        found[tuple(places)] = updates
+    else:
+        _UPDATES[reduction].at(found, tuple(places), updates)
+    return found
 
 
 def argsort(array: Array, axis: int, *, descending: bool) -> Array:
