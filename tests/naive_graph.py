@@ -26,7 +26,8 @@ def run(graph, *inputs):
         assert isinstance(node, Node)
         arguments = [value_of(argument) for argument in node.arguments]
         compute = _FUNCTIONS.get(node.op) or _by_meaning(node)
-        found = known[id(node)] = compute(node.attributes, *arguments)
+        with np.errstate(invalid="ignore"):  # of rows of nothing but -inf
+            found = known[id(node)] = compute(node.attributes, *arguments)
         if not isinstance(found, tuple):
             assert found.shape == node.type.shape, node
     return [value_of(value) for value in graph.outputs]
