@@ -5,17 +5,17 @@ import itertools
 import numpy as np
 from scipy import special
 
-from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
+from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value, mapped
 from anatune.graph.operators import ATTENTION, CONCAT, OPERATORS, REDUCTION, SOFTMAX, WINDOW
 
 
 def run(graph, *inputs):
     """Return the outputs of a graph for arrays."""
-    known = {id(value): array.astype(np.float64) for value, array in zip(graph.inputs, inputs, strict=True)}
+    known = {id(value): _in_float64(array) for value, array in zip(graph.inputs, inputs, strict=True)}
 
     def value_of(argument):
         if isinstance(argument, Constant):
-            return argument.array.astype(np.float64)
+            return _in_float64(argument.array)
         if isinstance(argument, Value):
             return known[id(argument)]
         if isinstance(argument, Shape | Scalar):
@@ -25,10 +25,28 @@ def run(graph, *inputs):
     for node in graph.nodes():
         assert isinstance(node, Node)
         arguments = [value_of(argument) for argument in node.arguments]
-        found = known[id(node)] = _FUNCTIONS[node.op](node.attributes, *arguments)
+        compute = _FUNCTIONS.get(node.op) or _by_meaning(node)
+        with np.errstate(invalid="ignore"):  # of rows of nothing but -inf
+            found = known[id(node)] = compute(node.attributes, *arguments)
         if not isinstance(found, tuple):
             assert found.shape == node.type.shape, node
     return [value_of(value) for value in graph.outputs]
+
+
+def _in_float64(array):
+    return array if array.dtype.kind in "bui" else array.astype(np.float64)
+
+
+def _by_meaning(node):
+    """Return what computes a node as the package's operators mean it; integers and truth values keep their dtypes."""
+
+    def compute(attributes, *arguments):
+        plain = mapped(arguments, lambda one: one.value if isinstance(one, Scalar) else one)
+        own = {name: value for name, value in attributes.items() if name not in ("dtype", "assume_inbound")}
+        found = np.asarray(OPERATORS[node.op].compute(*plain, **own))
+        return found.astype("float64" if node.type.dtype.startswith("float") else node.type.dtype)
+
+    return compute
 
 
 def _convolution(attributes, data, weight, strides, padding, dilation, groups):
@@ -142,31 +160,29 @@ def _layer_norm(attributes, data, gamma=1.0, beta=0.0):
     return scaled * (gamma if attributes.get("scale", True) else 1) + (beta if attributes.get("center", True) else 0)
 
 
+def _windows(attributes, array, number):
+    """Return what windows read of an array with its channels first, their elements last; `number` is the padding."""
+    rank, padding = array.ndim - 2, attributes["padding"]
+    array = np.pad(array, [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)], constant_values=number)
+    reach = [(size - 1) * step + 1 for size, step in zip(attributes["pool_size"], attributes["dilation"], strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(array, reach, tuple(range(2, 2 + rank)))
+    places, steps = (tuple(slice(None, None, one) for one in attributes[name]) for name in ("strides", "dilation"))
+    return windows[(slice(None), slice(None), *places, *steps)]
+
+
 def _max_pool(attributes, data):
-    order = attributes["layout"]
-    data = _channels_first(data, order)
-    rank, padding = data.ndim - 2, attributes["padding"]
-    data = np.pad(data, [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)], constant_values=-np.inf)
-    windows = np.lib.stride_tricks.sliding_window_view(data, attributes["pool_size"], tuple(range(2, 2 + rank)))
-    steps = tuple(slice(None, None, step) for step in attributes["strides"])
-    found = windows[(slice(None), slice(None), *steps)].max(axis=tuple(range(-rank, 0)))
-    return _in_order(found, order)
+    data = _channels_first(data, attributes["layout"])
+    found = _windows(attributes, data, -np.inf).max(axis=tuple(range(2 - data.ndim, 0)))
+    return _in_order(found, attributes["layout"])
 
 
 def _avg_pool(attributes, data):
     data = _channels_first(data, attributes["layout"])
-    rank, padding = data.ndim - 2, attributes["padding"]
-    pads = [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)]
-    axes = tuple(range(2, 2 + rank))
-    steps = (slice(None), slice(None), *(slice(None, None, step) for step in attributes["strides"]))
-
-    def sums(array):
-        windows = np.lib.stride_tricks.sliding_window_view(np.pad(array, pads), attributes["pool_size"], axes)
-        return windows[steps].sum(axis=tuple(range(-rank, 0)))
-
-    counted = attributes["count_include_pad"]
-    found = sums(data) / (np.prod(attributes["pool_size"]) if counted else sums(np.ones_like(data)))
-    return _in_order(found, attributes["layout"])
+    axes = tuple(range(2 - data.ndim, 0))
+    counts = np.prod(attributes["pool_size"])
+    if not attributes["count_include_pad"]:
+        counts = _windows(attributes, np.ones_like(data), 0.0).sum(axis=axes)
+    return _in_order(_windows(attributes, data, 0.0).sum(axis=axes) / counts, attributes["layout"])
 
 
 def _adaptive_pool(attributes, data):
@@ -210,8 +226,8 @@ _FUNCTIONS = {
     "anatune.layer_norm": _layer_norm,
     "anatune.map": lambda own, a: {"sigmoid": special.expit}[own["function"]](a),
     "nn.batch_norm": _batch_norm,
-    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d"), _max_pool),
-    **dict.fromkeys(("nn.avg_pool1d", "nn.avg_pool2d"), _avg_pool),
+    **{f"nn.max_pool{rank}d": _max_pool for rank in (1, 2, 3)},
+    **{f"nn.avg_pool{rank}d": _avg_pool for rank in (1, 2, 3)},
     **dict.fromkeys(("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d"), _adaptive_pool),
     "sum": lambda own, a: a.sum(axis=own["axis"], keepdims=own["keepdims"]),
     "max": lambda own, a: a.max(axis=own["axis"], keepdims=own["keepdims"]),

@@ -114,9 +114,9 @@ def _transposed(call: Call) -> Value:
         wanted = wanted[-rank:] or [size * stride for size, stride in zip(sizes, strides, strict=True)]
         whole = transposed_sizes(sizes, taps, strides, [0] * 2 * rank, more, dilation)
         total = [one - size for one, size in zip(whole, wanted, strict=True)]
-        less = [one // 2 for one in total]
-        rest = [one - half for one, half in zip(total, less, strict=True)]
-        padding = less + rest if own["auto_pad"] == "SAME_UPPER" else rest + less
+        kept = [max(0, one) for one in total]  # what is wanted beyond the whole comes behind it
+        before = [one // 2 if own["auto_pad"] == "SAME_UPPER" else one - one // 2 for one in kept]
+        padding = before + [one - first for one, first in zip(total, before, strict=True)]
     elif own["auto_pad"] == "VALID":
         padding = [0] * 2 * rank
     bias = call.get(2)

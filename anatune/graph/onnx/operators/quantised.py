@@ -287,7 +287,7 @@ def _matmul_of_bits(call: Call) -> Value:
     blocks = -(-length // block)
     weights = _unpacked(call.known(1, "the weights"), bits).reshape(columns, blocks, -1)[:, :, :block]
     scales = call.known(2, "the scales").reshape(columns, blocks, 1).astype(np.float32)
-    zeros: Array = np.array(float(1 << (bits - 1)), np.float32)
+    zeros: Array | float = float(1 << (bits - 1))
     if call.get(3) is not None:
         given = call.known(3, "the zero points")
         is_packed = given.dtype == np.uint8
@@ -300,7 +300,7 @@ def _matmul_of_bits(call: Call) -> Value:
     return cast(found, call.kind().dtype)
 
 
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+def _unpacked(packed: Array, bits: int) -> Array:
     """Return the numbers in bytes along the last axis, those of the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)

@@ -30,7 +30,7 @@ __all__ = ["READERS"]
 _MOST_STEPS = 2048
 """Each is operators of its own in the compiled model."""
 _TOGETHER = 64
-"""Steps whose inputs are cut apart at once."""
+"""Steps whose inputs are cut apart, and whose states are put behind each other, at once."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _NUMBERS: Mapping[str, tuple[float | None, float | None]] = {
@@ -245,7 +245,7 @@ def _direction(
         found.append(shown)
     if is_turned and lengths is None:
         found = found[::-1]
-    whole = concat(found, 0)
+    whole = _behind(found)
     return (_turned(whole, lengths, steps) if is_turned and lengths is not None else whole), state
 
 
@@ -280,6 +280,15 @@ def _parts(rows: Value, steps: int, batch: int) -> list[Value]:
     sizes = [min(_TOGETHER, steps - first) for first in range(0, steps, _TOGETHER)]
     whole = split(rows, [size * batch for size in sizes], 0)
     return [one for size, part in zip(sizes, whole, strict=True) for one in split(part, [batch] * size, 0)]
+
+
+def _behind(parts: Sequence[Value]) -> Value:
+    """Return matrices behind each other: parts of parts, which are copied by the same code, hence not one step."""
+    whole = [concat(parts[first : first + _TOGETHER], 0) for first in range(0, len(parts), _TOGETHER)]
+    if len(whole) == 1:
+        return whole[0]
+    columns = tensor_type(parts[0]).shape[1]
+    return reshape(concat([reshape(one, (1, -1, columns)) for one in whole], 1), (-1, columns))
 
 
 def _turned(rows: Value, lengths: Value, steps: int) -> Value:

@@ -1,0 +1,138 @@
+"""Scaled integers: conversions and products, as the standard's equations say, exactly."""
+
+import numpy as np
+import pytest
+
+from anatune.errors import WorkloadError
+from anatune.graph.onnx.call import UnknownValueError
+from tests.unit.graph.onnx.evaluated import check, computed
+from tests.unit.graph.onnx.one_node import model_of, read
+
+MICROSOFT = {"domain": "com.microsoft", "opset": 1}
+
+
+def integers(*shape, dtype=np.uint8, seed=0):
+    limits = np.iinfo(dtype)
+    return np.random.default_rng([seed, *shape]).integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def floats(*shape):
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+def test_halves_are_rounded_to_even_and_ends_are_kept(dtype):
+    x = np.array([-1e6, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e6], np.float32)
+    zero = dtype(3)
+    limits = np.iinfo(dtype)
+    want = np.clip(np.array([-1e6, -2, -2, 0, 0, 2, 2, 1e6]) + 3, limits.min, limits.max).astype(dtype)
+    check("QuantizeLinear", x, np.float32(1), zero, want=[want])
+
+
+@pytest.mark.parametrize(
+    ("scales", "own"), [((), {}), ((4,), {"axis": 1}), ((3,), {"axis": -3}), ((3, 2, 2), {"axis": 1, "block_size": 3})]
+)
+def test_scales_of_tensors_axes_and_blocks(scales, own):
+    x = 10 * floats(3, 4, 2)
+    scale, zero = np.abs(floats(*scales)) + np.float32(0.5), integers(*scales, dtype=np.int8)
+    check("QuantizeLinear", x, scale, zero, **own)
+    check("DequantizeLinear", integers(3, 4, 2, dtype=np.int8), scale, zero, **own)
+
+
+def test_dtypes_of_conversions():
+    check("QuantizeLinear", floats(3), np.float32(0.1), output_dtype=5)
+    check("DequantizeLinear", np.array([-70000, 3, 40000], np.int32), np.float16(0.1), atol=10)
+    with pytest.raises(WorkloadError, match="converts to type 17 of ONNX, expected integers of 8 bits or more"):
+        computed("QuantizeLinear", floats(3), np.float32(1), output_dtype=17)
+
+
+@pytest.mark.parametrize("x", [floats(3, 4), np.abs(floats(5)), -np.abs(floats(5)), np.zeros(3, np.float32)])
+def test_scales_of_what_is_there(x):
+    high, low = max(0, x.max()), min(0, x.min())
+    scale = np.float32((high - low) / 255)
+    zero = np.uint8(np.clip(np.rint(-low / (scale or 1)), 0, 255))
+    want = np.clip(np.rint(x / (scale or 1)) + zero, 0, 255).astype(np.uint8)
+    check("DynamicQuantizeLinear", x, want=[want, scale, zero], outputs=3)
+
+
+@pytest.mark.parametrize("length", [5, 300, 66000])
+def test_sums_of_products_are_exact(length):
+    """All of the largest magnitude: float32 would lose the odd ones."""
+    x, weight = np.full((2, length), 255, np.uint8), np.full((length, 3), -127, np.int8)
+    want = np.full((2, 3), -255 * 127 * length, np.int32)
+    graph = check("MatMulInteger", x, weight, opset=10, want=[want], atol=0)
+    dtypes = {node.type.dtype for node in graph.nodes() if node.op == "matmul"}
+    assert dtypes == ({"float64"} if length > 50000 else {"float32"})
+
+
+def test_zero_points_of_rows_and_columns():
+    x, weight = integers(4, 3), integers(3, 2, dtype=np.int8)
+    rows, columns = integers(4), integers(2, dtype=np.int8)
+    want = (x.astype(np.int32) - rows[:, None]) @ (weight.astype(np.int32) - columns)
+    check("MatMulInteger", x, weight, rows, columns, opset=10, want=[want], atol=0)
+    wide = integers(4, 3, dtype=np.uint16), integers(3, 2, dtype=np.uint16)
+    want = wide[0].astype(np.uint32) @ wide[1].astype(np.uint32)
+    check("MatMulInteger16", *wide, want=[want], atol=0, **MICROSOFT)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("channels", [2, 40])
+def test_convolutions_of_integers(groups, channels):
+    x, weight = integers(1, channels, 5, 4), integers(4, channels // groups, 3, 3)
+    own = {"pads": [1, 1, 1, 1], "strides": [2, 1], "group": groups}
+    plain = computed("Conv", x.astype(np.float64) - 7, weight.astype(np.float64) - 9, **own)[1]
+    check("ConvInteger", x, weight, np.uint8(7), np.uint8(9), want=[plain[0].astype(np.int32)], opset=10, atol=0, **own)
+
+
+def test_products_with_scales():
+    x, weight = integers(4, 3), integers(3, 2, dtype=np.int8)
+    total = (x.astype(np.int32) - 5) @ weight.astype(np.int32)
+    want = np.clip(np.rint(total * np.float32(0.2 * 0.1 / 0.7)) + 100, 0, 255).astype(np.uint8)
+    scales = [np.float32(one) for one in (0.2, 0.1, 0.7)]
+    operands = [x, scales[0], np.uint8(5), weight, scales[1], np.int8(0), scales[2], np.uint8(100)]
+    check("QLinearMatMul", *operands, want=[want])
+
+
+def test_convolutions_with_scales_of_channels():
+    x, weight, bias = integers(1, 3, 4, 4), integers(2, 3, 2, 2, dtype=np.int8), np.array([500, -900], np.int32)
+    scale = np.array([0.5, 0.25], np.float32)
+    total = computed("Conv", x.astype(np.float64) - 5, weight.astype(np.float64), bias.astype(np.float64))[1][0]
+    want = np.clip(np.rint(total * scale[:, None, None] * 0.5 / 64) - 3, -128, 127).astype(np.int8)
+    operands = [x, np.float32(0.5), np.uint8(5), weight, scale, np.zeros(2, np.int8), np.float32(64), np.int8(-3), bias]
+    check("QLinearConv", *operands, want=[want])
+
+
+def test_elements_with_scales():
+    x, y = integers(3, 4), integers(4)
+    numbers = [np.float32(0.5), np.uint8(100)]
+    for op, compute in (("QLinearAdd", np.add), ("QLinearMul", np.multiply)):
+        found = compute((x.astype(int) - 100) * 0.5, (y.astype(int) - 100) * 0.5)
+        want = np.clip(np.rint(found / 0.5) + 100, 0, 255).astype(np.uint8)
+        check(op, x, *numbers, y, *numbers, *numbers, want=[want], **MICROSOFT)
+    plain = (x.astype(int) - 100) * 0.5
+    want = np.clip(np.rint(np.where(plain < 0, 0.125 * plain, plain) / 0.5) + 100, 0, 255).astype(np.uint8)
+    check("QLinearLeakyRelu", x, *numbers, *numbers, want=[want], alpha=0.125, **MICROSOFT)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_weights_of_few_bits_are_constants(bits, has_zeros):
+    length, columns, block = 40, 3, 16
+    numbers = np.random.default_rng(bits)
+    plain = numbers.integers(0, 1 << bits, (columns, 3, block)).astype(np.uint8)
+    zeros = numbers.integers(0, 1 << bits, (columns, 4)).astype(np.uint8)
+    scales = np.abs(floats(columns, 3))
+    used = zeros[:, :3, None].astype(np.float32) if has_zeros else np.float32(1 << (bits - 1))
+    matrix = ((plain - used) * scales[..., None]).reshape(columns, -1)[:, :length]
+
+    def packed(array):
+        return array[..., ::2] | array[..., 1::2] << 4 if bits == 4 else array
+
+    own = {"K": length, "N": columns, "bits": bits, "block_size": block, **MICROSOFT}
+    x, bias = floats(2, length), floats(columns)
+    zeros = packed(zeros if bits == 4 else zeros[:, :3]).reshape(-1) if has_zeros else None
+    operands = [x, packed(plain), scales.reshape(-1), zeros, None, bias]
+    graph = check("MatMulNBits", *operands, want=[x @ matrix.T + bias], atol=1e-3, **own)
+    assert [node.op for node in graph.nodes()] == ["matmul", "add"]
+    with pytest.raises(UnknownValueError, match="takes the weights from values"):
+        read(model_of("MatMulNBits", *operands, unknown=(0, 1), **own))
