@@ -87,10 +87,17 @@ class Program:
                 preexec_fn=_foreground,
             )  # fmt: skip
         self.pid = self.process.pid
+        self._heard = 0
 
     @property
     def said(self):
         return self.err.read_text()
+
+    def heard(self):
+        """Return what it has said since the last call."""
+        before, said = self._heard, self.said
+        self._heard = len(said)
+        return said[before:]
 
     @property
     def printed(self):
