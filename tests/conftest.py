@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+from unittest import mock
 
 import pytest
 
@@ -39,6 +40,13 @@ def _all_cores():
     yield
     if cores is not None:
         os.sched_setaffinity(0, cores)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _short_comparisons():
+    """Let sessions compare their best trials for a moment: in most tests it does not matter which one wins."""
+    with mock.patch("anatune.tuning.session._COMPARE_S", 0.1):
+        yield
 
 
 _STARTED_IN = os.getcwd()

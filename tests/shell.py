@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ from typing import NamedTuple
 from unittest import mock
 
 from anatune.cli.main import main
+
+_PROGRESS = re.compile(r"(searching|planning|compiling|building|training|importing|merging): \d.*\n")
 
 
 class Done(NamedTuple):
@@ -25,12 +28,18 @@ class Done(NamedTuple):
 def anatune(*words: object, variables: Mapping[str, str]) -> Done:
     """Run ``anatune WORDS...`` under these environment variables only, with streams that are no terminals.
 
-    What an exception leaves behind is a traceback in a shell: here it goes through to the test.
+    What an exception leaves behind is a traceback in a shell: here it goes through to the test. Lines of progress are
+    left out.
     """
     out, err = _stream(), _stream()
     with _settings(variables), redirect_stdout(out), redirect_stderr(err):
         status = main([str(word) for word in words])
-    return Done(status, _text(out), _text(err))
+    return Done(status, _text(out), without_progress(_text(err)))
+
+
+def without_progress(text: str) -> str:
+    """Return what was written to stderr without what a slow machine says of how far it is."""
+    return "".join(line for line in text.splitlines(keepends=True) if not _PROGRESS.fullmatch(line))
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """``anatune`` as a person would run it: `anatune` in the test's process, `script` where a process is what is tested."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests import shell
-
-_PROGRESS = re.compile(r"(searching|planning|compiling|building|training|importing|merging): \d")
-"""What a slow machine says of how far it is."""
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +27,14 @@ def script():
 
 @pytest.fixture(scope="session")
 def new_process(script, environment):
-    """Run ``anatune WORDS...`` in a process of its own and return it, finished."""
+    """Run ``anatune WORDS...`` in a process of its own, likewise."""
 
     def run(*words, **variables):
-        return subprocess.run(
+        done = subprocess.run(
             [script, *map(str, words)], capture_output=True, text=True, timeout=300, env=environment | variables,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
+        return shell.Done(done.returncode, done.stdout, shell.without_progress(done.stderr))
 
     return run
 
@@ -45,10 +42,4 @@ def new_process(script, environment):
 @pytest.fixture(scope="session")
 def anatune(environment):
     """Run ``anatune WORDS...`` and return its exit status and what it wrote, without lines of progress."""
-
-    def run(*words, **variables):
-        done = shell.anatune(*words, variables=environment | variables)
-        # a slow machine says how far a search is
-        return done._replace(stderr="".join(line for line in done.stderr.splitlines(True) if not _PROGRESS.match(line)))
-
-    return run
+    return lambda *words, **variables: shell.anatune(*words, variables=environment | variables)

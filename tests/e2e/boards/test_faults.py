@@ -20,7 +20,7 @@ from tests.board_lab import Lab
 
 WORKLOAD = anatune.matmul(24, 48, 32)
 LIMITS = Limits(build_s=60, run_s=3)
-TRIALS = 10
+TRIALS = 8
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 

@@ -1,8 +1,20 @@
 """What tests of a fleet share: a lab with two workers, and a look at what was left behind."""
 
+import re
+
 import pytest
 
 from tests.e2e.fleet.lab import Lab, alive, descendants, wait_until
+
+_REGISTERED_TWICE = re.compile(
+    r"Traceback \(most recent call last\):\n(?:  .*\n)*"
+    r"  File \"[^\n]*distributed/scheduler\.py\", line \d+, in add_client\n"
+    r"[^\n]*self\.client_comms\[client\][^\n]*\n(?: *[~^]+\n)?"
+    r"KeyError: 'Client-[-0-9a-f]+'\n"
+)
+"""A known fault of Dask's scheduler: a client whose line was cut comes back before the scheduler has noticed that the
+old one is gone, two calls of ``Scheduler.add_client`` then end for one client, and the second has nothing to take away.
+Dask has no option by which a client does not come back; its session has ended in one line all the same."""
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +43,10 @@ def records(tmp_path):
 
 @pytest.fixture(autouse=True)
 def quiet(request, capfd):
-    """Nobody writes a traceback: not the test's own process, not those of the lab."""
+    """Nobody writes a traceback: not the test's own process, not those of the lab. Each is told of once."""
     yield
     written = [capfd.readouterr().err]
     if "fleet" in request.fixturenames:
-        written += [one.said for one in request.getfixturevalue("fleet").programs]
+        written += [one.heard() for one in request.getfixturevalue("fleet").programs]
     for text in written:
-        assert "Traceback" not in text
+        assert "Traceback" not in _REGISTERED_TWICE.sub("", text)

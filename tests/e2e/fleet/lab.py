@@ -4,8 +4,8 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -42,12 +42,6 @@ def wait_until(what, call, seconds=PATIENCE_S):
         assert time.monotonic() < until, f"{what}: not within {seconds:g} s"
         time.sleep(0.02)
     return answer
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def alive(pid):
@@ -87,10 +81,17 @@ class Program:
                 preexec_fn=_foreground,
             )  # fmt: skip
         self.pid = self.process.pid
+        self._heard = 0
 
     @property
     def said(self):
         return self.err.read_text()
+
+    def heard(self):
+        """Return what it has said since the last call."""
+        before, said = self._heard, self.said
+        self._heard = len(said)
+        return said[before:]
 
     @property
     def printed(self):
@@ -133,19 +134,20 @@ class Lab:
 
     def __init__(self, folder):
         self.folder = folder
-        self.port = free_port()
-        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.port = 0  # a free one
         self.programs = []
         self.named = {}
         self._said = itertools.count()
         self.scheduler = self.start_scheduler()
+        self.address = re.search(r"scheduler at (tcp://\S+:\d+)\n", self.scheduler.printed)[1]
+        self.port = int(self.address.rpartition(":")[2])
         self.line = Proxy(self.port)
 
     def start_scheduler(self):
         """Start one, at the same address as the one before."""
         words = ("cluster", "scheduler", "--port", self.port)
         self.scheduler = self._start("scheduler", words)
-        wait_until("the scheduler", lambda: "scheduler at" in self.scheduler.printed)
+        wait_until("the scheduler", lambda: "workers join by" in self.scheduler.printed)
         return self.scheduler
 
     def _start(self, name, words, **more):

@@ -11,7 +11,11 @@ import pytest
 from tests.e2e.fleet.lab import Lab, Program, alive, check_records, descendants, wait_until
 
 TRIALS = 5
-ANY_PEAK = {"anatune.measure.cluster.roster:MOST_OFF": {"cpu": 1e9, "gpu": 1e9}}
+QUICK = {
+    "anatune.measure.cluster.roster:MOST_OFF": {"cpu": 1e9, "gpu": 1e9},
+    "anatune.measure.cluster.station:_PEAK_SAMPLES": 10,
+    "anatune.tuning.session:_COMPARE_S": 0.1,
+}
 """A machine that runs tests does so many other things that its peak says nothing."""
 
 
@@ -49,7 +53,7 @@ def tune(lab, records, *words):
         "tune", "--cluster", lab.address, "--hw", "host", "matmul", "32x48x24", "--threads", 1, "--trials", TRIALS,
         "--records", records, "--output", records.with_suffix(".json"), "--json", *words,
     )  # fmt: skip
-    program = Program(records.parent, "tune", command, constants=ANY_PEAK)
+    program = Program(records.parent, "tune", command, constants=QUICK)
     try:
         program.process.wait(180)
     finally:
@@ -58,8 +62,8 @@ def tune(lab, records, *words):
 
 
 def test_a_session_from_the_shell_where_the_disk_of_a_worker_is_full(machine, records, small_disk):
-    one = machine.worker("one", device="host", joined=False, constants=ANY_PEAK)
-    two = machine.worker("two", device="host", constants=ANY_PEAK, variables={"TMPDIR": small_disk})
+    one = machine.worker("one", device="host", joined=False, constants=QUICK)
+    two = machine.worker("two", device="host", constants=QUICK, variables={"TMPDIR": small_disk})
     machine.has_joined("one", one)
     with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
         while filler.write(bytes(4096)):

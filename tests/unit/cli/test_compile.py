@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from anatune.records.store import RecordStore
 from tests.shell import anatune
 from tests.unit.compiling import models
 
@@ -57,10 +58,15 @@ def test_a_tuned_model_is_measured_once(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "trial 3/3; kernels predicted " in done.stderr
     assert "; conv2d 1x4x8x8 8x4x3x3" in done.stderr
+    with RecordStore(tmp_path / "r.sqlite") as store:
+        trials = list(store.trials())
     again = anatune(*words, "--trials", 3, "--resume", variables=os.environ)
     assert (again.returncode, again.stderr.count("trial 3/3")) == (0, 0)
-    kernels = [[one["predicted_s"] for one in json.loads(run.stdout)["kernels"]] for run in (done, again)]
-    assert kernels[0] == kernels[1]
+    with RecordStore(tmp_path / "r.sqlite") as store:
+        assert [one.trial for one in store.trials()] == [one.trial for one in trials]
+    first, second = (json.loads(run.stdout)["tuning"] for run in (done, again))
+    assert [(one["trials"], one["new_trials"]) for one in (first, second)] == [(3, 3), (3, 0)]
+    assert first["kernels"] == second["kernels"]  # which build is kept is judged anew each time, by the clock
 
 
 def test_a_model_for_a_gpu_is_written_here_and_runs_elsewhere(folder, tmp_path):

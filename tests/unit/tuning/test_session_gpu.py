@@ -33,7 +33,6 @@ QUICK = TimingProtocol(sample_s=0.0005, reference_s=0.0003, budget_s=0.02)
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv(STATE, str(tmp_path))
-    monkeypatch.setattr("anatune.tuning.session._COMPARE_S", 0.1)
     return tmp_path
 
 

@@ -29,7 +29,6 @@ BUILDS = ENTRIES._replace(builder="tests.unit.measure.fake_cuda:build_triton")
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv(STATE, str(tmp_path))
-    monkeypatch.setattr("anatune.tuning.session._COMPARE_S", 0.1)
     return tmp_path
 
 

@@ -46,7 +46,7 @@ def temporary(tmp_path, monkeypatch, lab):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield tmp_path
     assert os.listdir(tmp_path) == []
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while [name for name in os.listdir(lab.folder) if name.startswith("board-")]:
         assert time.monotonic() < until
         time.sleep(0.1)

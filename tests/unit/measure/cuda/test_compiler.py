@@ -53,10 +53,10 @@ def test_invalid_and_missing():
 
 
 def test_time_limit_leaves_the_rest_out():
-    began = time.monotonic()
-    found = dict(compile_schedules(schedules(512, 0), num_processes=1, time_limit_s=4.0, entry=f"{STAND_IN}by_unroll"))
-    assert found == {}
-    assert time.monotonic() - began < 9
+    began, long = time.monotonic(), msgspec.structs.replace(COMPILE_LIMITS, build_s=600.0)
+    more = {"num_processes": 1, "time_limit_s": 2.0, "entry": f"{STAND_IN}by_unroll"}
+    assert dict(compile_schedules(schedules(512, 0), limits=long, **more)) == {}
+    assert time.monotonic() - began < 300  # of the 600 s that the first one takes
 
 
 def test_bad_input():
