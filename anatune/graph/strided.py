@@ -86,11 +86,14 @@ def view_of(value: Value) -> View:
         strides = (0,) * missing + inner.strides
         kept = (stride if size == whole else 0 for stride, size, whole in zip(strides, sizes, own, strict=True))
         return inner._replace(sizes=own, strides=tuple(kept))
-    if value.op == "strided_slice" and all(isinstance(one, Scalar) for word in value.arguments[1:] for one in word):
+    words = value.arguments[1:]
+    if value.op == "strided_slice" and all(
+        type(word) is tuple and all(isinstance(one, Scalar) for one in word) for word in words
+    ):
         inner = view_of(source)
         offset, steps = inner.offset, list(inner.strides)
-        for axis, begin, end, step in zip(*([one.value for one in word] for word in value.arguments[1:]), strict=True):
-            first, _, apart = slice(begin, end, step).indices(inner.sizes[axis])
+        for axis, begin, *rest in zip(*([one.value for one in word] for word in words), strict=True):
+            first, _, apart = slice(begin, *rest).indices(inner.sizes[axis])
             offset += first * inner.strides[axis]
             steps[axis] = apart * inner.strides[axis]
         return inner._replace(offset=offset, sizes=own, strides=tuple(steps))
