@@ -133,14 +133,18 @@ def _resized_axis(value: Value, axis: int, places: Array, weights: Array) -> Val
 
 
 def _resized(call: Call, changes: Sequence[_Axis]) -> Value:
-    """Return a tensor of other sizes; integers are float64 meanwhile, and rounded."""
+    """Return a tensor of other sizes; integers are float64 meanwhile, and rounded.
+
+    Axes that shrink are first, those that grow last, of these the innermost first: it is read element by element, which
+    the fewest should be.
+    """
     mode, kind = call.attributes["mode"], call.kind()
     coordinates = call.attributes.get("coordinate_transformation_mode", "asymmetric")
     is_exact = mode == "nearest" or kind.dtype in ("float32", "float64")
     is_whole = kind.dtype.startswith(("int", "uint"))
     value = call[0] if is_exact else cast(call[0], "float64" if is_whole else "float32")
     outside = np.zeros((), bool)
-    for one in changes:
+    for one in sorted(changes, key=lambda one: (one.scale > 1, -one.axis if one.scale > 1 else one.axis)):
         if one.is_same:
             continue
         where_from = _coordinates(one, coordinates)
