@@ -86,10 +86,13 @@ def view_of(value: Value) -> View:
         strides = (0,) * missing + inner.strides
         kept = (stride if size == whole else 0 for stride, size, whole in zip(strides, sizes, own, strict=True))
         return inner._replace(sizes=own, strides=tuple(kept))
-    if value.op == "strided_slice" and all(isinstance(one, Scalar) for word in value.arguments[1:] for one in word):
+    words = value.arguments[1:]
+    if value.op == "strided_slice" and all(
+        type(word) is tuple and all(isinstance(one, Scalar) for one in word) for word in words
+    ):
         inner = view_of(source)
         offset, apart = inner.offset, list(inner.strides)
-        axes, begins, ends, *steps = ([int(one.value) for one in word] for word in value.arguments[1:])
+        axes, begins, ends, *steps = ([int(one.value) for one in word] for word in words)
         for axis, begin, end, step in zip(axes, begins, ends, steps[0] if steps else [1] * len(axes), strict=True):
             offset += slice(begin, end, step).indices(inner.sizes[axis])[0] * inner.strides[axis]
             apart[axis] = step * inner.strides[axis]
