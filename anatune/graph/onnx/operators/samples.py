@@ -113,7 +113,7 @@ def _grid_sample(call: Call) -> Value:
     kind, own = call.kind(), call.attributes
     batch, _, *sizes = kind.shape
     outputs, count = call.kind(1).shape[1:-1], len(sizes)
-    mode: str = {"bilinear": "linear", "bicubic": "cubic"}.get(own["mode"], own["mode"])
+    mode = str({"bilinear": "linear", "bicubic": "cubic"}.get(own["mode"], own["mode"]))
     dtype = "float64" if kind.dtype == "float64" else "float32"
     image = cast(permute(call[0], (0, *range(2, call.rank), 1)), dtype)
     grid, taps = cast(call[1], "float32"), []
