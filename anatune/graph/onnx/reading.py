@@ -118,7 +118,10 @@ def _inlined(model: OnnxObject, name: str) -> OnnxObject:
                     missing.add((domain, node.op_type))
             if not missing:
                 return model
-            return inliner.inline_selected_functions(model, sorted(missing), inline_schema_functions=True)
+            typed = type(model)()
+            typed.CopyFrom(model)  # with one for "", which the inliner asks for where an input is left out
+            typed.graph.value_info.append(import_module("onnx.helper").make_tensor_value_info("", 1, None))
+            return inliner.inline_selected_functions(typed, sorted(missing), inline_schema_functions=True)
         except (TypeError, RuntimeError, ValueError):  # a model of 2 GiB and more
             return model
 
