@@ -118,12 +118,18 @@ def _inlined(model: OnnxObject, name: str) -> OnnxObject:
                     missing.add((domain, node.op_type))
             if not missing:
                 return model
-            typed = type(model)()
-            typed.CopyFrom(model)  # with one for "", which the inliner asks for where an input is left out
-            typed.graph.value_info.append(import_module("onnx.helper").make_tensor_value_info("", 1, None))
-            return inliner.inline_selected_functions(typed, sorted(missing), inline_schema_functions=True)
+            return inliner.inline_selected_functions(_typed(model), sorted(missing), inline_schema_functions=True)
         except (TypeError, RuntimeError, ValueError):  # a model of 2 GiB and more
             return model
+
+
+def _typed(model: OnnxObject) -> OnnxObject:
+    """Return a model with the types that inliners ask for: of values, weights and what is left out."""
+    helper = import_module("onnx.helper")
+    typed = import_module("onnx.shape_inference").infer_shapes(model)
+    weights = [(one.name, one.data_type, one.dims) for one in model.graph.initializer]
+    typed.graph.value_info.extend(helper.make_tensor_value_info(*one) for one in (*weights, ("", 1, None)))
+    return typed
 
 
 def _nodes_of(graph: OnnxObject) -> list[OnnxObject]:
