@@ -134,6 +134,7 @@ def _with_types(model: OnnxObject) -> OnnxObject:
     for weight in made.graph.initializer:
         made.graph.value_info.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
     made = onnx.shape_inference.infer_shapes(made)
+    made.graph.value_info.append(onnx.helper.make_tensor_value_info("", 1, None))  # of inputs that are left out
     for node in _nodes_of(made.graph):
         with contextlib.suppress(defs.SchemaError):
             domain = "" if node.domain in _STANDARD else node.domain
