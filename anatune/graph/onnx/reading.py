@@ -19,6 +19,7 @@ from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Graph, Input, TensorType, Value
 from anatune.graph.onnx.call import Call, RefusedError, UnknownValueError
 from anatune.graph.onnx.operators import READERS
+from anatune.graph.onnx.operators.control import OUTSIDE
 from anatune.untyped import OnnxObject
 
 __all__ = ["graph_of_onnx", "onnx_dtype"]
@@ -174,6 +175,8 @@ def _check_operators(model: OnnxObject, name: str) -> None:
     """Raise a `WorkloadError` that names the operators of a model that nothing reads, and where they are."""
     missing: dict[str, list[str]] = {}
     for node in _nodes_of(model.graph):
+        if node.op_type in OUTSIDE:
+            raise WorkloadError(f"{name}: {node.op_type} ({_place(node)}) {OUTSIDE[node.op_type]}")
         if node.op_type not in READERS:
             word = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
             missing.setdefault(word, []).append(_place(node))

@@ -8,7 +8,7 @@ from anatune.graph.building import broadcast, concat, constant, reshape, sliced,
 from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError, known_array
 
-__all__ = ["READERS"]
+__all__ = ["OUTSIDE", "READERS"]
 
 _MOST_STEPS = 1024
 """Of a loop that is written out."""
@@ -132,7 +132,7 @@ def _same(call: Call) -> Value:
     return call[0]
 
 
-_OUTSIDE = {
+_REASONS = {
     "handles sequences, which stay outside: expected tensors": (
         "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
         "SequenceLength", "SequenceMap", "SplitToSequence",
@@ -155,6 +155,8 @@ _OUTSIDE = {
     ),
 }  # fmt: skip
 """Why operators are refused -> those."""
+OUTSIDE = {name: reason for reason, names in _REASONS.items() for name in names}
+"""Operator that graphs cannot say -> why."""
 
 
 def _refused(reason: str) -> Convert:
@@ -171,5 +173,5 @@ READERS: dict[str, Convert] = {
     "OptionalGetElement": _same,
     "OptionalHasElement": lambda call: constant(call.get(0) is not None, "bool"),
     "Scan": _scan,
-    **{name: _refused(reason) for reason, names in _OUTSIDE.items() for name in names},
+    **{name: _refused(reason) for name, reason in OUTSIDE.items()},
 }
