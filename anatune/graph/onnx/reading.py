@@ -17,8 +17,9 @@ import numpy as np
 
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Graph, Input, TensorType, Value
-from anatune.graph.onnx.call import Call, RefusedError, UnknownValueError
+from anatune.graph.onnx.call import DTYPES, Call, RefusedError, UnknownValueError, check_table
 from anatune.graph.onnx.operators import READERS
+from anatune.graph.onnx.operators.control import REFUSED
 from anatune.untyped import OnnxObject
 
 __all__ = ["graph_of_onnx", "onnx_dtype"]
@@ -28,7 +29,8 @@ _STANDARD = ("", "ai.onnx")
 _DEEPEST = 8
 """Bodies of operators in bodies."""
 _MOST_ELEMENTS = 1 << 32
-"""Of a result."""
+"""Of a result: files may ask for any."""
+_NUMBERS = "numbers of 8 bits or more, or truth values"
 _MOST_BYTES = 1 << 31
 """Of a tensor that a file of a few bytes may ask for."""
 
@@ -153,18 +155,25 @@ def _check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> N
     if schema is None:
         return
     allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
-    for place, (formal, value) in enumerate(zip(schema.inputs, inputs, strict=False)):
-        if value is None or not isinstance(value.type, TensorType):
+    seen: dict[str, str] = {}
+    for place, value in enumerate(inputs):
+        if value is None or not isinstance(value.type, TensorType) or not schema.inputs:
             continue
+        formal = schema.inputs[min(place, len(schema.inputs) - 1)]  # the last one may be of any number
+        first = seen.setdefault(formal.type_str, value.type.dtype) if formal.is_homogeneous else value.type.dtype
+        if first != value.type.dtype:
+            raise RefusedError(f"takes inputs of one type, got {first} and {value.type.dtype} ({formal.name})")
         dtype, words = value.type.dtype, allowed.get(formal.type_str, [formal.type_str])
         if f"tensor({_WORDS.get(dtype, dtype)})" not in words:
             known = ", ".join(sorted(word.removeprefix("tensor(").removesuffix(")") for word in words))
             raise RefusedError(f"takes {known} as input {place} ({formal.name}), got {dtype}")
 
 
-def _check_sizes(results: Sequence[Value]) -> None:
-    """Raise a `RefusedError` where a result has more elements than any machine's memory: files may ask for any."""
+def _check_results(results: Sequence[Value]) -> None:
+    """Raise a `RefusedError` where a result has more elements than any machine's memory, or other ones than numbers."""
     for value in results:
+        if isinstance(value.type, TensorType) and value.type.dtype not in DTYPES.values():
+            raise RefusedError(f"makes {value.type.dtype}, expected {_NUMBERS}")
         if isinstance(value.type, TensorType) and math.prod(value.type.shape) > _MOST_ELEMENTS:
             raise RefusedError(f"makes {math.prod(value.type.shape):,} elements, expected {_MOST_ELEMENTS:,} at most")
 
@@ -215,6 +224,8 @@ class _Reader:
         inputs = []
         for value in model.graph.input:
             if value.name not in weights:
+                if onnx_dtype(value) not in DTYPES.values():
+                    raise WorkloadError(f"{name}: input {value.name} is {onnx_dtype(value)}, expected {_NUMBERS}")
                 inputs.append(Input(value.name, TensorType(tuple(map(int, shapes[value.name])), onnx_dtype(value))))
         outputs = self.outputs_of(model.graph, {one.name: one for one in inputs}, {})
         for output, kind in zip(model.graph.output, outputs, strict=True):
@@ -261,10 +272,14 @@ class _Reader:
     def sparse(self, tensor: OnnxObject) -> Constant:
         """Return a sparse tensor of a model, with its zeros."""
         shape = tuple(int(size) for size in tensor.dims)
-        values, places = (self.numpy_helper.to_array(one) for one in (tensor.values, tensor.indices))
-        array = np.zeros(shape, values.dtype)
-        flat = places if places.ndim == 1 else np.ravel_multi_index(tuple(places.T), shape)
-        array.reshape(-1)[flat] = values
+        values, places = (self.weight(one).array for one in (tensor.values, tensor.indices))
+        try:
+            check_table(*shape)
+            array = np.zeros(shape, values.dtype)
+            flat = places if places.ndim == 1 else np.ravel_multi_index(tuple(places.T), shape)
+            array.reshape(-1)[flat] = values
+        except (RefusedError, ValueError, IndexError, TypeError) as error:
+            raise WorkloadError(f"{self.name}: sparse tensor {tensor.values.name}: {error}; export it again") from error
         return Constant(array)
 
     def results_of(self, node: OnnxObject, values: Mapping[str, Value]) -> Sequence[Value]:
@@ -286,11 +301,11 @@ class _Reader:
         inputs = tuple(self.value(word, values, place) if word else None for word in node.input)
         try:
             schema = self.schema(node, domain, opset)
-            _check_types(schema, inputs)
+            _check_types(None if node.op_type in REFUSED else schema, inputs)
             attributes = self.attributes(node, schema)
             made = convert(Call(node.op_type, opset, inputs, attributes, tuple(node.output), read))
             found = [made] if isinstance(made, Value) else list(made)
-            _check_sizes(found)
+            _check_results(found)
         except UnknownValueError as error:
             if error.args[0].startswith(self.name):
                 raise

@@ -8,7 +8,7 @@ from anatune.graph.building import broadcast, concat, constant, reshape, sliced,
 from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError, known_array
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "REFUSED"]
 
 _MOST_STEPS = 1024
 """Of a loop that is written out."""
@@ -173,3 +173,6 @@ READERS: dict[str, Convert] = {
     "Scan": _scan,
     **{name: _refused(reason) for reason, names in _OUTSIDE.items() for name in names},
 }
+
+REFUSED = frozenset(name for names in _OUTSIDE.values() for name in names)
+"""Operators that nothing is read of, whatever their types."""
