@@ -87,3 +87,10 @@ def test_axes_that_a_tensor_has_not():
     for op, own in (("ReduceSum", {"axes": [3]}), ("ArgMax", {"axis": 3}), ("Transpose", {"perm": [0, 0, 1]})):
         with pytest.raises(WorkloadError, match=r"cannot be read: .*(3|0, 0, 1).* of (a tensor of )?3 dimensions; is"):
             read(model_of(op, X, opset=11, **own))
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_sums_of_those_before_lose_nothing(reverse):
+    x = np.array([[1, 1e20, 1, np.inf], [1, 2, 3, 4]])[:, :: -1 if reverse else 1]
+    want = np.array([[0, 1, 1e20, 1e20], [0, 1, 3, 6]])[:, :: -1 if reverse else 1]
+    check("CumSum", x, np.int64(1), want=[want], exclusive=1, reverse=reverse)
