@@ -31,6 +31,8 @@ _DEEPEST = 8
 _MOST_ELEMENTS = 1 << 32
 """Of a result: files may ask for any."""
 _NUMBERS = "numbers of 8 bits or more, or truth values"
+_SMALL_BYTES = 1 << 12
+"""Of a weight that bodies of operators may want to know, such as sizes."""
 _MOST_BYTES = 1 << 31
 """Of a tensor that a file of a few bytes may ask for."""
 
@@ -54,9 +56,9 @@ def graph_of_onnx(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: 
     UnknownValueError
         A size, an axis or the like is known only when the model runs.
     """
-    model = _inlined(_of_readable_version(model, name))
+    model, large = _inlined(_of_readable_version(model, name))
     _check_operators(model, name)
-    return _Reader(model, shapes, name).graph
+    return _Reader(model, large, shapes, name).graph
 
 
 def onnx_dtype(value: OnnxObject) -> str:
@@ -97,9 +99,14 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
         ) from error
 
 
-def _inlined(model: OnnxObject) -> OnnxObject:
-    """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt."""
-    inliner = import_module("onnx.inliner")
+def _inlined(model: OnnxObject) -> tuple[OnnxObject, list[OnnxObject]]:
+    """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt.
+
+    The second result is those of its weights that it lacks then: it is copied a few times meanwhile.
+    """
+    if not model.functions and not _with_bodies(model):
+        return model, []
+    inliner, (model, large) = import_module("onnx.inliner"), _apart(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -110,9 +117,37 @@ def _inlined(model: OnnxObject) -> OnnxObject:
                 if not missing:
                     break
                 model = inliner.inline_selected_functions(_with_types(model), missing, inline_schema_functions=True)
-        except (TypeError, RuntimeError, ValueError):  # no types, a model of 2 GiB and more: operators stay unknown
+        except (TypeError, RuntimeError, ValueError):  # no types: operators stay unknown
             pass
-        return model
+    return model, large
+
+
+def _apart(model: OnnxObject) -> tuple[OnnxObject, list[OnnxObject]]:
+    """Return a copy of a model whose large weights are inputs, and those weights."""
+    onnx = import_module("onnx")
+    made, large = onnx.ModelProto(), []
+    _copy(model, made, "graph")
+    _copy(model.graph, made.graph, "initializer")
+    known = {value.name for value in made.graph.input}
+    for weight in model.graph.initializer:
+        if weight.ByteSize() <= _SMALL_BYTES:
+            made.graph.initializer.append(weight)
+            continue
+        large.append(weight)
+        if weight.name not in known:
+            made.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    return made, large
+
+
+def _copy(source: OnnxObject, made: OnnxObject, without: str) -> None:
+    """Copy the fields of a message without one of them."""
+    for field, value in source.ListFields():
+        if field.name == without:
+            continue
+        if isinstance(value, int | float | str | bytes):
+            setattr(made, field.name, value)
+        else:
+            getattr(made, field.name).MergeFrom(value)
 
 
 def _with_bodies(model: OnnxObject) -> list[tuple[str, str]]:
@@ -213,21 +248,25 @@ def _nodes_of(graph: OnnxObject) -> list[OnnxObject]:
 class _Reader:
     """Walks the nodes of a model in order; `graph` is what comes out."""
 
-    def __init__(self, model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: str) -> None:
+    def __init__(
+        self, model: OnnxObject, large: Sequence[OnnxObject], shapes: Mapping[str, Sequence[int]], name: str
+    ) -> None:
         self.name = name
         self.versions = _versions(model)
         self.weights: dict[int, tuple[OnnxObject, dict[str, Value]]] = {}
         self.helper = import_module("onnx.helper")
         self.numpy_helper = import_module("onnx.numpy_helper")
         self.defs = import_module("onnx.defs")
-        weights = {weight.name for weight in model.graph.initializer}
+        weights = {weight.name for weight in (*model.graph.initializer, *large)}
         inputs = []
         for value in model.graph.input:
             if value.name not in weights:
                 if onnx_dtype(value) not in DTYPES.values():
                     raise WorkloadError(f"{name}: input {value.name} is {onnx_dtype(value)}, expected {_NUMBERS}")
                 inputs.append(Input(value.name, TensorType(tuple(map(int, shapes[value.name])), onnx_dtype(value))))
-        outputs = self.outputs_of(model.graph, {one.name: one for one in inputs}, {})
+        own: dict[str, Value] = {one.name: one for one in inputs}
+        own |= {one.name: self.weight(one) for one in large}
+        outputs = self.outputs_of(model.graph, own, {})
         for output, kind in zip(model.graph.output, outputs, strict=True):
             if not isinstance(kind.type, TensorType):
                 raise WorkloadError(f"{name}: output {output.name} is no tensor, expected one")
