@@ -24,7 +24,7 @@ _DIGEST_BYTES = 32
 
 
 class DiskCache:
-    """A folder of entries; safe for many processes, one object a thread.
+    """A folder of entries; safe for many processes and threads.
 
     A folder that cannot be read or written to means that nothing is kept, not an error.
 

@@ -22,6 +22,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.errors import RunError, WorkloadError
 from anatune.graph.nodes import Array
 from anatune.graph.onnx.call import UnknownValueError
+from anatune.graph.onnx.reading import onnx_dtype
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
 from anatune.untyped import OnnxObject
@@ -104,11 +105,12 @@ class InferenceSession:
         unknown = [name for name in output_names or () if name not in names]
         if unknown:
             raise RunError(f"the model has no output {unknown[0]}, expected some of {', '.join(names)}")
-        wanted = [value.name for value in inputs_of(self._model, self._where)]
+        inputs = inputs_of(self._model, self._where)
+        wanted = [value.name for value in inputs]
         missing = [name for name in wanted if name not in input_feed]
         if missing:
             raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(wanted)}")
-        arrays = {one.name: _checked(one, input_feed[one.name]) for one in self.get_inputs()}
+        arrays = {value.name: _checked(value, input_feed[value.name]) for value in inputs}
         compiled = self._compiled_for(arrays)
         found = compiled(*(array for name, array in arrays.items() if name not in self._fixed))
         outputs = dict(zip(names, found if compiled.summary.is_tuple else (found,), strict=True))
@@ -215,9 +217,14 @@ def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
     return made
 
 
-def _checked(info: TensorInfo, given: object) -> Array:
-    """Return an input as an array; RunError: its sizes are not those that the model says."""
-    array = np.asarray(given)
+def _checked(value: OnnxObject, given: object) -> Array:
+    """Return an input as an array; RunError: its type or its sizes are not those that the model says."""
+    array, info, dtype = np.asarray(given), _info(value), onnx_dtype(value)
+    if array.dtype.name != dtype:
+        shape = "x".join(map(str, array.shape)) or "scalar"
+        raise RunError(f"input {info.name} is {shape} {array.dtype.name}, expected {shape} {dtype}")
+    if not value.type.tensor_type.HasField("shape"):  # any
+        return array
     if len(array.shape) != len(info.shape):
         raise RunError(f"input {info.name} has {array.ndim} dimensions, expected {len(info.shape)}")
     for axis, (size, wanted) in enumerate(zip(array.shape, info.shape, strict=True)):

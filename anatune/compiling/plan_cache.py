@@ -23,7 +23,7 @@ from anatune.resources import user_cache_folder
 
 __all__ = ["PlanCache"]
 
-_ROOMS = ("core", "model", "numerics", "templates")
+_ROOMS = ("compiling", "core", "model", "numerics", "templates")
 """Rooms of the package whose sources plan."""
 _MOST_BYTES = 64 << 20
 

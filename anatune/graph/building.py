@@ -84,12 +84,19 @@ def where(condition: Value, yes: Value, no: Value) -> Value:
     return made("where", (condition, yes, no), TensorType(shape, tensor_type(yes).dtype))
 
 
+def _within(axis: int, rank: int) -> int:
+    """Return an axis counted from the first one."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of a tensor of {rank} dimensions")
+    return int(axis) % rank
+
+
 def reshape(value: Value, shape: Sequence[int]) -> Value:
     """Return a value in another shape; one size may be -1."""
     kind, sizes = tensor_type(value), [int(size) for size in shape]
     if -1 in sizes:
         sizes[sizes.index(-1)] = math.prod(kind.shape) // max(1, -math.prod(sizes))
-    if math.prod(sizes) != math.prod(kind.shape):
+    if min(sizes, default=0) < 0 or math.prod(sizes) != math.prod(kind.shape):
         raise ValueError(f"{kind} cannot have the shape {'x'.join(map(str, shape))}")
     return value if tuple(sizes) == kind.shape else computed(applied("reshape", value, Shape(sizes)))
 
@@ -97,7 +104,9 @@ def reshape(value: Value, shape: Sequence[int]) -> Value:
 def permute(value: Value, axes: Sequence[int]) -> Value:
     """Return a value with its dimensions in another order."""
     rank = len(tensor_type(value).shape)
-    order = tuple(int(axis) % rank for axis in axes)
+    order = tuple(_within(axis, rank) for axis in axes)
+    if sorted(order) != list(range(rank)):
+        raise ValueError(f"the order {list(axes)} of {rank} dimensions")
     return value if order == tuple(range(rank)) else computed(applied("permute_dims", value, axes=order))
 
 
@@ -113,8 +122,11 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
 def concat(values: Sequence[Value], axis: int) -> Value:
     """Return tensors of one dtype behind each other."""
     kinds = [tensor_type(value) for value in values]
-    axis %= len(kinds[0].shape)
     shape = list(kinds[0].shape)
+    axis = _within(axis, len(shape))
+    for kind in kinds:
+        if [*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]] != shape:
+            raise ValueError(f"{kinds[0]} and {kind} cannot be joined along axis {axis}")
     shape[axis] = sum(kind.shape[axis] for kind in kinds)
     kept = tuple(value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape)) or tuple(values[:1])
     return kept[0] if len(kept) == 1 else made("concat", (kept,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
@@ -123,7 +135,9 @@ def concat(values: Sequence[Value], axis: int) -> Value:
 def split(value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
     """Return the parts of a tensor along an axis."""
     kind = tensor_type(value)
-    axis %= len(kind.shape)
+    axis = _within(axis, len(kind.shape))
+    if min(sizes) < 0:
+        raise ValueError(f"parts of {list(sizes)} elements")
     kinds = tuple(TensorType((*kind.shape[:axis], int(size), *kind.shape[axis + 1 :]), kind.dtype) for size in sizes)
     if len(kinds) == 1:
         return [value]
@@ -146,7 +160,7 @@ def sliced(
     kind, shape = tensor_type(value), list(tensor_type(value).shape)
     numbers = []
     for axis, begin, end, step in zip(axes, begins, ends, steps or [1] * len(axes), strict=True):
-        axis = int(axis) % len(shape)
+        axis = _within(axis, len(shape))
         places = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
         if places.step < 0:  # kernels read forwards; what is turned around is taken by numbers
             value, kind = taken(value, constant(list(places), "int64"), axis), kind
@@ -168,7 +182,11 @@ def taken(value: Value, indices: Value, axis: int) -> Value:
     One index that is known, or some that are evenly apart, make a slice, whose elements passes know where to find.
     """
     kind, places = tensor_type(value), tensor_type(indices)
-    axis %= len(kind.shape)
+    axis = _within(axis, len(kind.shape))
+    if isinstance(indices, Constant) and indices.array.size:
+        ends = int(indices.array.min()), int(indices.array.max())
+        if ends[0] < 0 or ends[1] >= kind.shape[axis]:
+            raise ValueError(f"indices from {ends[0]} to {ends[1]} of {kind.shape[axis]} elements along axis {axis}")
     if isinstance(indices, Constant) and len(places.shape) < 2 and indices.array.size:
         first, *more = indices.array.reshape(-1)[:2].tolist()
         last, step = int(indices.array.max()), more[0] - first if more else 1
@@ -183,7 +201,7 @@ def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bo
     """Return "sum", "mean", "max", "min" or "prod" along axes; None: all."""
     kind = tensor_type(value)
     rank = len(kind.shape)
-    named = tuple(range(rank)) if axes is None else tuple(sorted({int(axis) % rank for axis in axes}))
+    named = tuple(range(rank)) if axes is None else tuple(sorted({_within(axis, rank) for axis in axes}))
     if not named:
         return value
     sizes = [1 if axis in named else size for axis, size in enumerate(kind.shape)]
@@ -194,7 +212,7 @@ def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bo
 def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
     """Return where "argmax" or "argmin" is along an axis, the first place, int64."""
     shape = list(tensor_type(value).shape)
-    axis %= len(shape)
+    axis = _within(axis, len(shape))
     shape[axis : axis + 1] = [1] if keepdims else []
     return made(name, (value,), TensorType(tuple(shape), "int64"), axis=axis, keepdims=keepdims)
 
@@ -202,13 +220,13 @@ def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
 def cumulative(name: str, value: Value, axis: int, *, exclusive: bool = False) -> Value:
     """Return "cumsum" or "cumprod" along an axis."""
     kind = tensor_type(value)
-    return made(name, (value,), kind, axis=axis % len(kind.shape), dtype=kind.dtype, exclusive=exclusive)
+    return made(name, (value,), kind, axis=_within(axis, len(kind.shape)), dtype=kind.dtype, exclusive=exclusive)
 
 
 def sorted_places(value: Value, axis: int, *, descending: bool) -> Value:
     """Return the places of the elements in order along an axis, int64; equal ones stay in order."""
     kind = tensor_type(value)
-    own = {"axis": axis % len(kind.shape), "descending": descending, "dtype": "int64"}
+    own = {"axis": _within(axis, len(kind.shape)), "descending": descending, "dtype": "int64"}
     return made("argsort", (value,), TensorType(kind.shape, "int64"), **own)
 
 

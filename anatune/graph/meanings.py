@@ -18,6 +18,7 @@ from anatune.graph.nodes import Array
 __all__ = [
     "argsort",
     "attention",
+    "cumulative_sum",
     "erf",
     "layer_norm",
     "log_softmax",
@@ -112,6 +113,15 @@ def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, red
         found[tuple(places)] = updates
     else:
         _UPDATES[reduction].at(found, tuple(places), updates)
+    return found
+
+
+def cumulative_sum(array: Array, axis: int, *, exclusive: bool) -> Array:
+    """Return the sums of the elements up to each one along an axis, or of those before it."""
+    found = array.cumsum(axis)
+    if exclusive:
+        found = np.roll(found, 1, axis)
+        np.moveaxis(found, axis, 0)[:1] = 0
     return found
 
 

@@ -245,11 +245,7 @@ _ENTRIES = (
     *(Operator(name, getattr(np, name), kind=f"{_ATTRS}ArgmaxArgminAttrs") for name in ("argmax", "argmin")),
     Operator("argsort", meanings.argsort, kind=f"{_ATTRS}ArgsortAttrs"),
     Operator("cumprod", kind=f"{_ATTRS}ScanopAttrs"),
-    Operator(
-        "cumsum",
-        lambda array, axis, exclusive: array.cumsum(axis) - (array if exclusive else 0),
-        kind=f"{_ATTRS}ScanopAttrs",
-    ),
+    Operator("cumsum", meanings.cumulative_sum, kind=f"{_ATTRS}ScanopAttrs"),
     Operator("nn.layer_norm", meanings.layer_norm, kind=f"{_ATTRS}LayerNormAttrs", own=LAYER_NORM),
     Operator("nn.log_softmax", meanings.log_softmax, kind=f"{_ATTRS}SoftmaxAttrs"),
     Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,18 @@ from anatune.errors import WorkloadError
 from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type, values_in
 from anatune.untyped import OnnxObject
 
-__all__ = ["Call", "Convert", "RefusedError", "UnknownValueError", "known_array"]
+__all__ = ["DTYPES", "Call", "Convert", "RefusedError", "UnknownValueError", "check_table", "known_array"]
 
 
-_DTYPES = {
+DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
     11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
 }  # fmt: skip
+"""ONNX's numbers of dtypes that graphs have."""
+
+
+_MOST_KNOWN = 1 << 27
+"""Elements of a table that an operator is spelt with."""
 
 
 class RefusedError(Exception):
@@ -82,9 +88,9 @@ class Call:
     def dtype(self, name: str, default: str = "float32") -> str:
         """Return the dtype that an attribute names, in ONNX's numbers."""
         kind = self.attributes.get(name)
-        if kind is not None and kind not in _DTYPES:
+        if kind is not None and kind not in DTYPES:
             raise RefusedError(f"makes type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
-        return default if kind is None else _DTYPES[kind]
+        return default if kind is None else DTYPES[kind]
 
     @property
     def rank(self) -> int:
@@ -107,6 +113,13 @@ class Call:
         if given is not None:
             return [int(number) for number in given]
         return None if self.get(place) is None else [int(number) for number in self.known(place, name).reshape(-1)]
+
+
+def check_table(*sizes: float) -> None:
+    """Raise a `RefusedError` where a table of such sizes would be made while a model is read: files may ask for any."""
+    count = math.prod(sizes)
+    if not count <= _MOST_KNOWN:
+        raise RefusedError(f"makes a table of {count:,.0f} elements, expected {_MOST_KNOWN:,} at most")
 
 
 Convert = Callable[[Call], Value | Sequence[Value]]

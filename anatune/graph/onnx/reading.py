@@ -17,7 +17,7 @@ import numpy as np
 
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Graph, Input, TensorType, Value
-from anatune.graph.onnx.call import Call, RefusedError, UnknownValueError
+from anatune.graph.onnx.call import DTYPES, Call, RefusedError, UnknownValueError, check_table
 from anatune.graph.onnx.operators import READERS
 from anatune.graph.onnx.operators.control import OUTSIDE
 from anatune.untyped import OnnxObject
@@ -29,7 +29,10 @@ _STANDARD = ("", "ai.onnx")
 _DEEPEST = 8
 """Bodies of operators in bodies."""
 _MOST_ELEMENTS = 1 << 32
-"""Of a result."""
+"""Of a result: files may ask for any."""
+_NUMBERS = "numbers of 8 bits or more, or truth values"
+_SMALL_BYTES = 1 << 12
+"""Of a weight that bodies of operators may want to know, such as sizes."""
 _MOST_BYTES = 1 << 31
 """Of a tensor that a file of a few bytes may ask for."""
 
@@ -53,9 +56,9 @@ def graph_of_onnx(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: 
     UnknownValueError
         A size, an axis or the like is known only when the model runs.
     """
-    model = _inlined(_of_readable_version(model, name))
+    model, large = _inlined(_of_readable_version(model, name))
     _check_operators(model, name)
-    return _Reader(model, shapes, name).graph
+    return _Reader(model, large, shapes, name).graph
 
 
 def onnx_dtype(value: OnnxObject) -> str:
@@ -96,9 +99,14 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
         ) from error
 
 
-def _inlined(model: OnnxObject) -> OnnxObject:
-    """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt."""
-    inliner = import_module("onnx.inliner")
+def _inlined(model: OnnxObject) -> tuple[OnnxObject, list[OnnxObject]]:
+    """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt.
+
+    The second result is those of its weights that it lacks then: it is copied a few times meanwhile.
+    """
+    if not model.functions and not _with_bodies(model):
+        return model, []
+    inliner, (model, large) = import_module("onnx.inliner"), _apart(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -109,9 +117,37 @@ def _inlined(model: OnnxObject) -> OnnxObject:
                 if not missing:
                     break
                 model = inliner.inline_selected_functions(_with_types(model), missing, inline_schema_functions=True)
-        except (TypeError, RuntimeError, ValueError):  # no types, a model of 2 GiB and more: operators stay unknown
+        except (TypeError, RuntimeError, ValueError):  # no types: operators stay unknown
             pass
-        return model
+    return model, large
+
+
+def _apart(model: OnnxObject) -> tuple[OnnxObject, list[OnnxObject]]:
+    """Return a copy of a model whose large weights are inputs, and those weights."""
+    onnx = import_module("onnx")
+    made, large = onnx.ModelProto(), []
+    _copy(model, made, "graph")
+    _copy(model.graph, made.graph, "initializer")
+    known = {value.name for value in made.graph.input}
+    for weight in model.graph.initializer:
+        if weight.ByteSize() <= _SMALL_BYTES:
+            made.graph.initializer.append(weight)
+            continue
+        large.append(weight)
+        if weight.name not in known:
+            made.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    return made, large
+
+
+def _copy(source: OnnxObject, made: OnnxObject, without: str) -> None:
+    """Copy the fields of a message without one of them."""
+    for field, value in source.ListFields():
+        if field.name == without:
+            continue
+        if isinstance(value, int | float | str | bytes):
+            setattr(made, field.name, value)
+        else:
+            getattr(made, field.name).MergeFrom(value)
 
 
 def _with_bodies(model: OnnxObject) -> list[tuple[str, str]]:
@@ -155,18 +191,25 @@ def _check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> N
     if schema is None:
         return
     allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
-    for place, (formal, value) in enumerate(zip(schema.inputs, inputs, strict=False)):
-        if value is None or not isinstance(value.type, TensorType):
+    seen: dict[str, str] = {}
+    for place, value in enumerate(inputs):
+        if value is None or not isinstance(value.type, TensorType) or not schema.inputs:
             continue
+        formal = schema.inputs[min(place, len(schema.inputs) - 1)]  # the last one may be of any number
+        first = seen.setdefault(formal.type_str, value.type.dtype) if formal.is_homogeneous else value.type.dtype
+        if first != value.type.dtype:
+            raise RefusedError(f"takes inputs of one type, got {first} and {value.type.dtype} ({formal.name})")
         dtype, words = value.type.dtype, allowed.get(formal.type_str, [formal.type_str])
         if f"tensor({_WORDS.get(dtype, dtype)})" not in words:
             known = ", ".join(sorted(word.removeprefix("tensor(").removesuffix(")") for word in words))
             raise RefusedError(f"takes {known} as input {place} ({formal.name}), got {dtype}")
 
 
-def _check_sizes(results: Sequence[Value]) -> None:
-    """Raise a `RefusedError` where a result has more elements than any machine's memory: files may ask for any."""
+def _check_results(results: Sequence[Value]) -> None:
+    """Raise a `RefusedError` where a result has more elements than any machine's memory, or other ones than numbers."""
     for value in results:
+        if isinstance(value.type, TensorType) and value.type.dtype not in DTYPES.values():
+            raise RefusedError(f"makes {value.type.dtype}, expected {_NUMBERS}")
         if isinstance(value.type, TensorType) and math.prod(value.type.shape) > _MOST_ELEMENTS:
             raise RefusedError(f"makes {math.prod(value.type.shape):,} elements, expected {_MOST_ELEMENTS:,} at most")
 
@@ -208,19 +251,25 @@ def _nodes_of(graph: OnnxObject) -> list[OnnxObject]:
 class _Reader:
     """Walks the nodes of a model in order; `graph` is what comes out."""
 
-    def __init__(self, model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: str) -> None:
+    def __init__(
+        self, model: OnnxObject, large: Sequence[OnnxObject], shapes: Mapping[str, Sequence[int]], name: str
+    ) -> None:
         self.name = name
         self.versions = _versions(model)
         self.weights: dict[int, tuple[OnnxObject, dict[str, Value]]] = {}
         self.helper = import_module("onnx.helper")
         self.numpy_helper = import_module("onnx.numpy_helper")
         self.defs = import_module("onnx.defs")
-        weights = {weight.name for weight in model.graph.initializer}
+        weights = {weight.name for weight in (*model.graph.initializer, *large)}
         inputs = []
         for value in model.graph.input:
             if value.name not in weights:
+                if onnx_dtype(value) not in DTYPES.values():
+                    raise WorkloadError(f"{name}: input {value.name} is {onnx_dtype(value)}, expected {_NUMBERS}")
                 inputs.append(Input(value.name, TensorType(tuple(map(int, shapes[value.name])), onnx_dtype(value))))
-        outputs = self.outputs_of(model.graph, {one.name: one for one in inputs}, {})
+        own: dict[str, Value] = {one.name: one for one in inputs}
+        own |= {one.name: self.weight(one) for one in large}
+        outputs = self.outputs_of(model.graph, own, {})
         for output, kind in zip(model.graph.output, outputs, strict=True):
             if not isinstance(kind.type, TensorType):
                 raise WorkloadError(f"{name}: output {output.name} is no tensor, expected one")
@@ -265,10 +314,14 @@ class _Reader:
     def sparse(self, tensor: OnnxObject) -> Constant:
         """Return a sparse tensor of a model, with its zeros."""
         shape = tuple(int(size) for size in tensor.dims)
-        values, places = (self.numpy_helper.to_array(one) for one in (tensor.values, tensor.indices))
-        array = np.zeros(shape, values.dtype)
-        flat = places if places.ndim == 1 else np.ravel_multi_index(tuple(places.T), shape)
-        array.reshape(-1)[flat] = values
+        values, places = (self.weight(one).array for one in (tensor.values, tensor.indices))
+        try:
+            check_table(*shape)
+            array = np.zeros(shape, values.dtype)
+            flat = places if places.ndim == 1 else np.ravel_multi_index(tuple(places.T), shape)
+            array.reshape(-1)[flat] = values
+        except (RefusedError, ValueError, IndexError, TypeError) as error:
+            raise WorkloadError(f"{self.name}: sparse tensor {tensor.values.name}: {error}; export it again") from error
         return Constant(array)
 
     def results_of(self, node: OnnxObject, values: Mapping[str, Value]) -> Sequence[Value]:
@@ -294,7 +347,7 @@ class _Reader:
             attributes = self.attributes(node, schema)
             made = convert(Call(node.op_type, opset, inputs, attributes, tuple(node.output), read))
             found = [made] if isinstance(made, Value) else list(made)
-            _check_sizes(found)
+            _check_results(found)
         except UnknownValueError as error:
             if error.args[0].startswith(self.name):
                 raise

@@ -99,3 +99,13 @@ def test_the_backend_runs_nodes_and_models(network):
     assert not Backend.supports_device("CUDA")
     with pytest.raises(WorkloadError, match="the backend runs on CPU, got the device CUDA"):
         Backend.prepare(network, "CUDA")
+
+
+def test_an_input_may_be_of_any_number_of_dimensions():
+    from anatune.adapters.onnx import InferenceSession
+
+    model = model_of(helper.make_node("Neg", ["x"], ["y"]), inputs={"x": None}, outputs=["y"])
+    session, x = InferenceSession(model, threads=1), np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x)
+    with pytest.raises(RunError, match="input x is scalar float64, expected scalar float32"):
+        session.run(None, {"x": 1.0})

@@ -6,7 +6,7 @@ import numpy as np
 
 from anatune.graph.building import broadcast, cast, constant, elementwise, matmul, permute, reshape, taken
 from anatune.graph.nodes import Array, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
 
 __all__ = ["READERS"]
 
@@ -35,6 +35,7 @@ def _range(call: Call) -> Value:
         call.known(place, name).reshape(()).item() for place, name in enumerate(("the start", "the limit", "the step"))
     )
     count = max(0, int(np.ceil((limit - start) / step)))
+    check_table(count)
     return constant(start + step * np.arange(count), call.kind().dtype)
 
 
@@ -45,6 +46,7 @@ def _bit_cast(call: Call) -> Value:
 
 def _eye_like(call: Call) -> Value:
     rows, columns = call.kind().shape
+    check_table(rows, columns)
     return constant(np.eye(rows, columns, call.attributes["k"]), call.dtype("dtype", call.kind().dtype))
 
 
@@ -52,6 +54,7 @@ def _mel_weights(call: Call) -> Value:
     """Return triangles over the bins of a spectrum, whose corners are evenly apart on the mel scale."""
     names = ("the number of bins", "the length", "the rate", "the lowest frequency", "the highest frequency")
     count, length, rate, low, high = (call.known(place, name).item() for place, name in enumerate(names))
+    check_table(count + 2, length // 2 + 1)
     low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (low, high))
     mel = np.arange(count + 2) * ((high - low) / (count + 2)) + low
     corners = (((length + 1) * (700 * (10 ** (mel / 2595) - 1))) // rate).astype(np.int64)
@@ -83,6 +86,7 @@ def _fourier(size: int, parts: int, length: int, *, inverse: bool, onesided: boo
     ndarray
         (size * parts, results * parts of a result): one part where the inverse of half a spectrum is real.
     """
+    check_table(size, parts, length, 2)
     units = np.eye(size)
     if inverse and onesided:
         of_parts = [np.fft.irfft(units * factor, length, axis=1)[..., None] for factor in (1, 1j)[:parts]]

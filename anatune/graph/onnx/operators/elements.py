@@ -44,6 +44,24 @@ def _joined(word: str, call: Call) -> Value:
     return functools.reduce(lambda one, other: elementwise(word, one, other), operands)
 
 
+def _equal(call: Call) -> Value:
+    """Return what is equal; truth values are bytes meanwhile, which LLVM compares."""
+    return elementwise(
+        "equal", *(cast(one, "uint8") if call.kind().dtype == "bool" else one for one in _operands(call))
+    )
+
+
+def _wide(value: Value) -> Value:
+    """Return bfloat16 in float32: TVM has no such functions of it."""
+    return cast(value, "float32") if tensor_type(value).dtype == "bfloat16" else value
+
+
+def _sign(call: Call) -> Value:
+    if call.kind().dtype.startswith("uint"):
+        return cast(elementwise("not_equal", call[0], 0), call.kind().dtype)
+    return elementwise("sign", call[0])
+
+
 def _divided(call: Call) -> Value:
     """Return quotients; of integers without the fraction, which TVM's division leaves out of signed ones alone."""
     first, second = _operands(call)
@@ -61,20 +79,20 @@ def _power(call: Call) -> Value:
     if dtype.startswith(("int", "uint")):  # integers have no power of their own
         found = elementwise("power", cast(base, "float64"), cast(exponent, "float64"))
         return cast(found, dtype)
-    return elementwise("power", base, cast(exponent, dtype))
+    return cast(elementwise("power", _wide(base), _wide(cast(exponent, dtype))), dtype)
 
 
 def _modulo(call: Call) -> Value:
     """Return remainders: with the sign of what is divided where fmod is set, else with that of the divisor."""
-    first, second = call[0], call[1]
+    first, second = _wide(call[0]), _wide(call[1])
     if call.attributes["fmod"]:
-        return elementwise("mod", first, second)
+        return cast(elementwise("mod", first, second), call.kind().dtype)
     if "float" not in tensor_type(first).dtype:
         return elementwise("floor_mod", first, second)
     left = elementwise("mod", first, second)
     signs = elementwise("logical_xor", elementwise("less", left, 0), elementwise("less", second, 0))
     differs = elementwise("logical_and", elementwise("not_equal", left, 0), signs)
-    return where(differs, elementwise("add", left, second), left)
+    return cast(where(differs, elementwise("add", left, second), left), call.kind().dtype)
 
 
 def _shift(call: Call) -> Value:
@@ -212,8 +230,8 @@ def _mish(call: Call) -> Value:
 
 
 def _swish(call: Call) -> Value:
-    alpha = call.attributes.get("alpha", 1.0)
-    x = call[0]
+    """Return ``x`` times the sigmoid of ``alpha * x``; onnxruntime's QuickGelu has a default of its own."""
+    x, alpha = call[0], call.attributes.get("alpha", 1.702 if call.op == "QuickGelu" else 1.0)
     return elementwise("nn.silu", x) if alpha == 1 else elementwise(
         "multiply", x, elementwise("sigmoid", elementwise("multiply", x, alpha))
     )  # fmt: skip
@@ -230,7 +248,7 @@ def _shrink(call: Call) -> Value:
 
 
 def _is_infinite(call: Call) -> Value:
-    x = call[0]
+    x = _wide(call[0])
     signs = [
         word for word, name in (("greater", "detect_positive"), ("less", "detect_negative")) if call.attributes[name]
     ]
@@ -258,12 +276,12 @@ def _dropout(call: Call) -> Sequence[Value]:
 _SAME = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
     "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
-    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan",
+    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor",
     "Log": "log", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu", "Round": "round", "Sigmoid": "sigmoid",
-    "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+    "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
 _PAIRS = {
-    "Add": "add", "And": "logical_and", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
+    "Add": "add", "And": "logical_and", "Greater": "greater", "GreaterOrEqual": "greater_equal",
     "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract",
     "Xor": "logical_xor",
 }  # fmt: skip
@@ -280,12 +298,14 @@ READERS: dict[str, Convert] = {
     "Div": _divided,
     "Dropout": _dropout,
     "Elu": _elu,
+    "Equal": _equal,
     "FastGelu": _fast_gelu,
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
     "Identity": _identity,
     "IsInf": _is_infinite,
+    "IsNaN": lambda call: elementwise("isnan", _wide(call[0])),
     "LeakyRelu": _leaky_relu,
     "Max": _many("maximum"),
     "Mean": _mean,
@@ -298,6 +318,7 @@ READERS: dict[str, Convert] = {
     "Reciprocal": _reciprocal,
     "Selu": _selu,
     "Shrink": _shrink,
+    "Sign": _sign,
     "Softplus": lambda call: softplus(call[0]),
     "Softsign": _softsign,
     "Sum": _many("add"),

@@ -24,7 +24,7 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.nodes import Array, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
 
 __all__ = ["READERS"]
 
@@ -147,6 +147,7 @@ def _resized(call: Call, changes: Sequence[_Axis]) -> Value:
     for one in sorted(changes, key=lambda one: (one.scale > 1, -one.axis if one.scale > 1 else one.axis)):
         if one.is_same:
             continue
+        check_table(one.outputs)
         where_from = _coordinates(one, coordinates)
         if coordinates == "tf_crop_and_resize":
             is_outside = (where_from < 0) | (where_from > one.size - 1)
@@ -170,6 +171,11 @@ def _numbers(call: Call, place: int, what: str) -> list[float]:
     return [float(number) for number in call.known(place, what).reshape(-1)]
 
 
+def _outputs(size: int, scale: float) -> int:
+    """Return how many elements a scale makes, in float32, which it is given in."""
+    return int(np.float32(size) * np.float32(scale))
+
+
 def _resize(call: Call) -> Value:
     """Return a resized tensor: scales alone before version 11; then a region, scales or sizes."""
     shape = call.kind().shape
@@ -189,7 +195,7 @@ def _resize(call: Call) -> Value:
             scales = [min(scales) if policy == "not_larger" else max(scales)] * len(axes)
             sizes = [int(scale * shape[axis] + 0.5) for scale, axis in zip(scales, axes, strict=True)]
     else:
-        sizes = [int(scale * shape[axis]) for scale, axis in zip(scales, axes, strict=True)]
+        sizes = [_outputs(shape[axis], scale) for scale, axis in zip(scales, axes, strict=True)]
     regions = list(zip(region[: len(axes)], region[len(axes) :], strict=True))
     return _resized(call, [
         _Axis(axis, shape[axis], size, scale, own)
@@ -200,11 +206,15 @@ def _resize(call: Call) -> Value:
 def _scaled(call: Call, scales: Sequence[float]) -> Value:
     shape = call.kind().shape
     changes = zip(range(call.rank), shape, scales, strict=True)
-    return _resized(call, [_Axis(axis, size, int(size * scale), scale, (0.0, 1.0)) for axis, size, scale in changes])
+    return _resized(
+        call, [_Axis(axis, size, _outputs(size, scale), scale, (0.0, 1.0)) for axis, size, scale in changes]
+    )
 
 
 def _upsample(call: Call) -> Value:
-    scales = call.attributes.get("scales")
+    own, scales = call.attributes, call.attributes.get("scales")
+    if "height_scale" in own:  # version 1
+        scales = [1.0] * (call.rank - 2) + [own["height_scale"], own["width_scale"]]
     return _scaled(call, call.known(1, "the scales").tolist() if scales is None else scales)
 
 

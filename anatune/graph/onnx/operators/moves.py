@@ -23,7 +23,7 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.nodes import Constant, Scalar, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
 from anatune.graph.onnx.operators.places import along
 
 __all__ = ["READERS"]
@@ -84,7 +84,9 @@ def _split(call: Call) -> Sequence[Value]:
     axis, sizes = call.attributes["axis"], call.numbers("split", 1)
     size = call.kind().shape[axis]
     if sizes is None:
-        count = call.attributes.get("num_outputs") or len(call.outputs)
+        count = len(call.outputs)
+        if call.attributes.get("num_outputs", count) != count:
+            raise RefusedError(f"has num_outputs {call.attributes['num_outputs']}, expected its {count} outputs")
         each = -(-size // count)
         sizes = [max(0, min(each, size - each * place)) for place in range(count)]
     if sum(sizes) != size:
@@ -122,13 +124,14 @@ def _pad(call: Call) -> Value:
     shape = call.kind().shape
     value = sliced(
         call[0], range(call.rank), [max(0, -size) for size in before],
-        [size + min(0, more) for size, more in zip(shape, after, strict=True)],
+        [max(0, size + min(0, more)) for size, more in zip(shape, after, strict=True)],
     )  # fmt: skip
     before, after = [max(0, size) for size in before], [max(0, size) for size in after]
     mode = call.attributes["mode"]
     if mode != "constant":
         for axis, more in enumerate(zip(before, after, strict=True)):
             if any(more):
+                check_table(sum(more) + tensor_type(value).shape[axis])
                 places = np.pad(np.arange(tensor_type(value).shape[axis]), more, mode)
                 value = taken(value, constant(places, "int64"), axis)
         return value
@@ -187,6 +190,8 @@ def _space_to_depth(call: Call) -> Value:
 def _trilu(call: Call) -> Value:
     """Return what is above a diagonal, or below: zeros elsewhere."""
     kind, diagonal, is_upper = call.kind(), call.get(1), call.attributes["upper"]
+    if call.rank < 2:
+        raise RefusedError(f"takes matrices, got {kind}")
     if diagonal is None or isinstance(diagonal, Constant):
         number = 0 if diagonal is None else diagonal.array.item()
         return made("triu" if is_upper else "tril", (call[0], Scalar(number, "int64")), kind)

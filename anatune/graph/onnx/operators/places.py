@@ -22,7 +22,7 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.nodes import TensorType, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert
+from anatune.graph.onnx.call import Call, Convert, check_table
 
 __all__ = ["READERS", "along", "rows_at"]
 
@@ -146,6 +146,7 @@ def _tensor_scatter(call: Call) -> Value:
 def _one_hot(call: Call) -> Value:
     """Return one of two values: the second one where a place along the new dimension is the index."""
     depth = int(call.known(1, "the depth").reshape(()))
+    check_table(depth)
     rank = call.rank + 1
     axis, values = call.attributes["axis"] % rank, call[2]
     places = _from_start(call[0], depth)
@@ -168,7 +169,7 @@ def _reverse_sequence(call: Call) -> Value:
 
 def _non_zero(call: Call) -> Value:
     found = np.nonzero(np.atleast_1d(call.known(0, "how many there are")))
-    return constant(np.stack(found)[: max(1, call.rank)], "int64")
+    return constant(np.stack(found)[: call.rank], "int64")  # of a number no rows, as the standard says
 
 
 def _unique(call: Call) -> Sequence[Value]:

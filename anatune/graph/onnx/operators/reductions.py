@@ -25,9 +25,12 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.nodes import TensorType, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert
+from anatune.graph.onnx.call import Call, Convert, RefusedError
 
 __all__ = ["READERS"]
+
+_HALVES = ("float16", "bfloat16")
+_OF_FRACTIONS = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 
 Reduce = Callable[[Value, Sequence[int] | None, bool], Value]
 
@@ -69,22 +72,27 @@ _EMPTY: dict[str, float] = {"ReduceMax": -np.inf, "ReduceMin": np.inf, "ReducePr
 """What a reduction of no elements is, where it is not 0."""
 
 
+def _summed_in(op: str, dtype: str) -> str:
+    """Return the dtype that a reduction is computed in: sums of 16 bits lose, roots and powers are of fractions."""
+    if dtype in _HALVES:
+        return "float32"
+    if dtype == "bool":
+        return "uint8"
+    return "float64" if op in _OF_FRACTIONS and dtype.startswith(("int", "uint")) else dtype
+
+
 def _reduction(reduce: Reduce) -> Convert:
     def read(call: Call) -> Value:
-        value, keepdims = call[0], bool(call.attributes["keepdims"])
-        axes = call.numbers("axes", 1)
+        kind, keepdims = call.kind(), bool(call.attributes["keepdims"])
+        value, axes = cast(call[0], _summed_in(call.op, kind.dtype)), call.numbers("axes", 1)
         if not axes:
             if call.attributes.get("noop_with_empty_axes"):  # each element by itself
-                return reduce(reshape(value, (1, *call.kind().shape)), [0], False)
+                return cast(reduce(reshape(value, (1, *kind.shape)), [0], False), kind.dtype)
             axes = None
         if call.rank == 0:
-            return reduce(reshape(value, (1,)), [0], False)
-        kind = call.kind()
-        if kind.dtype == "bool":
-            return cast(reduce(cast(value, "uint8"), axes, keepdims), "bool")
-        if not math.prod(kind.shape):
-            return _of_nothing(call, reduce(value, axes, keepdims))
-        return reduce(value, axes, keepdims)
+            return cast(reduce(reshape(value, (1,)), [0], False), kind.dtype)
+        found = cast(reduce(value, axes, keepdims), kind.dtype)
+        return found if math.prod(kind.shape) else _of_nothing(call, found)
 
     return read
 
@@ -92,6 +100,8 @@ def _reduction(reduce: Reduce) -> Convert:
 def _of_nothing(call: Call, found: Value) -> Value:
     kind = tensor_type(found)
     number = _EMPTY.get(call.op, 0.0)
+    if kind.dtype == "bool":
+        number = float(number > 0)
     if kind.dtype.startswith(("int", "uint")) and np.isinf(number):
         limits = np.iinfo(kind.dtype)
         number = limits.min if number < 0 else limits.max
@@ -100,11 +110,12 @@ def _of_nothing(call: Call, found: Value) -> Value:
 
 def _arg(word: str) -> Convert:
     def read(call: Call) -> Value:
-        axis, keepdims = call.attributes["axis"] % max(call.rank, 1), bool(call.attributes["keepdims"])
+        axis, keepdims = call.attributes["axis"], bool(call.attributes["keepdims"])
+        value = _wide(call[0])  # TVM compares no bfloat16
         if not call.attributes.get("select_last_index"):
-            return arg_extreme(word, call[0], axis, keepdims=keepdims)
+            return arg_extreme(word, value, axis, keepdims=keepdims)
         last = call.kind().shape[axis] - 1
-        turned = sliced(call[0], [axis], [last], [-last - 2], [-1])
+        turned = sliced(value, [axis], [last], [-last - 2], [-1])
         return elementwise("subtract", constant(last, "int64"), arg_extreme(word, turned, axis, keepdims=keepdims))
 
     return read
@@ -146,6 +157,8 @@ def _top_k(call: Call) -> Sequence[Value]:
     kind, axis = call.kind(), call.attributes["axis"] % call.rank
     count = call.attributes.get("k")
     count = int(call.known(1, "how many").reshape(())) if count is None else int(count)
+    if not 0 <= count <= kind.shape[axis]:
+        raise RefusedError(f"chooses {count} of {kind.shape[axis]} elements, expected as many at most")
     keys = call[0]
     if kind.dtype == "uint64":  # which the runtime does not sort: in the same order as signed numbers
         keys = cast(elementwise("bitwise_xor", keys, constant(1 << 63, "uint64")), "int64")
@@ -156,6 +169,11 @@ def _top_k(call: Call) -> Sequence[Value]:
 
 
 # ---- norms ----
+
+
+def _wide(value: Value) -> Value:
+    """Return numbers of 16 bits in float32, in which sums are taken."""
+    return cast(value, "float32") if tensor_type(value).dtype in _HALVES else value
 
 
 def _statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
@@ -176,6 +194,10 @@ def _along_channels(value: Value, rank: int) -> Value:
 def _batch_norm(call: Call) -> Sequence[Value]:
     """Return a batch norm, a product and a sum along channels; in training mode by the batch, with statistics."""
     dtype, rank = call.kind().dtype, max(call.rank, 2)
+    sizes = call.kind().shape[1:] or (1,)
+    for place in range(1, 5):  # of channels or, without `spatial` of old versions, of all elements
+        if call.kind(place).shape not in (sizes[:1], sizes):
+            raise RefusedError(f"has {call.kind(place)} as input {place}, expected one of each of {sizes[0]} channels")
     gamma, beta, mean, variance = (cast(call[place], "float64") for place in range(1, 5))
     running: list[Value] = []
     if call.attributes.get("training_mode"):
@@ -191,21 +213,23 @@ def _batch_norm(call: Call) -> Sequence[Value]:
     deviation = elementwise("sqrt", elementwise("add", variance, call.attributes["epsilon"]))
     factor = elementwise("divide", gamma, deviation)
     shift = elementwise("subtract", beta, elementwise("multiply", mean, factor))
-    scaled = elementwise("multiply", call[0], _along_channels(cast(factor, dtype), rank))
-    return [elementwise("add", scaled, _along_channels(cast(shift, dtype), rank)), *running]
+    factor, shift = (
+        cast(one if tensor_type(one).shape == sizes else _along_channels(one, rank), dtype) for one in (factor, shift)
+    )
+    return [elementwise("add", elementwise("multiply", call[0], factor), shift), *running]
 
 
 def _instance_norm(call: Call) -> Value:
-    found, _ = _statistics(call[0], range(2, call.rank), call.attributes["epsilon"])
-    found = elementwise("multiply", found, _along_channels(call[1], call.rank))
-    return elementwise("add", found, _along_channels(call[2], call.rank))
+    found, _ = _statistics(_wide(call[0]), range(2, call.rank), call.attributes["epsilon"])
+    factor, term = (_along_channels(_wide(call[place]), call.rank) for place in (1, 2))
+    return cast(elementwise("add", elementwise("multiply", found, factor), term), call.kind().dtype)
 
 
 def _group_norm(call: Call) -> Value:
     """Return a group norm; factors and terms are of groups before version 21, then of channels."""
     kind, groups = call.kind(), call.attributes["num_groups"]
     batch, channels = kind.shape[:2]
-    value = cast(call[0], "float32") if kind.dtype in ("float16", "bfloat16") else call[0]
+    value = _wide(call[0])
     found, _ = _statistics(reshape(value, (batch, groups, -1)), [2], call.attributes["epsilon"])
     steps = [cast(call[place], tensor_type(value).dtype) for place in (1, 2)]
     if tensor_type(steps[0]).shape[0] == groups != channels:
@@ -219,7 +243,7 @@ def _group_norm(call: Call) -> Value:
 def _layer_norm(call: Call) -> Sequence[Value]:
     kind, axis, epsilon = call.kind(), call.attributes["axis"] % call.rank, call.attributes["epsilon"]
     axes, sizes = range(axis, call.rank), call.kind().shape[axis:]
-    value = cast(call[0], "float32") if kind.dtype in ("float16", "bfloat16") else call[0]
+    value = _wide(call[0])
     dtype = tensor_type(value).dtype
     factor = broadcast(cast(call[1], dtype), sizes)
     term = broadcast(cast(call[2], dtype) if call.get(2) is not None else constant(0, dtype), sizes)
@@ -249,8 +273,7 @@ def _skip_layer_norm(call: Call) -> Sequence[Value]:
 
 
 def _rms_normed(value: Value, factor: Value, axes: Sequence[int], epsilon: float) -> Value:
-    kind = tensor_type(value)
-    wide = cast(value, "float32") if kind.dtype in ("float16", "bfloat16") else value
+    wide = _wide(value)
     mean = reduced("mean", elementwise("multiply", wide, wide), axes, keepdims=True)
     scaled = elementwise("divide", wide, elementwise("sqrt", elementwise("add", mean, epsilon)))
     return elementwise("multiply", cast(scaled, tensor_type(factor).dtype), factor)
@@ -262,33 +285,35 @@ def _rms_norm(call: Call) -> Value:
 
 
 def _mean_variance_norm(call: Call) -> Value:
-    away = elementwise("subtract", call[0], reduced("mean", call[0], call.attributes["axes"], keepdims=True))
-    variance = reduced("mean", elementwise("multiply", away, away), call.attributes["axes"], keepdims=True)
-    return elementwise("divide", away, elementwise("add", elementwise("sqrt", variance), 1e-9))
+    value, axes = _wide(call[0]), call.attributes["axes"]
+    away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
+    variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=True)
+    found = elementwise("divide", away, elementwise("add", elementwise("sqrt", variance), 1e-9))
+    return cast(found, call.kind().dtype)
 
 
 def _lp_norm(call: Call) -> Value:
-    axes, x = [call.attributes["axis"]], call[0]
+    axes, x = [call.attributes["axis"]], _wide(call[0])
     if call.attributes["p"] == 1:
         length = reduced("sum", elementwise("abs", x), axes, keepdims=True)
     else:
         length = elementwise("sqrt", reduced("sum", elementwise("multiply", x, x), axes, keepdims=True))
-    zero = broadcast(constant(0, call.kind().dtype), call.kind().shape)
-    return where(elementwise("equal", length, 0), zero, elementwise("divide", x, length))
+    zero = constant(0, tensor_type(x).dtype)
+    return cast(where(elementwise("equal", length, 0), zero, elementwise("divide", x, length)), call.kind().dtype)
 
 
 def _lrn(call: Call) -> Value:
     """Return a norm by the squares of neighbouring channels: sums of slices of a padded tensor."""
-    x, size, own = call[0], call.attributes["size"], call.attributes
-    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    x, size, own = _wide(call[0]), call.attributes["size"], call.attributes
+    channels = call.kind().shape[1]
+    before, after = (min(max(channels - 1, 0), count) for count in ((size - 1) // 2, size - 1 - (size - 1) // 2))
     around = [[0, count, *[0] * (call.rank - 2)] for count in (before, after)]
     squares = padded(elementwise("multiply", x, x), around[0], around[1])
-    channels = call.kind().shape[1]
     total = sliced(squares, [1], [0], [channels])
-    for place in range(1, size):
+    for place in range(1, before + after + 1):
         total = elementwise("add", total, sliced(squares, [1], [place], [place + channels]))
     base = elementwise("add", elementwise("multiply", total, own["alpha"] / size), own["bias"])
-    return elementwise("divide", x, elementwise("power", base, own["beta"]))
+    return cast(elementwise("divide", x, elementwise("power", base, own["beta"])), call.kind().dtype)
 
 
 READERS: dict[str, Convert] = {

@@ -5,6 +5,7 @@ import pytest
 
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Node, TensorType
+from anatune.graph.onnx import reading
 from anatune.graph.onnx.call import UnknownValueError
 from anatune.graph.onnx.reading import graph_of_onnx
 
@@ -146,3 +147,25 @@ def test_older_models_are_converted():
     (node,) = read(model).nodes()
     assert isinstance(node, Node)
     assert node.op == "nn.relu"
+
+
+def test_large_weights_are_not_copied_where_bodies_are_spelt():
+    function = helper.make_function(
+        "mine", "Double", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 22)]
+    )
+    weight = np.arange(3 << 12, dtype=np.float32).reshape(1 << 12, 3)
+    model = model_of(
+        helper.make_node("MatMul", ["x", "w"], ["z"]),
+        helper.make_node("Double", ["z"], ["y"], domain="mine"),
+        weights={"w": weight.T, "sizes": np.array([1], np.int64)},
+    )
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    before = model.SerializeToString()
+    stripped, (large,) = reading._inlined(model)
+    assert stripped.ByteSize() < 4096
+    assert large.name == "w"
+    graph = read(model)
+    assert [one.name for one in graph.inputs] == ["x"]
+    np.testing.assert_array_equal(graph.nodes()[0].arguments[1].array, weight.T)
+    assert model.SerializeToString() == before

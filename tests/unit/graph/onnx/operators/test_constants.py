@@ -6,7 +6,7 @@ from onnx import helper, numpy_helper
 
 from anatune.errors import WorkloadError
 from anatune.graph.onnx.call import UnknownValueError
-from tests.unit.graph.onnx.one_node import FLOAT, check, model_of, read
+from tests.unit.graph.onnx.one_node import FLOAT, check, found, model_of, read
 
 SIGNAL = np.random.default_rng(0).standard_normal((2, 9, 1)).astype(np.float32)
 COMPLEX = np.random.default_rng(1).standard_normal((2, 6, 4, 2)).astype(np.float32)
@@ -80,3 +80,18 @@ def test_a_transform_of_halves_is_of_their_dtype():
 def test_how_long_a_range_is_has_to_be_known():
     with pytest.raises(UnknownValueError, match="takes the limit from values"):
         read(model_of("Range", int64(0), int64(3), int64(1), unknown=(1,)))
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "own"),
+    [
+        ("Range", [np.int64(0), np.int64(1 << 40), np.int64(1)], {}),
+        ("OneHot", [np.int64([0]), np.int64(1 << 40), np.float32([0, 1])], {}),
+        ("Pad", [np.zeros(4, np.float32), np.int64([0, 1 << 40])], {"mode": "edge"}),
+        ("Resize", [np.zeros(4, np.float32), None, np.float32([1e12])], {}),
+        ("DFT", [np.zeros((1, 9, 1), np.float32), np.int64(1 << 30)], {}),
+    ],
+)
+def test_tables_of_gigabytes_are_refused(op, operands, own):
+    with pytest.raises(WorkloadError, match=r" makes a table of [\d,]+ elements, expected 134,217,728 at most"):
+        found(op, *operands, **own)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
-from tests.unit.graph.onnx.one_node import check, model_of, read
+from tests.unit.graph.onnx.one_node import check, found, model_of, read
 
 IMAGE = np.random.default_rng(0).standard_normal((1, 2, 5, 4)).astype(np.float32)
 NONE = np.zeros(0, np.float32)
@@ -80,3 +80,14 @@ def test_columns_add_up_to_images(own):
     data = np.random.default_rng(1).standard_normal((2, 12, columns)).astype(np.float32)
     size = ints(5, 4) if not own else ints(4, 4)
     check("Col2Im", data, size, ints(2, 2), **own)
+
+
+def test_sizes_of_scales_are_those_of_float32():
+    (output,) = found("Resize", np.arange(3, dtype=np.float32), None, np.array([10 / 3], np.float32))
+    assert output.shape == (10,)
+
+
+def test_scales_of_the_first_version():
+    x = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
+    want = [x.repeat(2, axis=2).repeat(3, axis=3)]
+    check("Upsample", x, want=want, opset=6, height_scale=2.0, width_scale=3.0, mode="nearest")

@@ -105,3 +105,17 @@ def test_what_contradicts_itself_is_refused_in_one_line(op, operands, own, text)
     with pytest.raises(WorkloadError, match=text) as error:
         read(model_of(op, *operands, **own))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "own", "said"),
+    [
+        ("Concat", [X, X[:, :2]], {"axis": 0}, "cannot be joined along axis 0"),
+        ("Reshape", [X, np.array([-2, -X.size // 2], np.int64)], {}, "cannot have the shape"),
+        ("Split", [X], {"num_outputs": 1 << 40}, r"has num_outputs 1099511627776, expected its 1 outputs"),
+        ("Trilu", [X.reshape(-1)], {}, "takes matrices, got"),
+    ],
+)
+def test_what_fits_nowhere_is_one_line(op, operands, own, said):
+    with pytest.raises(WorkloadError, match=said):
+        read(model_of(op, *operands, unknown=range(len(operands) if op == "Concat" else 1), **own))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Input, Node
 from anatune.graph.onnx.call import UnknownValueError
 from tests.unit.graph.onnx.one_node import check, model_of, read
@@ -79,3 +80,15 @@ def test_unknown_indices_are_counted_from_the_end_at_run_time():
 def test_how_many_there_are_has_to_be_known(op):
     with pytest.raises(UnknownValueError, match="takes how many there are from values"):
         read(model_of(op, X, unknown=(0,)))
+
+
+def test_known_places_outside_of_a_tensor():
+    for places in ([3, 4, 5], [4], [-5], [[0, 4]]):
+        with pytest.raises(
+            WorkloadError, match=r"Gather \(node y0\) cannot be read: indices from -?\d to -?\d of 4 elem"
+        ):
+            read(model_of("Gather", np.zeros(4, np.float32), np.array(places, np.int64), unknown=(0,)))
+
+
+def test_a_number_has_no_places():
+    check("NonZero", np.float32(1), want=[np.zeros((0, 1), np.int64)])
