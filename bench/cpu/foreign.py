@@ -24,9 +24,21 @@ def _vision(name: str, size: int = 64, **options: Any) -> Maker:
         import torchvision
 
         place, _, word = name.rpartition(".")
-        models = getattr(torchvision.models, place) if place else torchvision.models
-        more = {} if not place else {"weights_backbone": None}
-        return getattr(models, word)(weights=None, **more, **options), (torch.randn(1, 3, size, size),)
+        if not place:
+            return getattr(torchvision.models, word)(weights=None, **options), (torch.randn(1, 3, size, size),)
+
+        class Out(torch.nn.Module):  # type: ignore[misc,name-defined]
+            """The result that segmentation models call "out"."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                made = getattr(getattr(torchvision.models, place), word)
+                self.model = made(weights=None, weights_backbone=None, **options)
+
+            def forward(self, x: Any) -> Any:
+                return self.model(x)["out"]
+
+        return Out(), (torch.randn(1, 3, size, size),)
 
     return make
 

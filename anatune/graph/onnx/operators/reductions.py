@@ -133,6 +133,14 @@ def _softmax(call: Call) -> Value:
     value, shape, axis = _rows(call)
     if not shape:
         return constant(0.0 if call.op == "LogSoftmax" else 1.0, call.kind().dtype)
+    dtype = call.kind().dtype
+    if dtype in ("float16", "bfloat16"):  # step by step, each rounded, as the standard's body says
+        away = elementwise("subtract", value, reduced("max", value, [axis], keepdims=True))
+        powers = cast(elementwise("exp", cast(away, "float32")), dtype)
+        total = cast(reduced("sum", cast(powers, "float32"), [axis], keepdims=True), dtype)
+        if call.op == "LogSoftmax":
+            return reshape(elementwise("subtract", away, elementwise("log", total)), shape)
+        return reshape(elementwise("divide", powers, total), shape)
     return reshape(softmax(value, axis, is_log=call.op == "LogSoftmax"), shape)
 
 
