@@ -66,9 +66,9 @@ class Call:
 
     def axes(self, name: str = "dim", of: str = "self") -> list[int]:
         """Return dimensions that an argument names, none negative; all where it names none."""
-        rank, given = max(len(self.shape(of)), 1), self[name]
+        rank, given = len(self.shape(of)), self[name]
         named = [given] if isinstance(given, int) else given
-        return sorted({axis % rank for axis in named}) if named else list(range(len(self.shape(of))))
+        return sorted({axis % rank for axis in named}) if named and rank else list(range(rank))
 
     def known(self, name: str, what: str) -> Array:
         """Return the values of an argument.

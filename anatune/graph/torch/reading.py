@@ -5,6 +5,7 @@ The program says the type of each result; what is read has to have it. Tensors w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,10 @@ _CHECKS = (
     "sym_constrain_range_for_size",
 )  # fmt: skip
 """Operators that compute nothing."""
+_SIZED = ("_unsafe_index", "index", "masked_select", "nonzero", "repeat_interleave")
+"""Operators whose results may have a size that depends on values."""
+_FOREIGN = object()
+"""Stands for a tensor that graphs do not have: of complex numbers, of sizes that vary."""
 _SETTINGS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 """What runs a part of a program under some setting -> which argument the part is."""
 
@@ -89,16 +94,19 @@ def _place(node: TorchObject) -> str:
     return f"node {node.name} in {path}" if path else f"node {node.name}"
 
 
-def _type_of(tensor: TorchObject, what: str = "") -> TensorType:
-    """Return the type of a tensor of PyTorch's.
+def _type_of(tensor: TorchObject, sizes: Mapping[object, int], what: str = "") -> TensorType:
+    """Return the type of a tensor of PyTorch's; `sizes`: of the symbols that are known.
 
     Raises
     ------
     RefusedError
-        A size is a symbol, or its numbers are of a kind that graphs do not have.
+        A size is another symbol, or its numbers are of a kind that graphs do not have.
     """
     shape = []
     for axis, size in enumerate(tensor.shape):
+        if not isinstance(size, int):
+            expression = size.node.expr.subs(sizes)
+            size = int(expression) if expression.is_number else size
         if not isinstance(size, int):
             raise RefusedError(
                 f"{what}is dynamic along axis {axis} ({size}), expected fixed sizes; give example inputs of the sizes to "
@@ -116,7 +124,10 @@ class _Reader:
 
     def __init__(self, program: TorchObject, name: str) -> None:
         self.torch, self.name = import_module("torch"), name
+        with contextlib.suppress(ImportError):
+            import_module("ml_dtypes")  # NumPy has bfloat16 from it
         self.constants: dict[object, Constant] = {}
+        self.sizes: dict[object, int] = {}  # by symbol: those that depend on values that are known here
         self.refused: list[tuple[TorchObject, str]] = []
         kinds = import_module("torch.export.graph_signature").InputKind
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
@@ -129,7 +140,7 @@ class _Reader:
                 values[node] = self.tensor(known[one.target], one.target)
             elif isinstance(node.meta.get("val"), self.torch.Tensor):
                 try:
-                    values[node] = Input(node.name, _type_of(node.meta["val"]))
+                    values[node] = Input(node.name, _type_of(node.meta["val"], self.sizes))
                 except RefusedError as error:
                     raise WorkloadError(f"{name}: input {node.name} {error}") from error
                 inputs.append(values[node])
@@ -138,8 +149,7 @@ class _Reader:
         outputs = self.outputs_of(program.graph_module, values)
         specs = program.graph_signature.output_specs
         kept = [value for value, one in zip(outputs, specs, strict=True) if one.kind.name == "USER_OUTPUT"]
-        tensors = tuple(one if isinstance(one, Value) else constant(one, _dtype_of(one)) for one in kept if one is not None)
-        self.graph = Graph(tuple(inputs), tensors, is_tuple=True)
+        self.graph = Graph(tuple(inputs), tuple(one for one in kept if isinstance(one, Value)), is_tuple=True)
 
     def outputs_of(self, module: TorchObject, values: dict[TorchObject, Given]) -> list[Given]:
         """Return what a graph of PyTorch's returns; `values` has its placeholders."""
@@ -150,12 +160,14 @@ class _Reader:
             elif node.op == "call_function":
                 values[node] = self.result_of(node, values)
             elif node.op == "output":
-                return list(self.argument(node.args[0], values))
+                return [values[one] if isinstance(one, self.torch.fx.Node) else one for one in node.args[0]]
         raise AssertionError("a graph of PyTorch's ends with its output")
 
     def argument(self, given: TorchObject, values: Mapping[TorchObject, Given]) -> Given:
         """Return an argument of a node: values in the place of nodes, the numbers of symbols."""
         if isinstance(given, self.torch.fx.Node):
+            if values[given] is _FOREIGN:
+                raise RefusedError(f"reads {given.name}, which is no tensor that graphs have")
             return values[given]
         if isinstance(given, list | tuple):
             return [self.argument(one, values) for one in given]
@@ -171,7 +183,7 @@ class _Reader:
         """
         tensor = tensor.detach()
         try:
-            kind = _type_of(tensor)
+            kind = _type_of(tensor, self.sizes)
             if tensor.layout != self.torch.strided:
                 tensor = tensor.to_dense()
             tensor = tensor.cpu().resolve_conj().resolve_neg()
@@ -216,9 +228,9 @@ class _Reader:
         if not isinstance(value, self.torch.Tensor):
             return value
         try:
-            return Input("", _type_of(value))
+            return Input("", _type_of(value, self.sizes))
         except RefusedError:
-            return Input("", TensorType((), "float32"))
+            return _FOREIGN
 
     def read(self, node: TorchObject, values: Mapping[TorchObject, Given]) -> Given:
         """Return the result of a node.
@@ -243,7 +255,9 @@ class _Reader:
         found = node.meta.get("val")
         if not isinstance(found, self.torch.Tensor | list | tuple):  # sizes, numbers
             return self.number(node, arguments)
-        kinds = tuple(_type_of(one) for one in _tensors(self.torch, found))
+        if base in _SIZED:
+            return self.sized(self.call(node, name, arguments, (), values), base, found)
+        kinds = tuple(_type_of(one, self.sizes) for one in _tensors(self.torch, found))
         if kinds and all(0 in kind.shape for kind in kinds):
             zeros = [constant(np.zeros(kind.shape), kind.dtype) for kind in kinds]
             return zeros if isinstance(found, list | tuple) else zeros[0]
@@ -253,6 +267,16 @@ class _Reader:
         result = convert(self.call(node, name, arguments, kinds, values))
         self.checked(result, kinds)
         return result
+
+    def sized(self, call: Call, base: str, found: TorchObject) -> Value:
+        """Return a result whose size depends on values, which have to be known; its symbols have numbers then."""
+        value = READERS[base](call)
+        assert isinstance(value, Value) and isinstance(value.type, TensorType)
+        for size, own in zip(found.shape, value.type.shape, strict=True):
+            if not isinstance(size, int) and size.node.expr.is_symbol:
+                self.sizes[size.node.expr] = own
+        self.checked(value, (_type_of(found, self.sizes),))
+        return value
 
     def call(
         self,
@@ -288,6 +312,9 @@ class _Reader:
             return arguments[0].array.reshape(()).item()
         if value is None or isinstance(value, bool | int | float | str):
             return value
+        expression = getattr(getattr(value, "node", None), "expr", None)
+        if expression is not None and expression.subs(self.sizes).is_number:
+            return int(expression.subs(self.sizes))
         raise RefusedError("computes a number that is known only when the model runs, expected fixed sizes")
 
     def checked(self, result: Given, kinds: Sequence[TensorType]) -> None:
@@ -301,7 +328,3 @@ def _tensors(torch: TorchObject, found: TorchObject) -> Iterator[TorchObject]:
     for one in found if isinstance(found, list | tuple) else (found,):
         if isinstance(one, torch.Tensor):
             yield one
-
-
-def _dtype_of(number: object) -> str:
-    return "bool" if isinstance(number, bool) else "int64" if isinstance(number, int) else "float32"

@@ -172,6 +172,15 @@ def _leaky_relu(call: Call) -> Value:
     return elementwise("maximum" if slope <= 1 else "minimum", x, elementwise("multiply", x, slope))
 
 
+def _random_slope(call: Call) -> list[Value | None]:
+    """Return a leaky rectifier whose slope is drawn in training; else it is the middle of its bounds."""
+    if call["training"]:
+        _random(call)
+    slope = (call["lower"] + call["upper"]) / 2
+    x = call.operand("self")
+    return [elementwise("maximum" if slope <= 1 else "minimum", x, elementwise("multiply", x, slope)), None]
+
+
 def _clamp(call: Call) -> Value:
     """Return a tensor between two bounds, numbers or tensors, of which either may be left out."""
     found, names = call.operand("self"), ("min_val", "max_val") if "min_val" in call.arguments else ("min", "max")
@@ -306,6 +315,9 @@ _ALL: dict[str, Convert] = {
     "gelu": _gelu,
     "hardtanh": _clamp,
     "hypot": _hypot,
+    "ldexp": lambda call: elementwise(
+        "multiply", call.operand("self"), elementwise("power", constant(2, call.kind.dtype), call.operand("other"))
+    ),
     "leaky_relu": _leaky_relu,
     "lift_fresh_copy": _same,
     "log10": _scaled_logarithm(10.0),
@@ -328,6 +340,7 @@ _ALL: dict[str, Convert] = {
     "relu": _relu,
     "remainder": _pair("floor_mod"),
     "round": lambda call: _rounded(call) if "decimals" in call.arguments else _whole("round")(call),
+    "rrelu_with_noise_functional": _random_slope,
     "rsub": _reversed_difference,
     "scalar_tensor": _full,
     "signbit": lambda call: elementwise("less", call["self"], 0),

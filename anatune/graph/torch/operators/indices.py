@@ -11,9 +11,11 @@ import numpy as np
 from anatune.graph.building import (
     broadcast,
     cast,
+    concat,
     constant,
     elementwise,
     made,
+    matmul,
     permute,
     reduced,
     reshape,
@@ -106,8 +108,8 @@ def _indexed(call: Call) -> Value:
     places = _places(call)
     data = _one_dimension(places)
     if isinstance(places.flat, Constant):
-        return reshape(taken_at(data, places.flat.array, places.axis), call.kind.shape)
-    return reshape(taken(data, places.flat, places.axis), call.kind.shape)
+        return taken_at(data, places.flat.array, places.axis)
+    return taken(data, places.flat, places.axis)
 
 
 def _put(call: Call) -> Value:
@@ -155,29 +157,37 @@ def _embedded(call: Call) -> Value:
 
 
 def _embedding_bags(call: Call) -> Sequence[Value | None]:
-    """Return sums, means or largest elements of the rows of each bag; where bags begin is known."""
-    weight, indices = call["weight"], cast(call["indices"], "int64")
-    offsets = [int(one) for one in call.known("offsets", "where bags begin")]
-    ends = [*offsets[1:], tensor_type(indices).shape[0]]
+    """Return sums, means or largest elements of the rows of each bag: equal bags are reduced, others products."""
+    weight, indices, offsets = call["weight"], call["indices"], cast(call["offsets"], "int64")
+    count, size, padding = call.shape("indices")[0], call.kind.shape[-1], call["padding_idx"]
     if call["include_last_offset"]:
-        offsets, ends = offsets[:-1], ends[:-1]
+        offsets = sliced(offsets, [0], [0], [call.shape("offsets")[0] - 1])
     word = ("sum", "mean", "max")[call["mode"]]
-    dtype, size = call.kind.dtype, call.kind.shape[-1]
     rows = taken(weight, indices, 0)
-    scale = call["per_sample_weights"]
-    if scale is not None:
-        rows = elementwise("multiply", rows, reshape(scale, (-1, 1)))
-    sizes = {end - start for start, end in zip(offsets, ends, strict=True)}
-    if call["padding_idx"] is not None and call["padding_idx"] >= 0:
-        raise RefusedError("leaves out a row of its table (padding_idx), expected bags of all that they name")
-    if len(sizes) == 1 and 0 not in sizes:
-        bags = reshape(sliced(rows, [0], [offsets[0]], [ends[-1]]), (len(ends), -1, size))
-        return [reduced(word, bags, [1], keepdims=False), None, None, None]
-    parts: list[Value] = []
-    for start, end in zip(offsets, ends, strict=True):
-        empty = broadcast(constant(0, dtype), (1, size))
-        parts.append(reduced(word, sliced(rows, [0], [start], [end]), [0], keepdims=True) if end > start else empty)
-    return [made("concat", (tuple(parts),), call.kind, axis=0), None, None, None]
+    if call["per_sample_weights"] is not None:
+        rows = elementwise("multiply", rows, reshape(call["per_sample_weights"], (-1, 1)))
+    bags = call.kind.shape[0]
+    starts = offsets.array if isinstance(offsets, Constant) else np.zeros(0)
+    if padding < 0 and count % bags == 0 and np.array_equal(starts, np.arange(0, count, count // bags)):
+        return [reduced(word, reshape(rows, (bags, -1, size)), [1], keepdims=False), None, None, None]
+    dtype = call.kind.dtype
+    ends = concat([sliced(offsets, [0], [1], [bags]), constant([count], "int64")], 0)
+    places = constant(np.arange(count)[None], "int64")
+    own = elementwise(
+        "logical_and",
+        elementwise("greater_equal", places, reshape(offsets, (-1, 1))),
+        elementwise("less", places, reshape(ends, (-1, 1))),
+    )
+    if padding >= 0:
+        own = elementwise("logical_and", own, elementwise("not_equal", reshape(cast(indices, "int64"), (1, -1)), padding))
+    number = reduced("sum", cast(own, dtype), [1], keepdims=True)
+    if word == "max":
+        lowest = constant(np.finfo(np.dtype(dtype)).min, dtype)
+        found = reduced("max", where(reshape(own, (bags, count, 1)), reshape(rows, (1, count, size)), lowest), [1], keepdims=False)
+        return [where(elementwise("equal", number, 0), constant(0, dtype), found), None, None, None]
+    found = matmul(cast(own, dtype), rows)
+    found = elementwise("divide", found, elementwise("maximum", number, 1)) if word == "mean" else found
+    return [found, None, None, None]
 
 
 def _gathered(call: Call) -> Value:
@@ -249,14 +259,19 @@ def _index_add(call: Call) -> Value:
     return scattered(data, index, source, axis, "add")
 
 
-def _of_unknown_size(call: Call) -> Value:
-    """Return the places or elements that a known mask names."""
-    if call.name.startswith("nonzero"):
-        return constant(np.stack(np.nonzero(call.known("self", "what it looks for")), axis=-1), "int64")
-    if call.name.startswith("repeat_interleave"):
-        repeats = call.known("repeats", "how often")
-        return constant(np.repeat(np.arange(len(repeats)), repeats), "int64")
-    raise RefusedError("returns a tensor whose size depends on its values, expected known sizes")
+def _not_zero(call: Call) -> Value:
+    return constant(np.stack(np.nonzero(call.known("self", "what it looks for")), axis=-1), "int64")
+
+
+def _numbers_repeated(call: Call) -> Value:
+    repeats = call.known("repeats", "how often each is there")
+    return constant(np.repeat(np.arange(len(repeats)), repeats), "int64")
+
+
+def _masked_select(call: Call) -> Value:
+    shape = np.broadcast_shapes(call.shape(), call.shape("mask"))
+    mask = np.broadcast_to(call.known("mask", "elements"), shape)
+    return taken_at(reshape(broadcast(call["self"], shape), (-1,)), np.flatnonzero(mask), 0)
 
 
 def _masked_scatter(call: Call) -> Value:
@@ -282,8 +297,9 @@ READERS: dict[str, Convert] = {
     "index_put": _put,
     "index_select": _index_select,
     "masked_scatter": _masked_scatter,
-    "nonzero": _of_unknown_size,
-    "repeat_interleave": _of_unknown_size,
+    "masked_select": _masked_select,
+    "nonzero": _not_zero,
+    "repeat_interleave": _numbers_repeated,
     "scatter": _scatter,
     "scatter_add": _scatter,
     "scatter_reduce": _scatter,

@@ -318,8 +318,8 @@ def _lengths(away: Value, p: float, axes: Sequence[int]) -> Value:
     size = elementwise("abs", away)
     if p == 0:
         return reduced("sum", cast(elementwise("not_equal", away, 0), tensor_type(away).dtype), axes, keepdims=False)
-    if p == math.inf:
-        return reduced("max", size, axes, keepdims=False)
+    if abs(p) == math.inf:
+        return reduced("max" if p > 0 else "min", size, axes, keepdims=False)
     return power_of(reduced("sum", power_of(size, p), axes, keepdims=False), 1 / p)
 
 
@@ -345,6 +345,11 @@ def _pair_distances(call: Call) -> Value:
     return _lengths(elementwise("subtract", *parts), call["p"], [-1])
 
 
+def _vector_norm(call: Call) -> Value:
+    found = _lengths(call.operand("self"), call["ord"], call.axes())
+    return reshape(found, call.kind.shape)
+
+
 READERS: dict[str, Convert] = {
     "_batch_norm_no_update": _batch_norm,
     "_cdist_forward": _distances,
@@ -365,6 +370,7 @@ READERS: dict[str, Convert] = {
     "cumsum": _cumulative("cumsum"),
     "histc": _histogram,
     "kthvalue": _kth,
+    "linalg_vector_norm": _vector_norm,
     "logcumsumexp": _logcumsumexp,
     "logsumexp": _logsumexp,
     "max": _extreme("max"),

@@ -78,6 +78,18 @@ def _grouped_product(call: Call) -> Value:
     return found if call["bias"] is None else elementwise("add", found, call["bias"])
 
 
+def _triple_product(call: Call) -> Value:
+    """Return the product of three tensors, each with more dimensions of size 1, summed along some."""
+    parts = []
+    for place in ("1", "2", "3"):
+        value, added = call[f"i{place}"], set(call[f"expand{place}"])
+        sizes = iter(tensor_type(value).shape)
+        rank = len(added) + len(tensor_type(value).shape)
+        parts.append(reshape(value, [1 if axis in added else next(sizes) for axis in range(rank)]))
+    found = functools.reduce(lambda one, other: elementwise("multiply", one, other), parts)
+    return reduced("sum", found, call["sumdim"], keepdims=False)
+
+
 # ---- convolutions ----
 
 
@@ -368,6 +380,7 @@ READERS: dict[str, Convert] = {
     "_adaptive_avg_pool2d": _adaptive_mean,
     "_adaptive_avg_pool3d": _adaptive_mean,
     "_grouped_mm": _grouped_product,
+    "_trilinear": _triple_product,
     "_upsample_bicubic2d_aa": lambda call: _smoothed(call, 2.0),
     "_upsample_bilinear2d_aa": lambda call: _smoothed(call, 1.0),
     "adaptive_max_pool2d": _adaptive_max,
