@@ -69,7 +69,9 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
     weights = _weights(program)
     blocks = _blocks(graph_module, refused, fewest)
     if not blocks:
-        raise WorkloadError(f"around {_counted(Counter(map(_name, refused)))} it has no block with a product worth compiling")
+        raise WorkloadError(
+            f"around {_counted(Counter(map(_name, refused)))} it has no block with a product worth compiling"
+        )
     partitioner = import_module("torch.fx.passes.infra.partitioner").CapabilityBasedPartitioner(graph_module, None)
     fused = partitioner.fuse_partitions(blocks, prefix="block_")
     seen = _arguments_of_blocks(torch, fused, [*weights.values(), *inputs])

@@ -97,5 +97,3 @@ def converted(value: Value, dtype: str) -> Value:
     """Return a value in another dtype, as PyTorch converts: what is no zero is true."""
     own = tensor_type(value).dtype
     return elementwise("not_equal", value, 0) if dtype == "bool" != own else cast(value, dtype)
-
-

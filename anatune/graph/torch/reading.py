@@ -15,7 +15,7 @@ import numpy as np
 
 from anatune.errors import WorkloadError
 from anatune.graph.building import constant
-from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value
+from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type
 from anatune.graph.torch.call import Call, Given, RefusedError, TorchObject
 from anatune.graph.torch.operators import READERS
 
@@ -32,6 +32,8 @@ _CHECKS = (
 """Operators that compute nothing."""
 _SIZED = ("_unsafe_index", "index", "masked_select", "nonzero", "repeat_interleave")
 """Operators whose results may have a size that depends on values."""
+_BREAKS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What an operator's reader may run into that is given other arguments than it knows."""
 _FOREIGN = object()
 """Stands for a tensor that graphs do not have: of complex numbers, of sizes that vary."""
 _SETTINGS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
@@ -94,7 +96,7 @@ def _place(node: TorchObject) -> str:
     return f"node {node.name} in {path}" if path else f"node {node.name}"
 
 
-def _type_of(tensor: TorchObject, sizes: Mapping[object, int], what: str = "") -> TensorType:
+def _type_of(tensor: TorchObject, sizes: Mapping[object, int]) -> TensorType:
     """Return the type of a tensor of PyTorch's; `sizes`: of the symbols that are known.
 
     Raises
@@ -109,13 +111,13 @@ def _type_of(tensor: TorchObject, sizes: Mapping[object, int], what: str = "") -
             size = int(expression) if expression.is_number else size
         if not isinstance(size, int):
             raise RefusedError(
-                f"{what}is dynamic along axis {axis} ({size}), expected fixed sizes; give example inputs of the sizes to "
+                f"is dynamic along axis {axis} ({size}), expected fixed sizes; give example inputs of the sizes to "
                 "compile for, and export without dynamic shapes"
             )
         shape.append(size)
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
-        raise RefusedError(f"{what}has numbers of type {dtype}, expected some of {', '.join(_DTYPES)}")
+        raise RefusedError(f"has numbers of type {dtype}, expected some of {', '.join(_DTYPES)}")
     return TensorType(tuple(shape), dtype)
 
 
@@ -135,7 +137,9 @@ class _Reader:
         inputs = []
         for one in program.graph_signature.input_specs:
             node = nodes[one.arg.name]
-            if one.kind != kinds.USER_INPUT:
+            if one.kind == kinds.TOKEN:
+                values[node] = None
+            elif one.kind != kinds.USER_INPUT:
                 known = program.constants if one.target in program.constants else program.state_dict
                 values[node] = self.tensor(known[one.target], one.target)
             elif isinstance(node.meta.get("val"), self.torch.Tensor):
@@ -212,9 +216,7 @@ class _Reader:
             return self.read(node, values)
         except RefusedError as error:
             reason = str(error)
-        except WorkloadError:
-            raise
-        except Exception as error:  # a program that contradicts itself may break any reader
+        except _BREAKS as error:
             text = str(error).strip().splitlines() or [type(error).__name__]
             reason = f"cannot be read: {text[-1]:.200}"
         self.refused.append((node, reason))
@@ -271,8 +273,8 @@ class _Reader:
     def sized(self, call: Call, base: str, found: TorchObject) -> Value:
         """Return a result whose size depends on values, which have to be known; its symbols have numbers then."""
         value = READERS[base](call)
-        assert isinstance(value, Value) and isinstance(value.type, TensorType)
-        for size, own in zip(found.shape, value.type.shape, strict=True):
+        assert isinstance(value, Value)
+        for size, own in zip(found.shape, tensor_type(value).shape, strict=True):
             if not isinstance(size, int) and size.node.expr.is_symbol:
                 self.sizes[size.node.expr] = own
         self.checked(value, (_type_of(found, self.sizes),))
@@ -294,7 +296,9 @@ class _Reader:
         raw = {one.name: given for one, given in zip(schema, node.args, strict=False)} | dict(node.kwargs)
 
         def common(*words: str) -> str:
-            given = [raw[word].meta["val"] if isinstance(raw[word], self.torch.fx.Node) else raw[word] for word in words]
+            given = [
+                raw[word].meta["val"] if isinstance(raw[word], self.torch.fx.Node) else raw[word] for word in words
+            ]
             return str(self.torch.result_type(*given)).removeprefix("torch.")
 
         places = [user.args[1] for user in node.users if user.target is operator.getitem]
@@ -306,15 +310,18 @@ class _Reader:
         return self.outputs_of(module, dict(zip(nodes, arguments, strict=True)))
 
     def number(self, node: TorchObject, arguments: Sequence[Given]) -> Given:
-        """Return a number that a node computes: known as an element of a constant, or by the program."""
-        value = node.meta.get("val")
-        if arguments and isinstance(arguments[0], Constant) and arguments[0].array.size == 1:
-            return arguments[0].array.reshape(()).item()
+        """Return a number that a node computes: known by the program, of known sizes, an element of a constant."""
+        value, first = node.meta.get("val"), arguments[0] if arguments else None
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        expression = getattr(getattr(value, "node", None), "expr", None)
-        if expression is not None and expression.subs(self.sizes).is_number:
-            return int(expression.subs(self.sizes))
+        if isinstance(first, Value) and _name(node).startswith("sym_size"):
+            return tensor_type(first).shape[arguments[1]]
+        if isinstance(first, Constant) and first.array.size == 1:
+            return first.array.reshape(()).item()
+        if arguments and all(isinstance(one, bool | int | float) for one in arguments):
+            return node.target(*arguments)
+        if all(_name(user).partition(".")[0] in _CHECKS for user in node.users):
+            return None
         raise RefusedError("computes a number that is known only when the model runs, expected fixed sizes")
 
     def checked(self, result: Given, kinds: Sequence[TensorType]) -> None:

@@ -1,4 +1,4 @@
-"""Operators on elements: arithmetic, comparisons, bits, elementary functions, activations, conversions, filled tensors."""
+"""Operators on elements: arithmetic, comparisons, bits, functions, activations, conversions, filled tensors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def _sum(sign: str) -> Convert:
 
 def _reversed_difference(call: Call) -> Value:
     other, alpha = call.operand("self"), call.get("alpha", 1)
-    return elementwise("subtract", call.operand("other"), other if alpha == 1 else elementwise("multiply", other, alpha))
+    return elementwise(
+        "subtract", call.operand("other"), other if alpha == 1 else elementwise("multiply", other, alpha)
+    )
 
 
 def _divided(call: Call) -> Value:
@@ -241,7 +243,11 @@ def _copy(call: Call) -> Value:
 
 def _full(call: Call) -> Value:
     value = call.get("fill_value", call.get("value", call.get("s", 0)))
-    return broadcast(converted(value, call.kind.dtype), call.kind.shape) if isinstance(value, Value) else filled(value, call)
+    return (
+        broadcast(converted(value, call.kind.dtype), call.kind.shape)
+        if isinstance(value, Value)
+        else filled(value, call)
+    )
 
 
 def _arange(call: Call) -> Value:
@@ -281,7 +287,12 @@ _ALL: dict[str, Convert] = {
     **{
         name: _comparison(word)
         for name, word in {
-            "eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less", "ne": "not_equal",
+            "eq": "equal",
+            "ge": "greater_equal",
+            "gt": "greater",
+            "le": "less_equal",
+            "lt": "less",
+            "ne": "not_equal",
         }.items()
     },
     "_to_copy": _same,

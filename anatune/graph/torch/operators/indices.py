@@ -72,7 +72,9 @@ def _places(call: Call) -> _Places:
         kind = tensor_type(index)
         if kind.dtype in ("bool", "uint8"):
             if not isinstance(index, Constant):
-                raise RefusedError("takes elements by a mask that is known only when the model runs: their number varies")
+                raise RefusedError(
+                    "takes elements by a mask that is known only when the model runs: their number varies"
+                )
             for numbers in np.nonzero(index.array):
                 dims.append(axis)
                 indices.append(constant(numbers, "int64"))
@@ -179,11 +181,15 @@ def _embedding_bags(call: Call) -> Sequence[Value | None]:
         elementwise("less", places, reshape(ends, (-1, 1))),
     )
     if padding >= 0:
-        own = elementwise("logical_and", own, elementwise("not_equal", reshape(cast(indices, "int64"), (1, -1)), padding))
+        own = elementwise(
+            "logical_and", own, elementwise("not_equal", reshape(cast(indices, "int64"), (1, -1)), padding)
+        )
     number = reduced("sum", cast(own, dtype), [1], keepdims=True)
     if word == "max":
         lowest = constant(np.finfo(np.dtype(dtype)).min, dtype)
-        found = reduced("max", where(reshape(own, (bags, count, 1)), reshape(rows, (1, count, size)), lowest), [1], keepdims=False)
+        found = reduced(
+            "max", where(reshape(own, (bags, count, 1)), reshape(rows, (1, count, size)), lowest), [1], keepdims=False
+        )
         return [where(elementwise("equal", number, 0), constant(0, dtype), found), None, None, None]
     found = matmul(cast(own, dtype), rows)
     found = elementwise("divide", found, elementwise("maximum", number, 1)) if word == "mean" else found
@@ -202,7 +208,15 @@ def _gathered(call: Call) -> Value:
     return made("gather_elements", (value, cast(index, "int64")), call.kind, axis=axis)
 
 
-_REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min", "mean": "mean"}
+_REDUCTIONS = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+    "mean": "mean",
+}
 
 
 def _neutral(reduction: str, dtype: str) -> float:
@@ -279,7 +293,9 @@ def _masked_scatter(call: Call) -> Value:
     mask = broadcast(call.operand("mask", "bool"), call.kind.shape)
     flat = cast(reshape(mask, (-1,)), "int64")
     size = math.prod(call.shape("source"))
-    places = elementwise("subtract", made("cumsum", (flat,), tensor_type(flat), axis=0, dtype="int64", exclusive=False), 1)
+    places = elementwise(
+        "subtract", made("cumsum", (flat,), tensor_type(flat), axis=0, dtype="int64", exclusive=False), 1
+    )
     places = elementwise("minimum", elementwise("maximum", places, 0), size - 1)
     source = taken(reshape(call["source"], (-1,)), places, 0)
     return where(mask, reshape(source, call.kind.shape), call["self"])

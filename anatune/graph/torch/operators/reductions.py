@@ -1,4 +1,4 @@
-"""Operators that reduce dimensions, or norm by what they reduce: sums, extremes, softmax, norms, running sums, sorts."""
+"""Operators that reduce dimensions, or norm by what they reduce: sums, softmax, norms, running sums, sorts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from anatune.graph.building import (
     sliced,
     softmax,
     sorted_places,
+    taken,
     where,
 )
 from anatune.graph.nodes import TensorType, Value, tensor_type
@@ -193,7 +194,7 @@ def _kth(call: Call) -> Value | Sequence[Value]:
 
 def _bucketize(call: Call) -> Value:
     """Return how many boundaries lie below each element: of one row of boundaries, or of a row for each row."""
-    edges, values = (call[one] for one in (("boundaries", "self") if "boundaries" in call.arguments else ("sorted_sequence", "self")))  # fmt: skip
+    edges, values = call["boundaries" if "boundaries" in call.arguments else "sorted_sequence"], call["self"]
     if call.get("sorter") is not None:
         raise RefusedError("takes the order of its boundaries, expected sorted ones")
     values = values if isinstance(values, Value) else constant(values, tensor_type(edges).dtype)
@@ -215,14 +216,16 @@ def _histogram(call: Call) -> Value:
     kind = tensor_type(x)
     x = reshape(x, (-1, 1))
     if low == high == 0:
-        bounds: list[Value] = [reduced(word, x, None, keepdims=False) for word in ("min", "max")]
-        is_one = elementwise("equal", *bounds)
-        bounds = [where(is_one, elementwise(word, one, 1), one) for word, one in zip(("subtract", "add"), bounds, strict=True)]  # fmt: skip
+        first, last = (reduced(word, x, None, keepdims=False) for word in ("min", "max"))
+        is_one = elementwise("equal", first, last)
+        first, last = (
+            where(is_one, elementwise(word, one, 1), one) for word, one in (("subtract", first), ("add", last))
+        )
     else:
-        bounds = [constant(one, kind.dtype) for one in ((low, high) if low != high else (low - 1, high + 1))]
-    width = elementwise("subtract", bounds[1], bounds[0])
-    place = elementwise("floor", elementwise("divide", elementwise("multiply", elementwise("subtract", x, bounds[0]), bins), width))  # fmt: skip
-    place = where(elementwise("equal", x, bounds[1]), constant(bins - 1, kind.dtype), place)
+        first, last = (constant(one, kind.dtype) for one in ((low, high) if low != high else (low - 1, high + 1)))
+    along = elementwise("multiply", elementwise("subtract", x, first), bins)
+    place = elementwise("floor", elementwise("divide", along, elementwise("subtract", last, first)))
+    place = where(elementwise("equal", x, last), constant(bins - 1, kind.dtype), place)
     hits = elementwise("equal", place, constant(np.arange(bins), kind.dtype))
     return reduced("sum", cast(hits, kind.dtype), [0], keepdims=False)
 
@@ -336,12 +339,7 @@ def _distances(call: Call) -> Value:
 
 
 def _pair_distances(call: Call) -> Value:
-    rows, size = call.shape()
-    first, second = np.triu_indices(rows, 1)
-    parts = [
-        made("take", (call["self"], constant(one, "int64")), TensorType((len(one), size), call.kind.dtype), axis=0, mode="clip")
-        for one in (first, second)
-    ]  # fmt: skip
+    parts = [taken(call["self"], constant(one, "int64"), 0) for one in np.triu_indices(call.shape()[0], 1)]
     return _lengths(elementwise("subtract", *parts), call["p"], [-1])
 
 

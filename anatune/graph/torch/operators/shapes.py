@@ -69,7 +69,9 @@ def _repeated(call: Call) -> Value:
     """Return a tensor behind itself so many times in each dimension: each dimension is broadcast beside it."""
     own = (1,) * (len(call["repeats"]) - len(call.shape())) + call.shape()
     pairs = list(zip(call["repeats"], own, strict=True))
-    whole = broadcast(reshape(call["self"], [n for size in own for n in (1, size)]), [n for pair in pairs for n in pair])
+    whole = broadcast(
+        reshape(call["self"], [n for size in own for n in (1, size)]), [n for pair in pairs for n in pair]
+    )
     return reshape(whole, call.kind.shape)
 
 

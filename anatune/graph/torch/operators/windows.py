@@ -57,7 +57,7 @@ def _with_sum(first: str, second: str) -> Convert:
 
 
 def _grouped_product(call: Call) -> Value:
-    """Return rows times the matrix of the group that each is of: all products in one, of which the own ones are kept."""
+    """Return rows times the matrix of the group that each is of: all products in one, its own are kept."""
     x, weights, ends = call["self"], call["mat2"], call["offs"]
     ranks = len(tensor_type(x).shape), len(tensor_type(weights).shape)
     if ranks == (3, 3):
@@ -113,9 +113,7 @@ def _each(given: Sequence[int], rank: int) -> tuple[int, ...]:
     return tuple(given) * rank if len(given) == 1 else tuple(given)
 
 
-def _transposed(
-    call: Call, strides: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
-) -> Value:
+def _transposed(call: Call, strides: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]) -> Value:
     """Return a transposed convolution: one of the image with zeros between its elements, its taps turned around."""
     data, weight, groups = call["input"], call["weight"], call["groups"]
     rank = len(strides)
@@ -211,7 +209,7 @@ def _max_pool(rank: int) -> Convert:
 
 
 def _in_windows(value: Value, tables: Sequence[Array], outside: float) -> Value:
-    """Return an image's windows, (n, c, windows of each dimension, taps of all); `tables`: windows, taps of each one."""
+    """Return an image's windows, (n, c, windows of each dimension, taps); `tables`: (windows, taps) of each one."""
     rank, shape = len(tables), tensor_type(value).shape
     before = [max(0, -int(table.min())) for table in tables]
     after = [max(0, int(table.max()) + 1 - size) for table, size in zip(tables, shape[2:], strict=True)]
@@ -230,7 +228,9 @@ def _places_of_largest(value: Value, tables: Sequence[Array]) -> Value:
     taps = arg_extreme("argmax", _in_windows(value, tables, float(lowest)), -1, keepdims=True)
     flat: Array = np.zeros((), np.int64)
     for axis, table in enumerate(tables):
-        places = table.reshape([1] * axis + [len(table)] + [1] * (rank - 1) + [table.shape[1]] + [1] * (rank - 1 - axis))
+        places = table.reshape(
+            [1] * axis + [len(table)] + [1] * (rank - 1) + [table.shape[1]] + [1] * (rank - 1 - axis)
+        )
         flat = flat * kind.shape[2 + axis] + places
     flat = flat.reshape(1, 1, *flat.shape[:rank], -1)
     whole = broadcast(constant(flat, "int64"), (*kind.shape[:2], *flat.shape[2:]))
@@ -341,7 +341,7 @@ def _cubic(away: Array, slope: float = -0.75) -> list[Array]:
 
 
 def _smoothed(call: Call, radius: float) -> Value:
-    """Return an image of another size whose elements are means of what each covers (antialiased): products of matrices."""
+    """Return an image of another size, its elements means of what each covers (antialiased): products of matrices."""
     value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
     image = tensor_type(value).shape[2:]
     for axis in reversed(range(rank)):
