@@ -202,7 +202,11 @@ class _Writer:
         if node.op in _SPELT:
             half = self.relax.const(0.5, tensor_type(node).dtype)
             return _SPELT[node.op](self.relax.op, half, *map(self.argument, node.arguments))
-        attributes = self.tvm.ir.make_node(node.kind, **node.attributes) if node.kind else None
+        own = node.attributes
+        if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
+            places = [self.tvm.tirx.IntImm("int64", place) for place in own["indices_or_sections"]]
+            own = {**own, "indices_or_sections": places}
+        attributes = self.tvm.ir.make_node(node.kind, **own) if node.kind else None
         arguments = [self.argument(argument) for argument in node.arguments]
         return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
 

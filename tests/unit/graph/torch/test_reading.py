@@ -31,7 +31,10 @@ def program_of(function, *inputs, **options):
 
 def test_inputs_are_named_and_equal_weights_are_one():
     graph = graph_of_program(program_of(lambda own, x, y: (x @ own.weight, y @ own.same), *torch.ones(2, 2, 3)), "it")
-    assert [(str(one.type), one.name) for one in graph.inputs] == [("2x3 float32", "inputs_0"), ("2x3 float32", "inputs_1")]
+    assert [(str(one.type), one.name) for one in graph.inputs] == [
+        ("2x3 float32", "inputs_0"),
+        ("2x3 float32", "inputs_1"),
+    ]
     (weight,) = graph.constants()
     assert np.array_equal(weight.array, np.arange(12.0).reshape(3, 4))
     assert graph.is_tuple
