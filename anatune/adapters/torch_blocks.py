@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from anatune.codegen.relax.importers import torch_operators
 from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, WorkloadError
+from anatune.graph.torch.reading import refused_nodes
 from anatune.untyped import TorchObject
 
 __all__ = ["Divided", "divided", "unsupported"]
 
-_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-"""Of tensors that can be imported."""
 _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 """What names of PyTorch's core operators begin with that anatune has kernels for."""
 
@@ -45,9 +43,7 @@ class Divided(NamedTuple):
 
 def unsupported(program: TorchObject) -> Counter[str]:
     """Return the operators of an exported program that cannot be imported, and how often it has them."""
-    known = torch_operators()
-    called = (node for node in program.graph.nodes if node.op == "call_function")
-    return Counter(_name(node) for node in called if not _is_known(node, known))
+    return Counter(map(_name, refused_nodes(program)))
 
 
 def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: Call, fewest: int) -> Divided:
@@ -69,11 +65,13 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
         No block can be compiled; the message says why.
     """
     torch = import_module("torch")
-    graph_module, known = program.graph_module, torch_operators()
+    graph_module, refused = program.graph_module, frozenset(refused_nodes(program))
     weights = _weights(program)
-    blocks = _blocks(graph_module, known, fewest)
+    blocks = _blocks(graph_module, refused, fewest)
     if not blocks:
-        raise WorkloadError(f"around {_counted(unsupported(program))} it has no block with a product worth compiling")
+        raise WorkloadError(
+            f"around {_counted(Counter(map(_name, refused)))} it has no block with a product worth compiling"
+        )
     partitioner = import_module("torch.fx.passes.infra.partitioner").CapabilityBasedPartitioner(graph_module, None)
     fused = partitioner.fuse_partitions(blocks, prefix="block_")
     seen = _arguments_of_blocks(torch, fused, [*weights.values(), *inputs])
@@ -119,16 +117,16 @@ def with_constants(torch: TorchObject, module: TorchObject, constants: Mapping[i
     return SubGraph().eval()
 
 
-def _blocks(graph_module: TorchObject, known: frozenset[str], fewest: int) -> list[TorchObject]:
+def _blocks(graph_module: TorchObject, refused: frozenset[TorchObject], fewest: int) -> list[TorchObject]:
     """Return the partitions that are worth compiling."""
     support = import_module("torch.fx.passes.operator_support")
 
     class Importable(support.OperatorSupportBase):  # type: ignore[misc,name-defined]
-        """What TVM imports."""
+        """What can be read."""
 
         def is_node_supported(self, _modules: TorchObject, node: TorchObject) -> bool:
             """Whether a node can be in a block."""
-            return node.op == "call_function" and _is_known(node, known)
+            return node.op == "call_function" and node not in refused
 
     partitioner = import_module("torch.fx.passes.infra.partitioner").CapabilityBasedPartitioner(
         graph_module, Importable(), allows_single_node_partition=True
@@ -186,16 +184,6 @@ def _weights(program: TorchObject) -> dict[str, TorchObject]:
 
 def _name(node: TorchObject) -> str:
     return str(getattr(node.target, "__name__", node.target))
-
-
-def _is_known(node: TorchObject, known: frozenset[str]) -> bool:
-    """Whether an operator, and the dtypes that it reads and returns, can be imported."""
-    if _name(node) not in known:
-        return False
-    values = [reader.meta.get("val") for reader in (node, *node.all_input_nodes)]
-    listed = [tensor for value in values for tensor in (value if isinstance(value, tuple | list) else (value,))]
-    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in listed if hasattr(tensor, "dtype")]
-    return all(dtype in _DTYPES for dtype in dtypes)
 
 
 def _counted(names: Mapping[str, int]) -> str:

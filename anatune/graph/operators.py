@@ -258,9 +258,12 @@ _ENTRIES = (
         for kind in ("max", "avg")
         for rank in (1, 2)
     ),
-    *(Operator(f"nn.adaptive_avg_pool{rank}d", layout="pool", own=WINDOW) for rank in (1, 2)),
+    *(
+        Operator(f"nn.adaptive_avg_pool{rank}d", kind=f"{_ATTRS}AdaptivePool{rank}DAttrs", layout="pool", own=WINDOW)
+        for rank in (1, 2)
+    ),
     *(Operator(f"nn.{kind}_pool3d", kind=f"{_ATTRS}Pool3DAttrs", layout="pool") for kind in ("max", "avg")),
-    Operator("nn.adaptive_avg_pool3d", layout="pool"),
+    Operator("nn.adaptive_avg_pool3d", kind=f"{_ATTRS}AdaptivePool3DAttrs", layout="pool"),
     # What moves or takes elements.
     Operator("broadcast_to", np.broadcast_to, is_conversion=True),
     Operator("concat", np.concatenate, kind=f"{_ATTRS}ConcatAttrs", layout="concat", own=CONCAT),

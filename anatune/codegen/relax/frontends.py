@@ -20,7 +20,6 @@ import numpy as np
 
 from anatune.arguments import shown
 from anatune.codegen.compat import import_tvm, last_line
-from anatune.codegen.relax.importers import relax_of_program
 from anatune.codegen.relax.onnx_files import onnx_model, onnx_shapes
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
 from anatune.codegen.relax.reading import graph_of
@@ -28,6 +27,7 @@ from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.graph.nodes import Graph
 from anatune.graph.onnx.reading import graph_of_onnx
 from anatune.graph.passes.pools import with_partial_means
+from anatune.graph.torch.reading import graph_of_program
 from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Imported", "decomposed", "exported", "imported"]
@@ -82,7 +82,7 @@ def imported(model: object, example_inputs: Example = None) -> Imported:
     Raises
     ------
     WorkloadError
-        It is nothing of the kind; the file is damaged; it has operators that TVM cannot import; inputs are missing.
+        It is nothing of the kind; the file is damaged; it has operators that are not known; inputs are missing.
     MissingDependencyError
         TVM, PyTorch or ONNX is not installed.
     """
@@ -199,7 +199,7 @@ def _exported(program: TorchObject, name: str, example_inputs: Example, original
     returns = program.call_spec.out_spec
 
     def read() -> Graph:
-        return with_partial_means(graph_of(relax_of_program(simple, name)))
+        return with_partial_means(graph_of_program(simple, name))
 
     return Imported(read, name, reference, example, returns is None or returns.is_leaf())
 
@@ -210,7 +210,7 @@ def decomposed(program: TorchObject, name: str) -> TorchObject:
     Raises
     ------
     WorkloadError
-        PyTorch refuses it; it changes an input or a buffer in place: TVM's importer drops such writes.
+        PyTorch refuses it; it changes an input or a buffer in place.
     """
     try:
         with warnings.catch_warnings():

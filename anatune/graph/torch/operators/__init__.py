@@ -1,0 +1,19 @@
+"""What each of PyTorch's core operators means in operators of graphs, by families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anatune.graph.torch.call import Convert
+from anatune.graph.torch.operators import elements, indices, reductions, shapes, windows
+
+__all__ = ["READERS"]
+
+READERS: Mapping[str, Convert] = {
+    **elements.READERS,
+    **indices.READERS,
+    **reductions.READERS,
+    **shapes.READERS,
+    **windows.READERS,
+}
+"""Operator without its overload -> what reads it."""

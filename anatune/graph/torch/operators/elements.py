@@ -1,0 +1,364 @@
+"""Operators on elements: arithmetic, comparisons, bits, functions, activations, conversions, filled tensors."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from anatune.graph.building import broadcast, cast, constant, elementwise, where
+from anatune.graph.nodes import Value, tensor_type
+from anatune.graph.torch.call import Call, Convert, RefusedError, converted, is_float
+
+__all__ = ["READERS", "filled", "power_of"]
+
+
+def filled(number: object, call: Call) -> Value:
+    """Return a number everywhere."""
+    return broadcast(constant(number, call.kind.dtype), call.kind.shape)
+
+
+def _named(word: str) -> Convert:
+    """Return what reads a function of one number."""
+    return lambda call: elementwise(word, call.operand("self"))
+
+
+def _whole(word: str) -> Convert:
+    """Return what reads a function that leaves whole numbers as they are."""
+    return lambda call: elementwise(word, call["self"]) if is_float(call.kind.dtype) else call["self"]
+
+
+def _test(word: str) -> Convert:
+    """Return what reads a question about numbers with fractions; the answer for whole ones is no."""
+    return lambda call: (
+        elementwise(word, call["self"]) if is_float(tensor_type(call["self"]).dtype) else filled(False, call)
+    )
+
+
+def _pair(word: str, of_truths: str = "") -> Convert:
+    """Return what reads an operator of two numbers; truth values have another one."""
+    return lambda call: elementwise(
+        of_truths if of_truths and call.kind.dtype == "bool" else word, call.operand("self"), call.operand("other")
+    )
+
+
+def _logical(word: str) -> Convert:
+    return lambda call: elementwise(word, call.operand("self", "bool"), call.operand("other", "bool"))
+
+
+def _comparison(word: str) -> Convert:
+    """Return what reads a comparison: in the dtype that both are brought to, truth values as numbers."""
+
+    def read(call: Call) -> Value:
+        dtype = call.common("self", "other")
+        dtype = "int8" if dtype == "bool" else dtype
+        return elementwise(word, call.operand("self", dtype), call.operand("other", dtype))
+
+    return read
+
+
+def _sum(sign: str) -> Convert:
+    """Return what reads ``self + alpha * other``, or the difference."""
+
+    def read(call: Call) -> Value:
+        one, other, alpha = call.operand("self"), call.operand("other"), call.get("alpha", 1)
+        if call.kind.dtype == "bool":
+            return elementwise("logical_or", one, other)
+        return elementwise(sign, one, other if alpha == 1 else elementwise("multiply", other, alpha))
+
+    return read
+
+
+def _reversed_difference(call: Call) -> Value:
+    other, alpha = call.operand("self"), call.get("alpha", 1)
+    return elementwise(
+        "subtract", call.operand("other"), other if alpha == 1 else elementwise("multiply", other, alpha)
+    )
+
+
+def _divided(call: Call) -> Value:
+    one, other, mode = call.operand("self"), call.operand("other"), call.get("rounding_mode")
+    if mode is None and "floor" in call.name:
+        mode = "floor"
+    if not is_float(call.kind.dtype):
+        return elementwise("floor_divide" if mode == "floor" else "divide", one, other)
+    found = elementwise("divide", one, other)
+    return found if mode is None else elementwise("trunc" if mode == "trunc" else mode, found)
+
+
+def _power(call: Call) -> Value:
+    exponent = call["exponent"]
+    if isinstance(exponent, Value) or not isinstance(call["self"], Value):
+        base, dtype = call.operand("self"), call.kind.dtype
+        if is_float(dtype):
+            return elementwise("power", base, call.operand("exponent"))
+        wide = elementwise("power", cast(base, "float64"), call.operand("exponent", "float64"))
+        return cast(wide, dtype)
+    return power_of(call.operand("self"), exponent)
+
+
+_ROOTS = {0.5: "sqrt", -0.5: "rsqrt"}
+
+
+def power_of(x: Value, exponent: float) -> Value:
+    """Return powers with a known exponent; products where it is small and whole."""
+    dtype = tensor_type(x).dtype
+    if exponent == int(exponent) and 0 <= exponent <= 4:
+        if exponent == 0:
+            return broadcast(constant(1, dtype), tensor_type(x).shape)
+        return functools.reduce(lambda one, _: elementwise("multiply", one, x), range(int(exponent) - 1), x)
+    if not is_float(dtype):
+        return cast(elementwise("power", cast(x, "float64"), exponent), dtype)
+    if exponent in _ROOTS:
+        return elementwise(_ROOTS[exponent], x)
+    return elementwise("divide", constant(1, dtype), x) if exponent == -1 else elementwise("power", x, exponent)
+
+
+def _scaled_logarithm(base: float) -> Convert:
+    return lambda call: elementwise("divide", elementwise("log", call.operand("self")), math.log(base))
+
+
+def _log1p(call: Call) -> Value:
+    return elementwise("log", elementwise("add", call.operand("self"), 1))
+
+
+def _expm1(call: Call) -> Value:
+    return elementwise("subtract", elementwise("exp", call.operand("self")), 1)
+
+
+def _exp2(call: Call) -> Value:
+    return elementwise("exp", elementwise("multiply", call.operand("self"), math.log(2)))
+
+
+def _erfc(call: Call) -> Value:
+    return elementwise("subtract", constant(1, call.kind.dtype), elementwise("erf", call.operand("self")))
+
+
+def _reciprocal(call: Call) -> Value:
+    return elementwise("divide", constant(1, call.kind.dtype), call.operand("self"))
+
+
+def _rounded(call: Call) -> Value:
+    digits = call["decimals"]
+    if not digits or not is_float(call.kind.dtype):
+        return _whole("round")(call)  # type: ignore[return-value]
+    factor = 10.0**digits
+    return elementwise("divide", elementwise("round", elementwise("multiply", call["self"], factor)), factor)
+
+
+def _relu(call: Call) -> Value:
+    x = call.operand("self")
+    return elementwise("nn.relu", x) if is_float(call.kind.dtype) else elementwise("maximum", x, 0)
+
+
+def _elu(call: Call) -> Value:
+    """Return an ELU, of which SELU has two factors, CELU another two."""
+    alpha, scale, inner = (call[name] for name in ("alpha", "scale", "input_scale"))
+    x, dtype = call.operand("self"), call.kind.dtype
+    power = elementwise("exp", x if inner == 1 else elementwise("multiply", x, inner))
+    below = elementwise("nn.relu", elementwise("subtract", constant(1, dtype), power))
+    above = elementwise("nn.relu", x)
+    above = above if scale == 1 else elementwise("multiply", above, scale)
+    return elementwise("add", above, elementwise("multiply", below, -alpha * scale))
+
+
+def _gelu(call: Call) -> Value:
+    return elementwise("nn.gelu_tanh" if call["approximate"] == "tanh" else "nn.gelu", call.operand("self"))
+
+
+def _leaky_relu(call: Call) -> Value:
+    x, slope = call.operand("self"), call["negative_slope"]
+    if slope == 0:
+        return elementwise("nn.relu", x)
+    return elementwise("maximum" if slope <= 1 else "minimum", x, elementwise("multiply", x, slope))
+
+
+def _random_slope(call: Call) -> list[Value | None]:
+    """Return a leaky rectifier whose slope is drawn in training; else it is the middle of its bounds."""
+    if call["training"]:
+        _random(call)
+    slope = (call["lower"] + call["upper"]) / 2
+    x = call.operand("self")
+    return [elementwise("maximum" if slope <= 1 else "minimum", x, elementwise("multiply", x, slope)), None]
+
+
+def _clamp(call: Call) -> Value:
+    """Return a tensor between two bounds, numbers or tensors, of which either may be left out."""
+    found, names = call.operand("self"), ("min_val", "max_val") if "min_val" in call.arguments else ("min", "max")
+    for name, word in zip(names, ("maximum", "minimum"), strict=True):
+        if call.get(name) is not None:
+            found = elementwise(word, found, call.operand(name))
+    return found
+
+
+def _where(call: Call) -> Value:
+    return where(call.operand("condition", "bool"), call.operand("self"), call.operand("other"))
+
+
+def _atan2(call: Call) -> Value:
+    """Return angles of points: those of the quotients, half a turn away left of the origin."""
+    y, x, dtype = call.operand("self"), call.operand("other"), call.kind.dtype
+    angle = elementwise("atan", elementwise("divide", y, x))
+    half = where(elementwise("less", y, 0), constant(-math.pi, dtype), constant(math.pi, dtype))
+    zero = constant(0, dtype)
+    turned = elementwise("add", angle, where(elementwise("less", x, 0), half, zero))
+    is_origin = elementwise("logical_and", elementwise("equal", x, 0), elementwise("equal", y, 0))
+    return where(is_origin, zero, turned)
+
+
+def _hypot(call: Call) -> Value:
+    squares = (elementwise("multiply", one, one) for one in (call.operand("self"), call.operand("other")))
+    return elementwise("sqrt", elementwise("add", *squares))
+
+
+def _copysign(call: Call) -> Value:
+    size = elementwise("abs", call.operand("self"))
+    return where(elementwise("less", call.operand("other"), 0), elementwise("negative", size), size)
+
+
+def _extreme_number(word: str) -> Convert:
+    """Return what reads the larger or smaller number, of which one may be none."""
+
+    def read(call: Call) -> Value:
+        one, other = call.operand("self"), call.operand("other")
+        if not is_float(call.kind.dtype):
+            return elementwise(word, one, other)
+        one, other = (
+            where(elementwise("isnan", x), y, x) for x, y in ((one, other), (other, one))
+        )  # fmt: skip
+        return elementwise(word, one, other)
+
+    return read
+
+
+def _same(call: Call) -> Value:
+    """Return a copy, or a conversion."""
+    return call.operand("self")
+
+
+def _copy(call: Call) -> Value:
+    return broadcast(call.operand("src"), call.kind.shape)
+
+
+def _full(call: Call) -> Value:
+    value = call.get("fill_value", call.get("value", call.get("s", 0)))
+    return (
+        broadcast(converted(value, call.kind.dtype), call.kind.shape)
+        if isinstance(value, Value)
+        else filled(value, call)
+    )
+
+
+def _arange(call: Call) -> Value:
+    count = call.kind.shape[0]
+    start, step = call.get("start", 0), call.get("step", 1)
+    return constant(start + np.arange(count) * step, call.kind.dtype)
+
+
+def _indices(call: Call) -> Value:
+    triangle = np.tril_indices if call.name.startswith("tril") else np.triu_indices
+    return constant(np.stack(triangle(call["row"], call["offset"], call["col"])), call.kind.dtype)
+
+
+def _random(call: Call) -> Value:
+    raise RefusedError("draws random numbers, expected a model without them; move it out of the model")
+
+
+def _dropout(call: Call) -> list[Value]:
+    if call["train"]:
+        raise RefusedError("drops elements at random, expected a model in evaluation mode")
+    return [call["input"], broadcast(constant(True, "bool"), call.kind.shape)]
+
+
+_FUNCTIONS = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "rsqrt", "sigmoid",
+    "sign", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+_ALL: dict[str, Convert] = {
+    **{name: _named(name) for name in _FUNCTIONS},
+    **{name: _whole(name) for name in ("ceil", "floor", "trunc")},
+    **{name: _test(name) for name in ("isinf", "isnan")},
+    **{f"logical_{name}": _logical(f"logical_{name}") for name in ("and", "or", "xor")},
+    **{f"bitwise_{name}": _pair(f"bitwise_{name}", f"logical_{name}") for name in ("and", "or", "xor")},
+    **{f"__{name}__": _pair(f"bitwise_{name}", f"logical_{name}") for name in ("and", "or", "xor")},
+    **{f"bitwise_{side}_shift": _pair(f"{side}_shift") for side in ("left", "right")},
+    **{f"__{side[0]}shift__": _pair(f"{side}_shift") for side in ("left", "right")},
+    **{
+        name: _comparison(word)
+        for name, word in {
+            "eq": "equal",
+            "ge": "greater_equal",
+            "gt": "greater",
+            "le": "less_equal",
+            "lt": "less",
+            "ne": "not_equal",
+        }.items()
+    },
+    "_to_copy": _same,
+    "add": _sum("add"),
+    "alias": _same,
+    "arange": _arange,
+    "atan2": _atan2,
+    "bernoulli": _random,
+    "bitwise_not": lambda call: elementwise(
+        "logical_not" if call.kind.dtype == "bool" else "bitwise_not", call["self"]
+    ),
+    "clamp": _clamp,
+    "clone": _same,
+    "copy": _copy,
+    "copysign": _copysign,
+    "div": _divided,
+    "elu": _elu,
+    "empty": _full,
+    "empty_permuted": _full,
+    "empty_strided": _full,
+    "erfc": _erfc,
+    "exp2": _exp2,
+    "expm1": _expm1,
+    "fill": _full,
+    "floor_divide": _divided,
+    "fmax": _extreme_number("maximum"),
+    "fmin": _extreme_number("minimum"),
+    "fmod": _pair("mod"),
+    "full": _full,
+    "full_like": _full,
+    "gelu": _gelu,
+    "hardtanh": _clamp,
+    "hypot": _hypot,
+    "ldexp": lambda call: elementwise(
+        "multiply", call.operand("self"), elementwise("power", constant(2, call.kind.dtype), call.operand("other"))
+    ),
+    "leaky_relu": _leaky_relu,
+    "lift_fresh_copy": _same,
+    "log10": _scaled_logarithm(10.0),
+    "log1p": _log1p,
+    "log2": _scaled_logarithm(2.0),
+    "logical_not": lambda call: elementwise("logical_not", call.operand("self", "bool")),
+    "maximum": _pair("maximum", "logical_or"),
+    "minimum": _pair("minimum", "logical_and"),
+    "mul": _pair("multiply", "logical_and"),
+    "native_dropout": _dropout,
+    "neg": _named("negative"),
+    "pow": _power,
+    "rand": _random,
+    "rand_like": _random,
+    "randint": _random,
+    "randn": _random,
+    "randn_like": _random,
+    "randperm": _random,
+    "reciprocal": _reciprocal,
+    "relu": _relu,
+    "remainder": _pair("floor_mod"),
+    "round": lambda call: _rounded(call) if "decimals" in call.arguments else _whole("round")(call),
+    "rrelu_with_noise_functional": _random_slope,
+    "rsub": _reversed_difference,
+    "scalar_tensor": _full,
+    "signbit": lambda call: elementwise("less", call["self"], 0),
+    "sub": _sum("subtract"),
+    "tril_indices": _indices,
+    "triu_indices": _indices,
+    "where": _where,
+}
+READERS = _ALL
+"""Operator without its overload -> what reads it."""

@@ -1,0 +1,410 @@
+"""Products, convolutions, pools, and images of other sizes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from anatune.graph.building import (
+    arg_extreme,
+    broadcast,
+    cast,
+    constant,
+    convolution,
+    elementwise,
+    made,
+    matmul,
+    padded,
+    permute,
+    pool,
+    reduced,
+    reshape,
+    sliced,
+    taken,
+)
+from anatune.graph.nodes import Array, Node, TensorType, Value, tensor_type
+from anatune.graph.torch.call import Call, Convert, RefusedError, is_float
+from anatune.graph.torch.operators.shapes import taken_at
+
+__all__ = ["READERS"]
+
+# ---- products ----
+
+
+def _product(first: str, second: str) -> Convert:
+    """Return what reads a product of two matrices, or vectors, or batches of matrices."""
+    return lambda call: matmul(call.operand(first), call.operand(second))
+
+
+def _with_sum(first: str, second: str) -> Convert:
+    """Return what reads ``beta * self + alpha * product``."""
+
+    def read(call: Call) -> Value:
+        found = matmul(call.operand(first), call.operand(second))
+        if call.name.startswith("addbmm"):
+            found = reduced("sum", found, [0], keepdims=False)
+        if call["alpha"] != 1:
+            found = elementwise("multiply", found, call["alpha"])
+        if call["beta"] == 0:
+            return found
+        term = call.operand("self")
+        return elementwise("add", term if call["beta"] == 1 else elementwise("multiply", term, call["beta"]), found)
+
+    return read
+
+
+def _grouped_product(call: Call) -> Value:
+    """Return rows times the matrix of the group that each is of: all products in one, its own are kept."""
+    x, weights, ends = call["self"], call["mat2"], call["offs"]
+    ranks = len(tensor_type(x).shape), len(tensor_type(weights).shape)
+    if ranks == (3, 3):
+        found = matmul(x, weights)
+    elif ranks == (2, 3) and ends is not None:
+        groups, inner, columns = tensor_type(weights).shape
+        rows = tensor_type(x).shape[0]
+        wide = reshape(permute(weights, (1, 0, 2)), (inner, groups * columns))
+        products = reshape(matmul(x, wide), (rows, groups, columns))
+        place = constant(np.arange(rows)[:, None], tensor_type(ends).dtype)
+        is_below = cast(elementwise("less", place, reshape(ends, (1, groups))), "int8")
+        before = sliced(is_below, [1], [0], [groups - 1])
+        before = padded(before, [0, 1], [0, 0])
+        own = cast(elementwise("subtract", is_below, before), call.kind.dtype)
+        found = reduced("sum", elementwise("multiply", products, reshape(own, (rows, groups, 1))), [1], keepdims=False)
+    else:
+        raise RefusedError("multiplies groups of columns, expected groups of rows")
+    return found if call["bias"] is None else elementwise("add", found, call["bias"])
+
+
+def _triple_product(call: Call) -> Value:
+    """Return the product of three tensors, each with more dimensions of size 1, summed along some."""
+    parts = []
+    for place in ("1", "2", "3"):
+        value, added = call[f"i{place}"], set(call[f"expand{place}"])
+        sizes = iter(tensor_type(value).shape)
+        rank = len(added) + len(tensor_type(value).shape)
+        parts.append(reshape(value, [1 if axis in added else next(sizes) for axis in range(rank)]))
+    found = functools.reduce(lambda one, other: elementwise("multiply", one, other), parts)
+    return reduced("sum", found, call["sumdim"], keepdims=False)
+
+
+# ---- convolutions ----
+
+
+def _convolution(call: Call) -> Value:
+    data, weight, rank = call["input"], call["weight"], len(call.kind.shape) - 2
+    names = ("stride", "padding", "dilation")
+    strides, padding, dilation = (_each(call[name], rank) for name in names)
+    if call.get("transposed"):
+        found = _transposed(call, strides, padding, dilation)
+    else:
+        found = convolution(
+            data, weight, strides=strides, padding=(*padding, *padding), dilation=dilation, groups=call["groups"]
+        )
+    if call["bias"] is None:
+        return found
+    return elementwise("add", found, reshape(call["bias"], (1, -1, *(1,) * rank)))
+
+
+def _each(given: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return a size for each dimension of an image; one is for all."""
+    return tuple(given) * rank if len(given) == 1 else tuple(given)
+
+
+def _transposed(call: Call, strides: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]) -> Value:
+    """Return a transposed convolution: one of the image with zeros between its elements, its taps turned around."""
+    data, weight, groups = call["input"], call["weight"], call["groups"]
+    rank = len(strides)
+    batch, channels, *image = tensor_type(data).shape
+    inputs, outputs, *taps = tensor_type(weight).shape
+    axes = range(2, 2 + rank)
+    if any(stride > 1 for stride in strides):
+        data = reshape(data, (batch, channels, *(n for size in image for n in (size, 1))))
+        after = [0, 0, *(n for stride in strides for n in (0, stride - 1))]
+        data = padded(data, [0] * len(after), after)
+        data = reshape(data, (batch, channels, *(size * stride for size, stride in zip(image, strides, strict=True))))
+        ends = [(size - 1) * stride + 1 for size, stride in zip(image, strides, strict=True)]
+        data = sliced(data, axes, [0] * rank, ends)
+    around = [step * (tap - 1) - size for step, tap, size in zip(dilation, taps, padding, strict=True)]
+    behind = [size + more for size, more in zip(around, _each(call["output_padding"], rank), strict=True)]
+    sizes = tensor_type(data).shape[2:]
+    data = sliced(
+        data, axes, [max(-size, 0) for size in around],
+        [size - max(-more, 0) for size, more in zip(sizes, behind, strict=True)],
+    )  # fmt: skip
+    weight = reshape(weight, (groups, inputs // groups, outputs, *taps))
+    weight = permute(weight, (0, 2, 1, *range(3, 3 + rank)))
+    weight = reshape(weight, (groups * outputs, inputs // groups, *taps))
+    for axis, tap in zip(axes, taps, strict=True):
+        weight = taken(weight, constant(np.arange(tap)[::-1], "int64"), axis)
+    pads = [max(size, 0) for size in (*around, *behind)]
+    return convolution(data, weight, strides=(1,) * rank, padding=pads, dilation=dilation, groups=groups)
+
+
+# ---- pools ----
+
+
+def _batched(value: Value, rank: int) -> Value:
+    """Return an image of `rank` dimensions with a batch."""
+    shape = tensor_type(value).shape
+    return value if len(shape) == rank + 2 else reshape(value, (1, *shape))
+
+
+def _sizes(call: Call, rank: int) -> tuple[tuple[int, ...], ...]:
+    """Return window, strides and padding of a pool."""
+    window = _each(call["kernel_size"], rank)
+    return window, _each(call["stride"] or window, rank), _each(call["padding"], rank)
+
+
+def _mean_pool(rank: int) -> Convert:
+    def read(call: Call) -> Value:
+        value = _batched(call["self"], rank)
+        window, strides, padding = _sizes(call, rank)
+        ceil_mode, counts = bool(call["ceil_mode"]), bool(call["count_include_pad"])
+        around, factor = [*padding, *padding], 1.0
+        if call.get("divisor_override") is not None:
+            factor = math.prod(window) / call["divisor_override"]
+            if ceil_mode:  # what hangs over counts as zeros
+                for axis, count in enumerate(call.kind.shape[-rank:]):
+                    size = tensor_type(value).shape[2 + axis]
+                    whole = (count - 1) * strides[axis] + window[axis] - size - padding[axis]
+                    around[rank + axis] = max(whole, padding[axis])
+            value = padded(value, [0, 0, *around[:rank]], [0, 0, *around[rank:]])
+            around, counts, ceil_mode = [0] * (2 * rank), True, False
+        found = pool(
+            "avg", value, window=window, strides=strides, padding=around, dilation=(1,) * rank, ceil_mode=ceil_mode,
+            count_include_pad=counts,
+        )  # fmt: skip
+        return reshape(found if factor == 1 else elementwise("multiply", found, factor), call.kind.shape)
+
+    return read
+
+
+def _max_pool(rank: int) -> Convert:
+    """Return what reads the largest elements of windows, and where in the image they are."""
+
+    def read(call: Call) -> list[Value | None]:
+        value = _batched(call["self"], rank)
+        window, strides, padding = _sizes(call, rank)
+        dilation = _each(call["dilation"], rank)
+        around = (*padding, *padding)
+        found = pool(
+            "max", value, window=window, strides=strides, padding=around, dilation=dilation,
+            ceil_mode=bool(call["ceil_mode"]),
+        )  # fmt: skip
+        places: Value | None = None
+        if call.users > 1:
+            tables = [
+                np.arange(count)[:, None] * stride - before + np.arange(tap) * step
+                for count, stride, before, tap, step in zip(
+                    tensor_type(found).shape[2:], strides, padding, window, dilation, strict=True
+                )
+            ]
+            places = reshape(_places_of_largest(value, tables), call.kind.shape)
+        return [reshape(found, call.kind.shape), places]
+
+    return read
+
+
+def _in_windows(value: Value, tables: Sequence[Array], outside: float) -> Value:
+    """Return an image's windows, (n, c, windows of each dimension, taps); `tables`: (windows, taps) of each one."""
+    rank, shape = len(tables), tensor_type(value).shape
+    before = [max(0, -int(table.min())) for table in tables]
+    after = [max(0, int(table.max()) + 1 - size) for table, size in zip(tables, shape[2:], strict=True)]
+    value = padded(value, [0, 0, *before], [0, 0, *after], outside)
+    for axis in reversed(range(rank)):
+        value = taken(value, constant(tables[axis] + before[axis], "int64"), 2 + axis)
+    order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
+    counts = [len(table) for table in tables]
+    return reshape(permute(value, order), (*shape[:2], *counts, -1))
+
+
+def _places_of_largest(value: Value, tables: Sequence[Array]) -> Value:
+    """Return where in an image, row by row, the largest element of each window is."""
+    rank, kind = len(tables), tensor_type(value)
+    lowest = -np.inf if is_float(kind.dtype) else np.iinfo(kind.dtype).min
+    taps = arg_extreme("argmax", _in_windows(value, tables, float(lowest)), -1, keepdims=True)
+    flat: Array = np.zeros((), np.int64)
+    for axis, table in enumerate(tables):
+        places = table.reshape(
+            [1] * axis + [len(table)] + [1] * (rank - 1) + [table.shape[1]] + [1] * (rank - 1 - axis)
+        )
+        flat = flat * kind.shape[2 + axis] + places
+    flat = flat.reshape(1, 1, *flat.shape[:rank], -1)
+    whole = broadcast(constant(flat, "int64"), (*kind.shape[:2], *flat.shape[2:]))
+    made_kind = tensor_type(taps)
+    return made("gather_elements", (whole, taps), made_kind, axis=len(made_kind.shape) - 1)
+
+
+def _adaptive_mean(call: Call) -> Value:
+    value, rank = call["self"], len(call["output_size"])
+    layout = {1: "NCW", 2: "NCHW", 3: "NCDHW"}[rank]
+    data = _batched(value, rank)
+    kind = TensorType((*tensor_type(data).shape[:2], *call.kind.shape[-rank:]), call.kind.dtype)
+    name, sizes = f"nn.adaptive_avg_pool{rank}d", tuple(call["output_size"])
+    return reshape(made(name, (data,), kind, output_size=sizes, layout=layout, out_layout=layout), call.kind.shape)
+
+
+def _adaptive_max(call: Call) -> list[Value | None]:
+    """Return the largest elements of parts of an image: equal ones are a pool, others windows that repeat elements."""
+    rank = len(call["output_size"])
+    value = _batched(call["self"], rank)
+    image, sizes = tensor_type(value).shape[2:], call.kind.shape[-rank:]
+    places: Value | None = None
+    if all(size % count == 0 for size, count in zip(image, sizes, strict=True)) and call.users == 1:
+        window = [size // count for size, count in zip(image, sizes, strict=True)]
+        found = pool("max", value, window=window, strides=window, padding=(0,) * 2 * rank, dilation=(1,) * rank)
+    else:
+        tables = []
+        for size, count in zip(image, sizes, strict=True):
+            starts = np.arange(count) * size // count
+            ends = -(-(np.arange(count) + 1) * size // count)
+            taps = int((ends - starts).max())
+            tables.append(np.minimum(starts[:, None] + np.arange(taps), ends[:, None] - 1))
+        found = reduced("max", _in_windows(value, tables, 0.0), [-1], keepdims=False)
+        places = reshape(_places_of_largest(value, tables), call.kind.shape) if call.users > 1 else None
+    return [reshape(found, call.kind.shape), places]
+
+
+# ---- images of other sizes ----
+
+
+def _scales(call: Call, rank: int) -> list[float | None]:
+    """Return by how much an image is enlarged along each dimension; None: as its sizes say."""
+    if "scale_factors" in call.arguments:
+        return list(call["scale_factors"] or [None] * rank)
+    names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}[rank]
+    return [call.get(name) for name in names]
+
+
+def _centres(call: Call, axis: int, rank: int, image: Sequence[int]) -> Array:
+    """Return where in an image the elements of a larger or smaller one lie, along a dimension."""
+    size, count = image[axis], call.kind.shape[2 + axis]
+    places = np.arange(count, dtype=np.float64)
+    if call.get("align_corners"):
+        return places * (size - 1) / max(count - 1, 1)
+    scale = _scales(call, rank)[axis]
+    return (places + 0.5) * (1 / scale if scale else size / count) - 0.5
+
+
+def _nearest(call: Call) -> Value:
+    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    image = tensor_type(value).shape[2:]
+    for axis, (size, scale) in enumerate(zip(image, _scales(call, rank), strict=True)):
+        count = call.kind.shape[2 + axis]
+        step = np.float32(1 / scale if scale else size / count)
+        places = np.arange(count, dtype=np.float32)
+        places = (places + np.float32(0.5)) * step if "exact" in call.name else places * step
+        numbers = np.minimum(np.floor(places).astype(np.int64), size - 1)
+        value = taken_at(value, numbers, 2 + axis)
+    return value
+
+
+def _between(call: Call, taps: int) -> Value:
+    """Return an image of another size: along each dimension a sum of neighbouring elements, each times its weight."""
+    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    if not is_float(call.kind.dtype):
+        raise RefusedError("resizes whole numbers, expected floating-point ones; convert them before")
+    image = tensor_type(value).shape[2:]
+    for axis in reversed(range(rank)):
+        centres = _centres(call, axis, rank, image)
+        if taps == 2:
+            centres = np.maximum(centres, 0)
+        first = np.floor(centres)
+        weights = _linear(centres - first) if taps == 2 else _cubic(centres - first)
+        terms = []
+        for tap, weight in enumerate(weights):
+            numbers = np.clip(first.astype(np.int64) + tap - (taps // 2 - 1), 0, image[axis] - 1)
+            part = taken(value, constant(numbers, "int64"), 2 + axis)
+            factors = weight.reshape([-1 if place == axis else 1 for place in range(rank)])
+            terms.append(elementwise("multiply", part, constant(factors, call.kind.dtype)))
+        value = functools.reduce(lambda one, other: elementwise("add", one, other), terms)
+    return value
+
+
+def _linear(away: Array) -> list[Array]:
+    return [1 - away, away]
+
+
+def _cubic(away: Array, slope: float = -0.75) -> list[Array]:
+    """Return the weights of four neighbours by Keys' cubic convolution."""
+
+    def near(x: Array) -> Array:
+        return ((slope + 2) * x - (slope + 3)) * x * x + 1
+
+    def far(x: Array) -> Array:
+        return ((slope * x - 5 * slope) * x + 8 * slope) * x - 4 * slope
+
+    return [far(away + 1), near(away), near(1 - away), far(2 - away)]
+
+
+def _smoothed(call: Call, radius: float) -> Value:
+    """Return an image of another size, its elements means of what each covers (antialiased): products of matrices."""
+    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    image = tensor_type(value).shape[2:]
+    for axis in reversed(range(rank)):
+        size, count = image[axis], call.kind.shape[2 + axis]
+        centres = _centres(call, axis, rank, image) + 0.5
+        scale = _scales(call, rank)[axis]
+        step = (size - 1) / max(count - 1, 1) if call["align_corners"] else 1 / scale if scale else size / count
+        wide = max(step, 1.0)
+        first = np.maximum(np.trunc(centres - radius * wide + 0.5), 0)
+        last = np.minimum(np.trunc(centres + radius * wide + 0.5), size)
+        places = np.arange(size)
+        x = np.abs((places[None] - centres[:, None] + 0.5) / wide)
+        weights = np.maximum(1 - x, 0)
+        if radius == 2:
+            near, far = _cubic(np.minimum(x, 1), -0.5)[1], _cubic(np.clip(x, 1, 2) - 1, -0.5)[0]
+            weights = np.where(x < 1, near, np.where(x < 2, far, 0.0))
+        weights = weights * ((places >= first[:, None]) & (places < last[:, None]))
+        weights /= weights.sum(axis=1, keepdims=True)
+        order = [place for place in range(rank + 2) if place != 2 + axis] + [2 + axis]
+        turned = matmul(permute(value, order), constant(weights.T, call.kind.dtype))
+        value = permute(turned, np.argsort(order).tolist())
+    return value
+
+
+def _sampled(call: Call) -> Value:
+    """Return the elements of an image at places that another tensor has."""
+    own = {
+        "method": ("bilinear", "nearest", "bicubic")[call["interpolation_mode"]],
+        "padding_mode": ("zeros", "border", "reflection")[call["padding_mode"]],
+        "layout": "NCHW", "align_corners": bool(call["align_corners"]),
+    }  # fmt: skip
+    return Node("image.grid_sample", (call["input"], call["grid"]), call.kind, own, "relax.attrs.GridSampleAttrs")
+
+
+READERS: dict[str, Convert] = {
+    "_adaptive_avg_pool2d": _adaptive_mean,
+    "_adaptive_avg_pool3d": _adaptive_mean,
+    "_grouped_mm": _grouped_product,
+    "_trilinear": _triple_product,
+    "_upsample_bicubic2d_aa": lambda call: _smoothed(call, 2.0),
+    "_upsample_bilinear2d_aa": lambda call: _smoothed(call, 1.0),
+    "adaptive_max_pool2d": _adaptive_max,
+    "adaptive_max_pool3d": _adaptive_max,
+    "addbmm": _with_sum("batch1", "batch2"),
+    "addmm": _with_sum("mat1", "mat2"),
+    "addmv": _with_sum("mat", "vec"),
+    "avg_pool1d": _mean_pool(1),
+    "avg_pool2d": _mean_pool(2),
+    "avg_pool3d": _mean_pool(3),
+    "baddbmm": _with_sum("batch1", "batch2"),
+    "bmm": _product("self", "mat2"),
+    "convolution": _convolution,
+    "dot": _product("self", "tensor"),
+    "grid_sampler_2d": _sampled,
+    "max_pool2d_with_indices": _max_pool(2),
+    "max_pool3d_with_indices": _max_pool(3),
+    "mm": _product("self", "mat2"),
+    "mv": _product("self", "vec"),
+    "upsample_bicubic2d": lambda call: _between(call, 4),
+    "upsample_bilinear2d": lambda call: _between(call, 2),
+    "upsample_linear1d": lambda call: _between(call, 2),
+    **{f"upsample_nearest{rank}d": _nearest for rank in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{rank}d": _nearest for rank in (1, 2, 3)},
+    "upsample_trilinear3d": lambda call: _between(call, 2),
+}
+"""Operator without its overload -> what reads it."""
