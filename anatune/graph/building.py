@@ -243,6 +243,10 @@ def softmax(value: Value, axis: int, *, is_log: bool = False) -> Value:
 
 def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], epsilon: float) -> Value:
     """Return the last dimensions with mean 0 and variance 1, times a factor, plus a term."""
+    sizes = tensor_type(data).shape[-len(axes) :]
+    for one in (factor, term):
+        if tensor_type(one).shape != sizes:
+            raise ValueError(f"a norm of {tensor_type(data)} along {len(axes)} dimensions by {tensor_type(one)}")
     own = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
     return made("nn.layer_norm", (data, factor, term), tensor_type(data), **own)
 

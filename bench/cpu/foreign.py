@@ -249,7 +249,7 @@ def _whisper(torch: Any) -> tuple[Any, tuple[Any, ...]]:
     import transformers
 
     own = {key: value for key, value in _PAIR.items() if key != "max_position_embeddings"}
-    config = transformers.WhisperConfig(**own, max_source_positions=32, max_target_positions=64, num_mel_bins=80)
+    config = transformers.WhisperConfig(**own, max_source_positions=32, max_target_positions=64, pad_token_id=0)
     encoder = transformers.WhisperModel(config).encoder
 
     class Encoder(torch.nn.Module):  # type: ignore[misc,name-defined]

@@ -28,6 +28,8 @@ _OLDEST = 6
 _STANDARD = ("", "ai.onnx")
 _DEEPEST = 8
 """Bodies of operators in bodies."""
+_MOST_NODES = 1 << 18
+"""Operators that are read, those of bodies of loops as often as they run."""
 _MOST_ELEMENTS = 1 << 32
 """Of a result: files may ask for any."""
 _NUMBERS = "numbers of 8 bits or more, or truth values"
@@ -254,7 +256,7 @@ class _Reader:
     def __init__(
         self, model: OnnxObject, large: Sequence[OnnxObject], shapes: Mapping[str, Sequence[int]], name: str
     ) -> None:
-        self.name = name
+        self.name, self.read_nodes = name, 0
         self.versions = _versions(model)
         self.weights: dict[int, tuple[OnnxObject, dict[str, Value]]] = {}
         self.helper = import_module("onnx.helper")
@@ -332,6 +334,9 @@ class _Reader:
         WorkloadError
             It cannot be read.
         """
+        self.read_nodes += 1
+        if self.read_nodes > _MOST_NODES:
+            raise WorkloadError(f"{self.name}: loops write out more than {_MOST_NODES:,} operators; export it without")
         domain = "" if node.domain in _STANDARD else node.domain
         place, convert = _place(node), READERS[node.op_type]
 

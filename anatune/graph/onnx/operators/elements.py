@@ -238,13 +238,11 @@ def _swish(call: Call) -> Value:
 
 
 def _shrink(call: Call) -> Value:
-    x, bias, bound = call[0], call.attributes["bias"], call.attributes["lambd"]
-    kind = call.kind()
-    if kind.dtype.startswith("uint"):
-        raise RefusedError(f"shrinks {kind.dtype}, expected numbers with a sign")
-    zero = broadcast(constant(0, kind.dtype), kind.shape)
-    low = where(elementwise("less", x, constant(-bound, kind.dtype)), elementwise("add", x, bias), zero)
-    return where(elementwise("greater", x, bound), elementwise("subtract", x, bias), low)
+    bias, bound, kind = call.attributes["bias"], call.attributes["lambd"], call.kind()
+    x = cast(call[0], "float64") if kind.dtype.startswith(("int", "uint")) else call[0]  # both may be fractions
+    zero = broadcast(constant(0, tensor_type(x).dtype), kind.shape)
+    low = where(elementwise("less", x, -bound), elementwise("add", x, bias), zero)
+    return cast(where(elementwise("greater", x, bound), elementwise("subtract", x, bias), low), kind.dtype)
 
 
 def _is_infinite(call: Call) -> Value:

@@ -21,10 +21,10 @@ from anatune.graph.building import (
     taken,
     where,
 )
-from anatune.graph.nodes import TensorType, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, check_table
+from anatune.graph.nodes import Constant, TensorType, Value, tensor_type
+from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
 
-__all__ = ["READERS", "along", "rows_at"]
+__all__ = ["READERS", "along", "inside", "rows_at"]
 
 
 def along(axis: int, rank: int, size: int) -> Value:
@@ -64,6 +64,28 @@ def _from_start(indices: Value, size: int) -> Value:
     return where(elementwise("less", indices, 0), elementwise("add", indices, size), indices)
 
 
+def inside(indices: Value, size: int) -> Value:
+    """Return indices counted from the start, none outside of so many elements: kernels go wherever they are told.
+
+    What is outside stops at the ends; it is refused where it is known.
+    """
+    indices = _from_start(indices, size)
+    if not isinstance(indices, Constant):
+        return elementwise("minimum", elementwise("maximum", indices, 0), max(0, size - 1))
+    if indices.array.size and not 0 <= indices.array.min() <= indices.array.max() < size:
+        raise RefusedError(f"has indices from {indices.array.min()} to {indices.array.max()} of {size} elements")
+    return indices
+
+
+def _check_others(call: Call, axis: int) -> None:
+    """Raise a `RefusedError` where indices have more elements than data along another dimension than an axis."""
+    data, indices = call.kind(), call.kind(1)
+    if len(data.shape) != len(indices.shape) or any(
+        one > size for place, (size, one) in enumerate(zip(data.shape, indices.shape, strict=True)) if place != axis
+    ):
+        raise RefusedError(f"has indices {indices} for data {data}, expected no more beside axis {axis}")
+
+
 def _gather(call: Call) -> Value:
     axis = call.attributes["axis"]
     return taken(call[0], _from_start(call[1], call.kind().shape[axis]), axis)
@@ -72,9 +94,10 @@ def _gather(call: Call) -> Value:
 def _gather_elements(call: Call) -> Value:
     """Return an element for each index; the indices may leave out the last ones of other dimensions."""
     axis, shape = call.attributes["axis"] % call.rank, call.kind(1).shape
+    _check_others(call, axis)
     others = [place for place in range(call.rank) if place != axis]
     data = sliced(call[0], others, [0] * len(others), [shape[place] for place in others])
-    places = _from_start(call[1], call.kind().shape[axis])
+    places = inside(call[1], call.kind().shape[axis])
     return made("gather_elements", (data, places), TensorType(shape, call.kind().dtype), axis=axis)
 
 
@@ -85,7 +108,7 @@ def _columns(call: Call, batch: int = 0) -> list[Value]:
     places = [along(axis, len(shape), sizes[axis]) for axis in range(batch)]
     for place in range(count):
         column = reshape(sliced(call[1], [len(shape)], [place], [place + 1]), shape)
-        places.append(_from_start(column, sizes[batch + place]))
+        places.append(inside(column, sizes[batch + place]))
     return places
 
 
@@ -104,9 +127,12 @@ def _reduction(call: Call) -> str:
 def _scatter_elements(call: Call) -> Value:
     """Return a tensor with updates at indices along an axis; where they leave out others, it is flat meanwhile."""
     axis, shape, kind = call.attributes["axis"] % call.rank, call.kind(1).shape, call.kind()
+    _check_others(call, axis)
+    if call.kind(2).shape != shape:
+        raise RefusedError(f"has indices {call.kind(1)} for updates {call.kind(2)}, expected as many")
     if not math.prod(shape):
         return call[0]
-    places = _from_start(call[1], kind.shape[axis])
+    places = inside(call[1], kind.shape[axis])
     if all(size == kind.shape[place] for place, size in enumerate(shape) if place != axis):
         return scattered(call[0], places, call[2], axis, _reduction(call))
     own = [places if place == axis else along(place, call.rank, size) for place, size in enumerate(shape)]

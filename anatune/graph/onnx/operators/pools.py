@@ -26,6 +26,7 @@ from anatune.graph.building import (
 )
 from anatune.graph.nodes import Array, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.operators.places import inside
 
 __all__ = ["READERS", "Windows", "windows_of"]
 
@@ -238,7 +239,7 @@ def _max_unpool(call: Call) -> Value:
     ]
     shape = (batch, channels, *own)
     zeros = broadcast(constant(0, dtype), (math.prod(shape),))
-    found = scattered(zeros, reshape(cast(call[1], "int64"), (-1,)), reshape(call[0], (-1,)), 0, "update")
+    found = scattered(zeros, inside(reshape(call[1], (-1,)), math.prod(shape)), reshape(call[0], (-1,)), 0, "update")
     found = reshape(found, shape)
     if call.get(2) is None:
         return found

@@ -255,9 +255,14 @@ def _layer_norm(call: Call) -> Sequence[Value]:
     dtype = tensor_type(value).dtype
     factor = broadcast(cast(call[1], dtype), sizes)
     term = broadcast(cast(call[2], dtype) if call.get(2) is not None else constant(0, dtype), sizes)
-    found: list[Value] = [
-        cast(layer_norm(value, factor, term, [place - call.rank for place in axes], epsilon), kind.dtype)
-    ]
+    if tensor_type(factor).shape == tensor_type(term).shape == sizes:
+        normed = layer_norm(value, factor, term, [place - call.rank for place in axes], epsilon)
+    else:  # they vary along other dimensions, too
+        normed = _statistics(value, axes, epsilon)[0]
+        normed = elementwise("add", elementwise("multiply", normed, factor), term)
+    if tensor_type(normed).shape != kind.shape:
+        raise RefusedError(f"has {call.kind(1)} as factors of {kind}")
+    found: list[Value] = [cast(normed, kind.dtype)]
     if len(call.outputs) > 1:
         found += [reduced("mean", value, axes, keepdims=True), _statistics(value, axes, epsilon)[1]]
     return found[: len(call.outputs)]

@@ -169,3 +169,22 @@ def test_large_weights_are_not_copied_where_bodies_are_spelt():
     assert [one.name for one in graph.inputs] == ["x"]
     np.testing.assert_array_equal(graph.nodes()[0].arguments[1].array, weight.T)
     assert model.SerializeToString() == before
+
+
+def test_loops_in_loops_end(monkeypatch):
+    monkeypatch.setattr(reading, "_MOST_NODES", 100)
+
+    def loop(*nodes, count="m"):
+        kinds = [helper.make_tensor_value_info(word, kind, []) for word, kind in (("i", 7), ("c", 9))]
+        body = helper.make_graph(
+            [*nodes, helper.make_node("Identity", ["c"], ["d"])],
+            "body",
+            kinds,
+            [helper.make_empty_tensor_value_info(word) for word in ("d", "y")],
+        )
+        return helper.make_node("Loop", [count], ["y"], body=body)
+
+    inner = loop(helper.make_node("Neg", ["x"], ["y"]))
+    model = model_of(loop(inner), weights={"m": np.array(30, np.int64)})
+    with pytest.raises(WorkloadError, match=r"loops write out more than 100 operators; export it without"):
+        read(model)

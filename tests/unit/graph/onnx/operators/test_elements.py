@@ -66,3 +66,8 @@ def test_numbers_that_graphs_do_not_have():
 def test_casts():
     (truths,) = found("Cast", X, to=onnx.TensorProto.BOOL)
     np.testing.assert_array_equal(truths, X != 0)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_integers_shrink_by_fractions(dtype):
+    check("Shrink", np.array([0, 1, 2, 5], dtype), want=[np.array([0, 0, 1, 4], dtype)], bias=0.5, lambd=1.5)

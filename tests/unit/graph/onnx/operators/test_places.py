@@ -92,3 +92,31 @@ def test_known_places_outside_of_a_tensor():
 
 def test_a_number_has_no_places():
     check("NonZero", np.float32(1), want=[np.zeros((0, 1), np.int64)])
+
+
+SCATTERED = [
+    ("GatherElements", [X, np.array([[[9]]], np.int64)], {}),
+    ("ScatterElements", [X, np.array([[[9]]], np.int64), np.ones((1, 1, 1), np.float32)], {}),
+    ("ScatterND", [X, np.array([[9]], np.int64), np.ones((1, 3, 4), np.float32)], {}),
+    ("MaxUnpool", [X[None, :, :1, :1], np.array([[[[99]], [[0]]]], np.int64)], {"kernel_shape": [2, 2]}),
+]
+
+
+@pytest.mark.parametrize(("op", "operands", "own"), SCATTERED)
+def test_no_kernel_goes_outside_of_a_tensor(op, operands, own):
+    with pytest.raises(WorkloadError, match=rf"{op} \(node y0\) has indices from \d to \d+ of \d elements"):
+        read(model_of(op, *operands, unknown=(0,), **own))
+    graph = read(model_of(op, *operands, unknown=(1,), **own))
+    assert {"minimum", "maximum"} <= {node.op for node in graph.nodes()}
+
+
+@pytest.mark.parametrize(
+    ("indices", "updates", "said"),
+    [
+        ((2, 4, 4), (2, 4, 4), "has indices 2x4x4 int64 for data 2x3x4 float32, expected no more beside axis 0"),
+        ((1, 3, 4), (1, 3, 2), "has indices 1x3x4 int64 for updates 1x3x2 float32, expected as many"),
+    ],
+)
+def test_scatters_of_sizes_that_do_not_fit(indices, updates, said):
+    with pytest.raises(WorkloadError, match=said):
+        read(model_of("ScatterElements", X, np.zeros(indices, np.int64), np.zeros(updates, np.float32), unknown=(0,)))

@@ -94,3 +94,11 @@ def test_sums_of_those_before_lose_nothing(reverse):
     x = np.array([[1, 1e20, 1, np.inf], [1, 2, 3, 4]])[:, :: -1 if reverse else 1]
     want = np.array([[0, 1, 1e20, 1e20], [0, 1, 3, 6]])[:, :: -1 if reverse else 1]
     check("CumSum", x, np.int64(1), want=[want], exclusive=1, reverse=reverse)
+
+
+def test_a_layer_norm_by_factors_of_other_dimensions():
+    factors = np.arange(6, dtype=np.float32).reshape(2, 3, 1)
+    away = X - X.mean(-1, keepdims=True)
+    check("LayerNormalization", X, factors, want=[away / np.sqrt((away**2).mean(-1, keepdims=True) + 1e-5) * factors])
+    with pytest.raises(WorkloadError, match=r"has 5x1x1x1 float32 as factors of 2x3x4 float32"):
+        read(model_of("LayerNormalization", X, np.ones((5, 1, 1, 1), np.float32), unknown=(0,)))
