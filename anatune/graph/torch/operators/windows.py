@@ -162,7 +162,8 @@ def _mean_pool(rank: int) -> Convert:
     def read(call: Call) -> Value:
         value = _batched(call["self"], rank)
         window, strides, padding = _sizes(call, rank)
-        ceil_mode, counts = bool(call["ceil_mode"]), bool(call["count_include_pad"])
+        ceil_mode = bool(call["ceil_mode"])  # windows that hang over count what is there
+        counts = bool(call["count_include_pad"]) and (any(padding) or not ceil_mode)
         around, factor = [*padding, *padding], 1.0
         if call.get("divisor_override") is not None:
             factor = math.prod(window) / call["divisor_override"]
@@ -289,8 +290,14 @@ def _centres(call: Call, axis: int, rank: int, image: Sequence[int]) -> Array:
     return (places + 0.5) * (1 / scale if scale else size / count) - 0.5
 
 
+def _image(call: Call) -> Value:
+    """Return the image that is resized."""
+    value: Value = call["input" if "input" in call.arguments else "self"]
+    return value
+
+
 def _nearest(call: Call) -> Value:
-    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    value, rank = _image(call), len(call.kind.shape) - 2
     image = tensor_type(value).shape[2:]
     for axis, (size, scale) in enumerate(zip(image, _scales(call, rank), strict=True)):
         count = call.kind.shape[2 + axis]
@@ -304,7 +311,7 @@ def _nearest(call: Call) -> Value:
 
 def _between(call: Call, taps: int) -> Value:
     """Return an image of another size: along each dimension a sum of neighbouring elements, each times its weight."""
-    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    value, rank = _image(call), len(call.kind.shape) - 2
     if not is_float(call.kind.dtype):
         raise RefusedError("resizes whole numbers, expected floating-point ones; convert them before")
     image = tensor_type(value).shape[2:]
@@ -342,7 +349,7 @@ def _cubic(away: Array, slope: float = -0.75) -> list[Array]:
 
 def _smoothed(call: Call, radius: float) -> Value:
     """Return an image of another size, its elements means of what each covers (antialiased): products of matrices."""
-    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    value, rank = _image(call), len(call.kind.shape) - 2
     image = tensor_type(value).shape[2:]
     for axis in reversed(range(rank)):
         size, count = image[axis], call.kind.shape[2 + axis]
@@ -373,7 +380,8 @@ def _sampled(call: Call) -> Value:
         "padding_mode": ("zeros", "border", "reflection")[call["padding_mode"]],
         "layout": "NCHW", "align_corners": bool(call["align_corners"]),
     }  # fmt: skip
-    return Node("image.grid_sample", (call["input"], call["grid"]), call.kind, own, "relax.attrs.GridSampleAttrs")
+    grid = permute(call["grid"], (0, 3, 1, 2))
+    return Node("image.grid_sample", (call["input"], grid), call.kind, own, "relax.attrs.GridSampleAttrs")
 
 
 READERS: dict[str, Convert] = {
