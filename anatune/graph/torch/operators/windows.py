@@ -164,21 +164,25 @@ def _mean_pool(rank: int) -> Convert:
         window, strides, padding = _sizes(call, rank)
         ceil_mode = bool(call["ceil_mode"])  # windows that hang over count what is there
         counts = bool(call["count_include_pad"]) and (any(padding) or not ceil_mode)
-        around, factor = [*padding, *padding], 1.0
-        if call.get("divisor_override") is not None:
-            factor = math.prod(window) / call["divisor_override"]
-            if ceil_mode:  # what hangs over counts as zeros
-                for axis, count in enumerate(call.kind.shape[-rank:]):
-                    size = tensor_type(value).shape[2 + axis]
-                    whole = (count - 1) * strides[axis] + window[axis] - size - padding[axis]
-                    around[rank + axis] = max(whole, padding[axis])
+        around, divisor = [*padding, *padding], call.get("divisor_override")
+        factor: Array = np.ones(())
+        if divisor is not None or (ceil_mode and counts):  # what hangs over is zeros, and counts as nothing
+            image = tensor_type(value).shape[2:]
+            for axis, count in enumerate(call.kind.shape[-rank:]):
+                first = np.arange(count) * strides[axis]
+                end = image[axis] + 2 * padding[axis]
+                factor = np.multiply.outer(factor, window[axis] / (np.minimum(first + window[axis], end) - first))
+                around[rank + axis] = max(int(first[-1]) + window[axis] - image[axis] - padding[axis], padding[axis])
+            factor = factor if divisor is None else np.array(math.prod(window) / divisor)
             value = padded(value, [0, 0, *around[:rank]], [0, 0, *around[rank:]])
             around, counts, ceil_mode = [0] * (2 * rank), True, False
         found = pool(
             "avg", value, window=window, strides=strides, padding=around, dilation=(1,) * rank, ceil_mode=ceil_mode,
             count_include_pad=counts,
         )  # fmt: skip
-        return reshape(found if factor == 1 else elementwise("multiply", found, factor), call.kind.shape)
+        if (factor != 1).any():
+            found = elementwise("multiply", found, constant(factor, call.kind.dtype))
+        return reshape(found, call.kind.shape)
 
     return read
 
