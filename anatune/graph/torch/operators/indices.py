@@ -46,7 +46,7 @@ class _Places(NamedTuple):
         The tensor, the dimensions that are named side by side.
     axis : int
         The first of them there.
-    count : int
+    number : int
         How many they are.
     order : tuple of int
         Of the dimensions of the tensor in `data`.
@@ -56,7 +56,7 @@ class _Places(NamedTuple):
 
     data: Value
     axis: int
-    count: int
+    number: int
     order: tuple[int, ...]
     flat: Value
 
@@ -100,13 +100,13 @@ def _places(call: Call) -> _Places:
 def _one_dimension(places: _Places) -> Value:
     """Return the data with the named dimensions as one."""
     shape = tensor_type(places.data).shape
-    first, last = places.axis, places.axis + places.count
+    first, last = places.axis, places.axis + places.number
     return reshape(places.data, (*shape[:first], math.prod(shape[first:last]), *shape[last:]))
 
 
 def _indexed(call: Call) -> Value:
     if all(index is None for index in call["indices"]):
-        return call["self"]
+        return call.operand("self")
     places = _places(call)
     data = _one_dimension(places)
     if isinstance(places.flat, Constant):

@@ -125,7 +125,9 @@ def _with_slice(call: Call) -> Value:
 
 def _turned(call: Call) -> Value:
     return functools.reduce(
-        lambda value, axis: taken_at(value, np.arange(call.shape()[axis])[::-1], axis), call.axes("dims"), call["self"]
+        lambda value, axis: taken_at(value, np.arange(call.shape()[axis])[::-1], axis),
+        call.axes("dims"),
+        call.operand("self"),
     )
 
 
@@ -133,7 +135,7 @@ def _rolled(call: Call) -> Value:
     if not call["dims"]:
         flat = reshape(call["self"], (-1,))
         return reshape(taken_at(flat, np.roll(_places_of(flat), call["shifts"][0]), 0), call.kind.shape)
-    value = call["self"]
+    value = call.operand("self")
     for shift, axis in zip(call["shifts"], call["dims"], strict=True):
         value = taken_at(value, np.roll(np.arange(call.shape()[axis]), shift), axis)
     return value
@@ -183,7 +185,7 @@ def _reflected(mode: str) -> Convert:
     """Return what reads a tensor with itself around it: its places along each dimension are known."""
 
     def read(call: Call) -> Value:
-        value, pad, rank = call["self"], call["padding"], len(call.shape())
+        value, pad, rank = call.operand("self"), call["padding"], len(call.shape())
         for place in range(len(pad) // 2):
             axis = rank - 1 - place
             first, last = pad[2 * place : 2 * place + 2]

@@ -162,22 +162,27 @@ def _mean_pool(rank: int) -> Convert:
     def read(call: Call) -> Value:
         value = _batched(call["self"], rank)
         window, strides, padding = _sizes(call, rank)
-        ceil_mode, counts = bool(call["ceil_mode"]), bool(call["count_include_pad"])
-        around, factor = [*padding, *padding], 1.0
-        if call.get("divisor_override") is not None:
-            factor = math.prod(window) / call["divisor_override"]
-            if ceil_mode:  # what hangs over counts as zeros
-                for axis, count in enumerate(call.kind.shape[-rank:]):
-                    size = tensor_type(value).shape[2 + axis]
-                    whole = (count - 1) * strides[axis] + window[axis] - size - padding[axis]
-                    around[rank + axis] = max(whole, padding[axis])
+        ceil_mode = bool(call["ceil_mode"])  # windows that hang over count what is there
+        counts = bool(call["count_include_pad"]) and (any(padding) or not ceil_mode)
+        around, divisor = [*padding, *padding], call.get("divisor_override")
+        factor: Array = np.ones(())
+        if divisor is not None or (ceil_mode and counts):  # what hangs over is zeros, and counts as nothing
+            image = tensor_type(value).shape[2:]
+            for axis, count in enumerate(call.kind.shape[-rank:]):
+                first = np.arange(count) * strides[axis]
+                end = image[axis] + 2 * padding[axis]
+                factor = np.multiply.outer(factor, window[axis] / (np.minimum(first + window[axis], end) - first))
+                around[rank + axis] = max(int(first[-1]) + window[axis] - image[axis] - padding[axis], padding[axis])
+            factor = factor if divisor is None else np.array(math.prod(window) / divisor)
             value = padded(value, [0, 0, *around[:rank]], [0, 0, *around[rank:]])
             around, counts, ceil_mode = [0] * (2 * rank), True, False
         found = pool(
             "avg", value, window=window, strides=strides, padding=around, dilation=(1,) * rank, ceil_mode=ceil_mode,
             count_include_pad=counts,
         )  # fmt: skip
-        return reshape(found if factor == 1 else elementwise("multiply", found, factor), call.kind.shape)
+        if (factor != 1).any():
+            found = elementwise("multiply", found, constant(factor, call.kind.dtype))
+        return reshape(found, call.kind.shape)
 
     return read
 
@@ -289,8 +294,14 @@ def _centres(call: Call, axis: int, rank: int, image: Sequence[int]) -> Array:
     return (places + 0.5) * (1 / scale if scale else size / count) - 0.5
 
 
+def _image(call: Call) -> Value:
+    """Return the image that is resized."""
+    value: Value = call["input" if "input" in call.arguments else "self"]
+    return value
+
+
 def _nearest(call: Call) -> Value:
-    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    value, rank = _image(call), len(call.kind.shape) - 2
     image = tensor_type(value).shape[2:]
     for axis, (size, scale) in enumerate(zip(image, _scales(call, rank), strict=True)):
         count = call.kind.shape[2 + axis]
@@ -304,7 +315,7 @@ def _nearest(call: Call) -> Value:
 
 def _between(call: Call, taps: int) -> Value:
     """Return an image of another size: along each dimension a sum of neighbouring elements, each times its weight."""
-    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    value, rank = _image(call), len(call.kind.shape) - 2
     if not is_float(call.kind.dtype):
         raise RefusedError("resizes whole numbers, expected floating-point ones; convert them before")
     image = tensor_type(value).shape[2:]
@@ -342,7 +353,7 @@ def _cubic(away: Array, slope: float = -0.75) -> list[Array]:
 
 def _smoothed(call: Call, radius: float) -> Value:
     """Return an image of another size, its elements means of what each covers (antialiased): products of matrices."""
-    value, rank = call.get("input", call.get("self")), len(call.kind.shape) - 2
+    value, rank = _image(call), len(call.kind.shape) - 2
     image = tensor_type(value).shape[2:]
     for axis in reversed(range(rank)):
         size, count = image[axis], call.kind.shape[2 + axis]
@@ -373,7 +384,8 @@ def _sampled(call: Call) -> Value:
         "padding_mode": ("zeros", "border", "reflection")[call["padding_mode"]],
         "layout": "NCHW", "align_corners": bool(call["align_corners"]),
     }  # fmt: skip
-    return Node("image.grid_sample", (call["input"], call["grid"]), call.kind, own, "relax.attrs.GridSampleAttrs")
+    grid = permute(call["grid"], (0, 3, 1, 2))
+    return Node("image.grid_sample", (call["input"], grid), call.kind, own, "relax.attrs.GridSampleAttrs")
 
 
 READERS: dict[str, Convert] = {
