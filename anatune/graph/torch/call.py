@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from anatune.graph.building import cast, constant, elementwise
 from anatune.graph.nodes import Array, Constant, TensorType, Value, tensor_type
 from anatune.graph.onnx.call import RefusedError
+from anatune.untyped import TorchObject
 
-__all__ = ["Call", "Convert", "Given", "RefusedError", "TorchObject", "converted", "is_float"]
+__all__ = ["Call", "Convert", "Given", "RefusedError", "converted", "is_float"]
 
-TorchObject = Any
-"""What PyTorch makes: programs, nodes, tensors, dtypes."""
-Given = Any
+Given = TorchObject
 """An argument: a value, a number, text, None, or a list of them."""
 
 

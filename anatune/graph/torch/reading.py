@@ -16,8 +16,9 @@ import numpy as np
 from anatune.errors import WorkloadError
 from anatune.graph.building import constant
 from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type
-from anatune.graph.torch.call import Call, Given, RefusedError, TorchObject
+from anatune.graph.torch.call import Call, Given, RefusedError
 from anatune.graph.torch.operators import READERS
+from anatune.untyped import TorchObject
 
 __all__ = ["graph_of_program", "refused_nodes"]
 

@@ -28,6 +28,7 @@ from anatune.graph.building import (
 from anatune.graph.nodes import Array, Node, TensorType, Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, is_float
 from anatune.graph.torch.operators.shapes import taken_at
+from anatune.graph.transposed import transposed_convolution
 
 __all__ = ["READERS"]
 
@@ -98,7 +99,10 @@ def _convolution(call: Call) -> Value:
     names = ("stride", "padding", "dilation")
     strides, padding, dilation = (_each(call[name], rank) for name in names)
     if call.get("transposed"):
-        found = _transposed(call, strides, padding, dilation)
+        found = transposed_convolution(
+            data, weight, strides=strides, padding=(*padding, *padding), dilation=dilation, groups=call["groups"],
+            output_padding=_each(call["output_padding"], rank),
+        )  # fmt: skip
     else:
         found = convolution(
             data, weight, strides=strides, padding=(*padding, *padding), dilation=dilation, groups=call["groups"]
@@ -111,36 +115,6 @@ def _convolution(call: Call) -> Value:
 def _each(given: Sequence[int], rank: int) -> tuple[int, ...]:
     """Return a size for each dimension of an image; one is for all."""
     return tuple(given) * rank if len(given) == 1 else tuple(given)
-
-
-def _transposed(call: Call, strides: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]) -> Value:
-    """Return a transposed convolution: one of the image with zeros between its elements, its taps turned around."""
-    data, weight, groups = call["input"], call["weight"], call["groups"]
-    rank = len(strides)
-    batch, channels, *image = tensor_type(data).shape
-    inputs, outputs, *taps = tensor_type(weight).shape
-    axes = range(2, 2 + rank)
-    if any(stride > 1 for stride in strides):
-        data = reshape(data, (batch, channels, *(n for size in image for n in (size, 1))))
-        after = [0, 0, *(n for stride in strides for n in (0, stride - 1))]
-        data = padded(data, [0] * len(after), after)
-        data = reshape(data, (batch, channels, *(size * stride for size, stride in zip(image, strides, strict=True))))
-        ends = [(size - 1) * stride + 1 for size, stride in zip(image, strides, strict=True)]
-        data = sliced(data, axes, [0] * rank, ends)
-    around = [step * (tap - 1) - size for step, tap, size in zip(dilation, taps, padding, strict=True)]
-    behind = [size + more for size, more in zip(around, _each(call["output_padding"], rank), strict=True)]
-    sizes = tensor_type(data).shape[2:]
-    data = sliced(
-        data, axes, [max(-size, 0) for size in around],
-        [size - max(-more, 0) for size, more in zip(sizes, behind, strict=True)],
-    )  # fmt: skip
-    weight = reshape(weight, (groups, inputs // groups, outputs, *taps))
-    weight = permute(weight, (0, 2, 1, *range(3, 3 + rank)))
-    weight = reshape(weight, (groups * outputs, inputs // groups, *taps))
-    for axis, tap in zip(axes, taps, strict=True):
-        weight = taken(weight, constant(np.arange(tap)[::-1], "int64"), axis)
-    pads = [max(size, 0) for size in (*around, *behind)]
-    return convolution(data, weight, strides=(1,) * rank, padding=pads, dilation=dilation, groups=groups)
 
 
 # ---- pools ----
