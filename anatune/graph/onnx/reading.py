@@ -58,9 +58,15 @@ def graph_of_onnx(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: 
     UnknownValueError
         A size, an axis or the like is known only when the model runs.
     """
-    model, large = _inlined(_of_readable_version(model, name))
-    _check_operators(model, name)
-    return _Reader(model, large, shapes, name).graph
+    try:
+        model, large = _inlined(_of_readable_version(model, name))
+        _check_operators(model, name)
+        return _Reader(model, large, shapes, name).graph
+    except WorkloadError:
+        raise
+    except Exception as error:  # a damaged file may hold what no package expects, as names that are no text
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        raise WorkloadError(f"{name} cannot be read: {text[0]:.200}; export it again") from error
 
 
 def onnx_dtype(value: OnnxObject) -> str:
