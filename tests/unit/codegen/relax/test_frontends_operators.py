@@ -1,4 +1,4 @@
-"""What TVM lacks or gets wrong, on all routes: operators around a product, tensors without elements, errors."""
+"""Operators on all routes: around a product, on tensors without elements, those that are refused."""
 
 import warnings
 from importlib import import_module
