@@ -6,6 +6,7 @@ of the tensors' dtype.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -26,6 +27,7 @@ from anatune.graph.nodes import (
 from anatune.graph.operators import OPERATORS, applied
 
 __all__ = [
+    "along",
     "arg_extreme",
     "broadcast",
     "cast",
@@ -34,6 +36,7 @@ __all__ = [
     "convolution",
     "cumulative",
     "elementwise",
+    "flat_places",
     "layer_norm",
     "made",
     "matmul",
@@ -43,6 +46,7 @@ __all__ = [
     "pool_sizes",
     "reduced",
     "reshape",
+    "rows_at",
     "scattered",
     "sliced",
     "softmax",
@@ -336,3 +340,32 @@ def pool_sizes(
             raise ValueError(f"a window of {window[axis]} does not fit into {sizes[axis]} elements")
         found.append(int(count))
     return tuple(found)
+
+
+def along(axis: int, rank: int, size: int) -> Value:
+    """Return 0, 1 ... along one dimension of many, int64."""
+    return constant(np.arange(size).reshape([-1 if place == axis % rank else 1 for place in range(rank)]), "int64")
+
+
+def rows_at(data: Value, places: Sequence[Value]) -> Value:
+    """Return the parts of a tensor that places in its first dimensions name.
+
+    Parameters
+    ----------
+    data : Value
+        (sizes of those dimensions, rest).
+    places : sequence of Value
+        int64, in range; they are broadcast to a shape that comes before the rest.
+    """
+    kind, count = tensor_type(data), len(places)
+    flat = reshape(data, (math.prod(kind.shape[:count]), *kind.shape[count:]))
+    return taken(flat, flat_places(places, kind.shape[:count]), 0)
+
+
+def flat_places(places: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """Return places in many dimensions as places in a tensor that is flat."""
+    terms = [
+        elementwise("multiply", place, math.prod(sizes[number + 1 :])) if math.prod(sizes[number + 1 :]) != 1 else place
+        for number, place in enumerate(places)
+    ]
+    return functools.reduce(lambda one, other: elementwise("add", one, other), terms)

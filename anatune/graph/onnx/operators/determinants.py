@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from anatune.graph.building import arg_extreme, broadcast, constant, elementwise, reduced, reshape, sliced, where
+from anatune.graph.building import along, arg_extreme, broadcast, constant, elementwise, reduced, reshape, sliced, where
 from anatune.graph.nodes import Value
 from anatune.graph.onnx.call import Call, Convert, RefusedError
-from anatune.graph.onnx.operators.places import along
 
 __all__ = ["READERS"]
 

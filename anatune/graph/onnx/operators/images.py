@@ -16,20 +16,16 @@ from anatune.graph.building import (
     cast,
     constant,
     elementwise,
-    matmul,
     padded,
-    permute,
     reshape,
     taken,
     where,
 )
+from anatune.graph.images import neighbours, resized_axis
 from anatune.graph.nodes import Array, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
 
 __all__ = ["READERS"]
-
-_MOST_TAPS = 4
-"""Of which a sum of takes is made; of more, a product with a matrix."""
 
 
 class _Axis(NamedTuple):
@@ -87,12 +83,6 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _cubic(away: Array, a: float) -> Array:
-    near = ((a + 2) * away - (a + 3)) * away**2 + 1
-    far = ((a * away - 5 * a) * away + 8 * a) * away - 4 * a
-    return np.asarray(np.where(away <= 1, near, np.where(away < 2, far, 0)))
-
-
 def _weights(call: Call, one: _Axis, where_from: Array) -> tuple[Array, Array]:
     """Return which elements each output is made of, and their weights; both (outputs, taps)."""
     own, mode = call.attributes, call.attributes["mode"]
@@ -100,36 +90,10 @@ def _weights(call: Call, one: _Axis, where_from: Array) -> tuple[Array, Array]:
         places = _NEAREST[own.get("nearest_mode", "floor")](where_from)[:, None]
         return np.clip(places, 0, one.size - 1).astype(np.int64), np.ones((one.outputs, 1))
     shrunk = min(one.scale, 1.0) if own.get("antialias") else 1.0
-    first = math.floor((-2 if mode == "cubic" else -1) / shrunk) + 1
-    places = np.ceil(where_from)[:, None] - 1 + np.arange(first, 2 - first)
-    away = np.abs(places - where_from[:, None]) * shrunk
-    weights = _cubic(away, own.get("cubic_coeff_a", -0.75)) if mode == "cubic" else np.maximum(1 - away, 0)
-    if own.get("exclude_outside"):
-        weights = np.where((places >= 0) & (places < one.size), weights, 0)
-    weights = weights / weights.sum(axis=1, keepdims=True)
-    used = np.any(weights != 0, axis=0)
-    return np.clip(places, 0, one.size - 1).astype(np.int64)[:, used], weights[:, used]
-
-
-def _resized_axis(value: Value, axis: int, places: Array, weights: Array) -> Value:
-    """Return a tensor whose axis is made of weighted elements."""
-    kind = tensor_type(value)
-    rank, size, (outputs, taps) = len(kind.shape), kind.shape[axis], places.shape
-    if taps == 1 and np.all(weights == 1):
-        return taken(value, constant(places[:, 0], "int64"), axis)
-    if taps > _MOST_TAPS:
-        matrix = np.zeros((size, outputs))
-        np.add.at(matrix, (places, np.arange(outputs)[:, None]), weights)
-        order = [*(place for place in range(rank) if place != axis), axis]
-        found = matmul(permute(value, order), constant(matrix, kind.dtype))
-        return permute(found, np.argsort(order).tolist())
-    total: Value | None = None
-    for tap in range(taps):
-        factor = constant(weights[:, tap].reshape(-1, *(1,) * (rank - 1 - axis)), kind.dtype)
-        part = elementwise("multiply", taken(value, constant(places[:, tap], "int64"), axis), factor)
-        total = part if total is None else elementwise("add", total, part)
-    assert total is not None
-    return total
+    return neighbours(
+        where_from, one.size, mode, shrunk=shrunk, slope=own.get("cubic_coeff_a", -0.75),
+        exclude_outside=bool(own.get("exclude_outside")),
+    )  # fmt: skip
 
 
 def _resized(call: Call, changes: Sequence[_Axis]) -> Value:
@@ -152,7 +116,7 @@ def _resized(call: Call, changes: Sequence[_Axis]) -> Value:
         if coordinates == "tf_crop_and_resize":
             is_outside = (where_from < 0) | (where_from > one.size - 1)
             outside = outside | is_outside.reshape(-1, *(1,) * (call.rank - 1 - one.axis))
-        value = _resized_axis(value, one.axis, *_weights(call, one, where_from))
+        value = resized_axis(value, one.axis, *_weights(call, one, where_from))
     dtype = tensor_type(value).dtype
     if outside.any():
         number = broadcast(constant(call.attributes["extrapolation_value"], dtype), tensor_type(value).shape)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.graph.building import (
+    along,
     broadcast,
     cast,
     concat,
@@ -24,7 +25,6 @@ from anatune.graph.building import (
 )
 from anatune.graph.nodes import Constant, Scalar, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
-from anatune.graph.onnx.operators.places import along
 
 __all__ = ["READERS"]
 

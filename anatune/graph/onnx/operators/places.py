@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from anatune.graph.building import (
+    along,
     broadcast,
     cast,
     constant,
     elementwise,
+    flat_places,
     made,
     permute,
     reshape,
+    rows_at,
     scattered,
     sliced,
     taken,
@@ -24,36 +26,7 @@ from anatune.graph.building import (
 from anatune.graph.nodes import Constant, TensorType, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
 
-__all__ = ["READERS", "along", "inside", "rows_at"]
-
-
-def along(axis: int, rank: int, size: int) -> Value:
-    """Return 0, 1 ... along one dimension of many, int64."""
-    return constant(np.arange(size).reshape([-1 if place == axis % rank else 1 for place in range(rank)]), "int64")
-
-
-def rows_at(data: Value, places: Sequence[Value]) -> Value:
-    """Return the parts of a tensor that places in its first dimensions name.
-
-    Parameters
-    ----------
-    data : Value
-        (sizes of those dimensions, rest).
-    places : sequence of Value
-        int64, in range; they are broadcast to a shape that comes before the rest.
-    """
-    kind, count = tensor_type(data), len(places)
-    flat = reshape(data, (math.prod(kind.shape[:count]), *kind.shape[count:]))
-    return taken(flat, _flat(places, kind.shape[:count]), 0)
-
-
-def _flat(places: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """Return places in many dimensions as places in a tensor that is flat."""
-    terms = [
-        elementwise("multiply", place, math.prod(sizes[number + 1 :])) if math.prod(sizes[number + 1 :]) != 1 else place
-        for number, place in enumerate(places)
-    ]
-    return functools.reduce(lambda one, other: elementwise("add", one, other), terms)
+__all__ = ["READERS", "inside"]
 
 
 def _from_start(indices: Value, size: int) -> Value:
@@ -136,7 +109,7 @@ def _scatter_elements(call: Call) -> Value:
     if all(size == kind.shape[place] for place, size in enumerate(shape) if place != axis):
         return scattered(call[0], places, call[2], axis, _reduction(call))
     own = [places if place == axis else along(place, call.rank, size) for place, size in enumerate(shape)]
-    flat = reshape(_flat(own, kind.shape), (-1,))
+    flat = reshape(flat_places(own, kind.shape), (-1,))
     found = scattered(reshape(call[0], (-1,)), flat, reshape(call[2], (-1,)), 0, _reduction(call))
     return reshape(found, kind.shape)
 
@@ -147,7 +120,7 @@ def _scatter_nd(call: Call) -> Value:
     rows, length, places = math.prod(kind.shape[:count]), math.prod(kind.shape[count:]), math.prod(shape)
     if not places * length:
         return call[0]
-    flat = broadcast(reshape(_flat(_columns(call), kind.shape[:count]), (places, 1)), (places, length))
+    flat = broadcast(reshape(flat_places(_columns(call), kind.shape[:count]), (places, 1)), (places, length))
     data, updates = reshape(call[0], (rows, length)), reshape(call[2], (places, length))
     return reshape(scattered(data, flat, updates, 0, _reduction(call)), kind.shape)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from anatune.graph.building import (
+    along,
     broadcast,
     cast,
     constant,
@@ -18,120 +18,23 @@ from anatune.graph.building import (
     permute,
     reduced,
     reshape,
+    rows_at,
     sliced,
     taken,
     where,
 )
+from anatune.graph.images import Tap, clipped, grid_sampled, weighted
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, known_array
-from anatune.graph.onnx.operators.places import along, rows_at
 
 __all__ = ["READERS"]
-
-Tap = tuple[Value, Value | None]
-"""Places along a dimension, int64 and in range, and their weights; None: 1."""
-
-
-def _clipped(value: Value, low: float, high: float) -> Value:
-    return elementwise("minimum", elementwise("maximum", value, low), high)
-
-
-def _reflected(place: Value, low: float, high: float) -> Value:
-    """Return places turned around at both ends of a range, as often as it takes."""
-    length = high - low
-    if length == 0:
-        return elementwise("add", elementwise("multiply", place, 0), low)
-    away = elementwise("abs", elementwise("subtract", place, low))
-    turns = elementwise("floor", elementwise("divide", away, 2 * length))
-    rest = elementwise("subtract", away, elementwise("multiply", turns, 2 * length))
-    back = elementwise("subtract", 2 * length + low, rest)
-    return elementwise("minimum", elementwise("add", rest, low), back)
-
-
-def _cubic(away: Value, distance: int) -> Value:
-    """Return the weights of elements that are `distance` steps from the one before a place; Keys, a = -0.75."""
-    a = -0.75
-    x = elementwise("abs", elementwise("subtract", away, float(distance)))
-
-    def of(*factors: float) -> Value:
-        return functools.reduce(
-            lambda total, factor: elementwise("add", elementwise("multiply", total, x), factor),
-            factors[2:],
-            elementwise("add", elementwise("multiply", x, factors[0]), factors[1]),
-        )
-
-    return of(a + 2, -(a + 3), 0, 1) if distance in (0, 1) else of(a, -5 * a, 8 * a, -4 * a)
-
-
-def _taps(place: Value, size: int, mode: str, padding: str, is_aligned: bool) -> list[Tap]:
-    """Return what an image is read at along a dimension for places between its elements, float32."""
-    low, high = (0.0, size - 1.0) if is_aligned else (-0.5, size - 0.5)
-    if mode == "nearest":
-        place = elementwise("round", place)
-    if padding == "border":
-        inside = _clipped(place, 0, size - 1)
-        if mode == "cubic":  # what is less than half an element outside stays there
-            is_near = elementwise("equal", place, _clipped(place, low, high))
-            inside = where(is_near, place, inside)
-        place = inside
-    elif padding == "reflection":
-        place = _reflected(place, low, high)
-    base = elementwise("floor", place)
-    away = elementwise("subtract", place, base)
-    if mode == "nearest":
-        around: list[tuple[int, Value | None]] = [(0, None)]
-    elif mode == "linear":
-        around = [(0, elementwise("add", elementwise("negative", away), 1)), (1, away)]
-    else:
-        around = [(step, _cubic(away, step)) for step in (-1, 0, 1, 2)]
-    found: list[Tap] = []
-    for step, weight in around:
-        at = elementwise("add", base, float(step))
-        if padding == "reflection":
-            at = _reflected(at, low, high)
-        elif padding == "zeros":
-            kept = elementwise(
-                "logical_and", elementwise("greater_equal", at, 0), elementwise("less_equal", at, size - 1)
-            )
-            one = constant(1, "float32") if weight is None else weight
-            weight = where(kept, one, constant(0, "float32"))
-        found.append((cast(_clipped(at, 0, size - 1), "int64"), weight))
-    return found
-
-
-def _weighted(rows: Value, weights: Sequence[Value | None]) -> Value:
-    """Return rows times the weights of all dimensions, which have theirs but for the last."""
-    given = [weight for weight in weights if weight is not None]
-    if not given:
-        return rows
-    factor = functools.reduce(lambda one, other: elementwise("multiply", one, other), given)
-    return elementwise("multiply", rows, reshape(factor, (*tensor_type(factor).shape, 1)))
 
 
 def _grid_sample(call: Call) -> Value:
     """Return an image (n, channels, sizes) at the places of a grid (n, outputs, dimensions), of which the last is x."""
-    kind, own = call.kind(), call.attributes
-    batch, _, *sizes = kind.shape
-    outputs, count = call.kind(1).shape[1:-1], len(sizes)
+    own = call.attributes
     mode = str({"bilinear": "linear", "bicubic": "cubic"}.get(own["mode"], own["mode"]))
-    dtype = "float64" if kind.dtype == "float64" else "float32"
-    image = cast(permute(call[0], (0, *range(2, call.rank), 1)), dtype)
-    grid, taps = cast(call[1], "float32"), []
-    for axis, size in enumerate(sizes):
-        place = sliced(grid, [-1], [count - 1 - axis], [count - axis])
-        place = elementwise("add", reshape(place, (batch, *outputs)), 1.0)
-        if own["align_corners"]:
-            place = elementwise("multiply", place, (size - 1) / 2)
-        else:
-            place = elementwise("divide", elementwise("subtract", elementwise("multiply", place, size), 1.0), 2.0)
-        taps.append(_taps(place, size, mode, own["padding_mode"], bool(own["align_corners"])))
-    first, total = along(0, 1 + len(outputs), batch), None
-    for chosen in itertools.product(*taps):
-        weights = [weight if weight is None else cast(weight, dtype) for _, weight in chosen]
-        part = _weighted(rows_at(image, [first, *(place for place, _ in chosen)]), weights)
-        total = part if total is None else elementwise("add", total, part)
-    assert total is not None
-    return cast(permute(total, (0, call.rank - 1, *range(1, call.rank - 1))), kind.dtype)
+    return grid_sampled(call[0], call[1], mode=mode, padding=own["padding_mode"], is_aligned=bool(own["align_corners"]))
 
 
 def _affine_grid(call: Call) -> Value:
@@ -169,14 +72,14 @@ def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int) 
     inner = elementwise("divide", elementwise("add", sample, 0.5), elementwise("maximum", wide, 1.0))
     at = elementwise("add", begin, elementwise("multiply", step, elementwise("add", place, inner)))
     is_inside = elementwise("logical_and", elementwise("greater_equal", at, -1.0), elementwise("less_equal", at, size))
-    at = _clipped(at, 0, size - 1)
+    at = clipped(at, 0, size - 1)
     low = elementwise("floor", at)
     away = elementwise("subtract", at, low)
     is_inside = elementwise("logical_and", is_inside, elementwise("less", sample, wide))
     found: list[Tap] = []
     for number, weight in enumerate((elementwise("add", elementwise("negative", away), 1.0), away)):
         weight = where(is_inside, weight, constant(0, "float32"))
-        found.append((cast(_clipped(elementwise("add", low, float(number)), 0, size - 1), "int64"), weight))
+        found.append((cast(clipped(elementwise("add", low, float(number)), 0, size - 1), "int64"), weight))
     return found, count
 
 
@@ -201,7 +104,7 @@ def _roi_align(call: Call) -> Value:
     image = cast(permute(call[0], (0, 2, 3, 1)), "float32")
     word = "add" if own["mode"] == "avg" else "maximum"
     total = functools.reduce(lambda one, other: elementwise(word, one, other), [
-        _weighted(rows_at(image, [first, y, x]), [of_y, of_x]) for (y, of_y), (x, of_x) in itertools.product(*taps)
+        weighted(rows_at(image, [first, y, x]), [of_y, of_x]) for (y, of_y), (x, of_x) in itertools.product(*taps)
     ])  # fmt: skip # (regions, bins, samples, bins, samples, channels)
     if word == "add":
         number = elementwise("maximum", elementwise("multiply", *counts), 1.0)

@@ -25,7 +25,8 @@ from anatune.graph.building import (
     sliced,
     taken,
 )
-from anatune.graph.nodes import Array, Node, TensorType, Value, tensor_type
+from anatune.graph.images import grid_sampled, neighbours, resized_axis
+from anatune.graph.nodes import Array, TensorType, Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, is_float
 from anatune.graph.torch.operators.shapes import taken_at
 from anatune.graph.transposed import transposed_convolution
@@ -287,79 +288,44 @@ def _nearest(call: Call) -> Value:
     return value
 
 
-def _between(call: Call, taps: int) -> Value:
-    """Return an image of another size: along each dimension a sum of neighbouring elements, each times its weight."""
-    value, rank = _image(call), len(call.kind.shape) - 2
-    if not is_float(call.kind.dtype):
-        raise RefusedError("resizes whole numbers, expected floating-point ones; convert them before")
-    image = tensor_type(value).shape[2:]
-    for axis in reversed(range(rank)):
-        centres = _centres(call, axis, rank, image)
-        if taps == 2:
-            centres = np.maximum(centres, 0)
-        first = np.floor(centres)
-        weights = _linear(centres - first) if taps == 2 else _cubic(centres - first)
-        terms = []
-        for tap, weight in enumerate(weights):
-            numbers = np.clip(first.astype(np.int64) + tap - (taps // 2 - 1), 0, image[axis] - 1)
-            part = taken(value, constant(numbers, "int64"), 2 + axis)
-            factors = weight.reshape([-1 if place == axis else 1 for place in range(rank)])
-            terms.append(elementwise("multiply", part, constant(factors, call.kind.dtype)))
-        value = functools.reduce(lambda one, other: elementwise("add", one, other), terms)
-    return value
+def _between(mode: str, *, is_smoothed: bool = False) -> Convert:
+    """Return what reads an image of another size: along each dimension sums of weighted neighbours.
 
+    Smoothed (antialiased), an element is the mean of all that it covers.
+    """
 
-def _linear(away: Array) -> list[Array]:
-    return [1 - away, away]
+    def read(call: Call) -> Value:
+        value, rank = _image(call), len(call.kind.shape) - 2
+        if not is_float(call.kind.dtype):
+            raise RefusedError("resizes whole numbers, expected floating-point ones; convert them before")
+        image = tensor_type(value).shape[2:]
+        for axis in reversed(range(rank)):
+            centres, count = _centres(call, axis, rank, image), call.kind.shape[2 + axis]
+            size, scale = image[axis], _scales(call, rank)[axis]
+            if is_smoothed:
+                step = (size - 1) / max(count - 1, 1) if call["align_corners"] else 1 / scale if scale else size / count
+                centres = (np.arange(count) + 0.5) * step - 0.5
+                places, weights = neighbours(
+                    centres, size, mode, shrunk=1 / max(step, 1.0), slope=-0.5, exclude_outside=True
+                )
+            else:
+                places, weights = neighbours(np.maximum(centres, 0) if mode == "linear" else centres, size, mode)
+            value = resized_axis(value, 2 + axis, places, weights)
+        return value
 
-
-def _cubic(away: Array, slope: float = -0.75) -> list[Array]:
-    """Return the weights of four neighbours by Keys' cubic convolution."""
-
-    def near(x: Array) -> Array:
-        return ((slope + 2) * x - (slope + 3)) * x * x + 1
-
-    def far(x: Array) -> Array:
-        return ((slope * x - 5 * slope) * x + 8 * slope) * x - 4 * slope
-
-    return [far(away + 1), near(away), near(1 - away), far(2 - away)]
-
-
-def _smoothed(call: Call, radius: float) -> Value:
-    """Return an image of another size, its elements means of what each covers (antialiased): products of matrices."""
-    value, rank = _image(call), len(call.kind.shape) - 2
-    image = tensor_type(value).shape[2:]
-    for axis in reversed(range(rank)):
-        size, count = image[axis], call.kind.shape[2 + axis]
-        centres = _centres(call, axis, rank, image) + 0.5
-        scale = _scales(call, rank)[axis]
-        step = (size - 1) / max(count - 1, 1) if call["align_corners"] else 1 / scale if scale else size / count
-        wide = max(step, 1.0)
-        first = np.maximum(np.trunc(centres - radius * wide + 0.5), 0)
-        last = np.minimum(np.trunc(centres + radius * wide + 0.5), size)
-        places = np.arange(size)
-        x = np.abs((places[None] - centres[:, None] + 0.5) / wide)
-        weights = np.maximum(1 - x, 0)
-        if radius == 2:
-            near, far = _cubic(np.minimum(x, 1), -0.5)[1], _cubic(np.clip(x, 1, 2) - 1, -0.5)[0]
-            weights = np.where(x < 1, near, np.where(x < 2, far, 0.0))
-        weights = weights * ((places >= first[:, None]) & (places < last[:, None]))
-        weights /= weights.sum(axis=1, keepdims=True)
-        order = [place for place in range(rank + 2) if place != 2 + axis] + [2 + axis]
-        turned = matmul(permute(value, order), constant(weights.T, call.kind.dtype))
-        value = permute(turned, np.argsort(order).tolist())
-    return value
+    return read
 
 
 def _sampled(call: Call) -> Value:
     """Return the elements of an image at places that another tensor has."""
-    own = {
-        "method": ("bilinear", "nearest", "bicubic")[call["interpolation_mode"]],
-        "padding_mode": ("zeros", "border", "reflection")[call["padding_mode"]],
-        "layout": "NCHW", "align_corners": bool(call["align_corners"]),
-    }  # fmt: skip
-    grid = permute(call["grid"], (0, 3, 1, 2))
-    return Node("image.grid_sample", (call["input"], grid), call.kind, own, "relax.attrs.GridSampleAttrs")
+    return grid_sampled(
+        call["input"],
+        call["grid"],
+        mode=("linear", "nearest", "cubic")[call["interpolation_mode"]],
+        padding=("zeros", "border", "reflection")[call["padding_mode"]],
+        is_aligned=bool(call["align_corners"]),
+        clips_first=False,
+    )
 
 
 READERS: dict[str, Convert] = {
@@ -367,8 +333,8 @@ READERS: dict[str, Convert] = {
     "_adaptive_avg_pool3d": _adaptive_mean,
     "_grouped_mm": _grouped_product,
     "_trilinear": _triple_product,
-    "_upsample_bicubic2d_aa": lambda call: _smoothed(call, 2.0),
-    "_upsample_bilinear2d_aa": lambda call: _smoothed(call, 1.0),
+    "_upsample_bicubic2d_aa": _between("cubic", is_smoothed=True),
+    "_upsample_bilinear2d_aa": _between("linear", is_smoothed=True),
     "adaptive_max_pool2d": _adaptive_max,
     "adaptive_max_pool3d": _adaptive_max,
     "addbmm": _with_sum("batch1", "batch2"),
@@ -382,15 +348,16 @@ READERS: dict[str, Convert] = {
     "convolution": _convolution,
     "dot": _product("self", "tensor"),
     "grid_sampler_2d": _sampled,
+    "grid_sampler_3d": _sampled,
     "max_pool2d_with_indices": _max_pool(2),
     "max_pool3d_with_indices": _max_pool(3),
     "mm": _product("self", "mat2"),
     "mv": _product("self", "vec"),
-    "upsample_bicubic2d": lambda call: _between(call, 4),
-    "upsample_bilinear2d": lambda call: _between(call, 2),
-    "upsample_linear1d": lambda call: _between(call, 2),
+    "upsample_bicubic2d": _between("cubic"),
+    "upsample_bilinear2d": _between("linear"),
+    "upsample_linear1d": _between("linear"),
     **{f"upsample_nearest{rank}d": _nearest for rank in (1, 2, 3)},
     **{f"_upsample_nearest_exact{rank}d": _nearest for rank in (1, 2, 3)},
-    "upsample_trilinear3d": lambda call: _between(call, 2),
+    "upsample_trilinear3d": _between("linear"),
 }
 """Operator without its overload -> what reads it."""

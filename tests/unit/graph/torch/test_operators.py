@@ -183,7 +183,17 @@ WINDOWS = [
     ),
     (lambda a: functional.interpolate(a, size=(5, 9), mode="bilinear", align_corners=True), IMAGE),
     (lambda a: functional.interpolate(a, size=(3, 4), mode="bicubic", antialias=True), IMAGE),
+    (
+        lambda a: functional.interpolate(a, size=(9, 4), mode="bilinear", antialias=True, align_corners=True),
+        IMAGE,
+    ),
     (lambda a, g: functional.grid_sample(a, g, align_corners=False), IMAGE, r(1, 3, 2, 2)),
+    (
+        lambda a, g: functional.grid_sample(a, g, mode="bicubic", padding_mode="border", align_corners=False),
+        IMAGE,
+        r(1, 3, 2, 2),
+    ),
+    (lambda a, g: functional.grid_sample(a[:, :, None], g, align_corners=True), IMAGE, r(1, 2, 3, 2, 3)),
     (lambda q, m: functional.scaled_dot_product_attention(q, q, q, attn_mask=m), r(1, 2, 4, 3), b(4, 4)),
     (torch.nn.LSTM(4, 3, bidirectional=True), r(2, 1, 4)),
     (torch.nn.GRU(4, 3), r(2, 1, 4)),
