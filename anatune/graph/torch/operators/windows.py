@@ -59,25 +59,34 @@ def _with_sum(first: str, second: str) -> Convert:
 
 
 def _grouped_product(call: Call) -> Value:
-    """Return rows times the matrix of the group that each is of: all products in one, its own are kept."""
+    """Return rows times the matrix of the group that each is of."""
     x, weights, ends = call["self"], call["mat2"], call["offs"]
     ranks = len(tensor_type(x).shape), len(tensor_type(weights).shape)
     if ranks == (3, 3):
         found = matmul(x, weights)
     elif ranks == (2, 3) and ends is not None:
-        groups, inner, columns = tensor_type(weights).shape
-        rows = tensor_type(x).shape[0]
-        wide = reshape(permute(weights, (1, 0, 2)), (inner, groups * columns))
-        products = reshape(matmul(x, wide), (rows, groups, columns))
-        place = constant(np.arange(rows)[:, None], tensor_type(ends).dtype)
-        is_below = cast(elementwise("less", place, reshape(ends, (1, groups))), "int8")
-        before = sliced(is_below, [1], [0], [groups - 1])
-        before = padded(before, [0, 1], [0, 0])
-        own = cast(elementwise("subtract", is_below, before), call.kind.dtype)
-        found = reduced("sum", elementwise("multiply", products, reshape(own, (rows, groups, 1))), [1], keepdims=False)
+        found = _by_groups(x, weights, ends)
     else:
         raise RefusedError("multiplies groups of columns, expected groups of rows")
     return found if call["bias"] is None else elementwise("add", found, call["bias"])
+
+
+def _by_groups(x: Value, weights: Value, ends: Value) -> Value:
+    """Return rows (rows, inner) times matrices (groups, inner, columns), each group's rows before its end.
+
+    All products are in one; of each row its own is kept.
+    """
+    (groups, inner, columns), (rows, dtype) = (
+        tensor_type(weights).shape,
+        (tensor_type(x).shape[0], tensor_type(x).dtype),
+    )
+    wide = reshape(permute(weights, (1, 0, 2)), (inner, groups * columns))
+    products = reshape(matmul(x, wide), (rows, groups, columns))
+    place = constant(np.arange(rows)[:, None], tensor_type(ends).dtype)
+    is_below = cast(elementwise("less", place, reshape(ends, (1, groups))), "int8")
+    before = padded(sliced(is_below, [1], [0], [groups - 1]), [0, 1], [0, 0])
+    own = cast(elementwise("subtract", is_below, before), dtype)
+    return reduced("sum", elementwise("multiply", products, reshape(own, (rows, groups, 1))), [1], keepdims=False)
 
 
 def _triple_product(call: Call) -> Value:
@@ -351,6 +360,7 @@ READERS: dict[str, Convert] = {
     "grid_sampler_3d": _sampled,
     "max_pool2d_with_indices": _max_pool(2),
     "max_pool3d_with_indices": _max_pool(3),
+    "grouped_mm_fallback": lambda call: _by_groups(call["input"], call["weight"], call["offs"]),  # of transformers
     "mm": _product("self", "mat2"),
     "mv": _product("self", "vec"),
     "upsample_bicubic2d": _between("cubic"),
