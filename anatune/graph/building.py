@@ -27,6 +27,7 @@ from anatune.graph.nodes import (
 from anatune.graph.operators import OPERATORS, applied
 
 __all__ = [
+    "RefusedError",
     "along",
     "arg_extreme",
     "broadcast",
@@ -37,6 +38,9 @@ __all__ = [
     "cumulative",
     "elementwise",
     "flat_places",
+    "from_start",
+    "gathered",
+    "inside",
     "layer_norm",
     "made",
     "matmul",
@@ -58,6 +62,10 @@ __all__ = [
 
 _ORDERS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 _KERNELS = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
+
+
+class RefusedError(Exception):
+    """An operator cannot be read; the message says why, and goes behind the operator's name."""
 
 
 def made(name: str, arguments: tuple[Argument, ...], kind: TensorType, **attributes: object) -> Value:
@@ -167,16 +175,15 @@ def sliced(
         axis = _within(axis, len(shape))
         places = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
         if places.step < 0:  # kernels read forwards; what is turned around is taken by numbers
-            value, kind = taken(value, constant(list(places), "int64"), axis), kind
+            value = taken(value, constant(list(places), "int64"), axis)
             shape[axis] = len(places)
         elif len(places) != shape[axis]:
             shape[axis] = len(places)
-            numbers.append((axis, places.start, places.start + len(places) * places.step, places.step))
+            end = min(places.start + len(places) * places.step, kind.shape[axis])
+            numbers.append((axis, places.start, end, places.step))
     if not numbers:
         return value
-    given = [tuple(Scalar(min(n, kind.shape[axis]) if place == 2 else n, "int64") for place, n in enumerate(four))
-             for four in numbers for axis in four[:1]]  # fmt: skip
-    words = tuple(tuple(column) for column in zip(*given, strict=True))
+    words = tuple(tuple(Scalar(number, "int64") for number in column) for column in zip(*numbers, strict=True))
     return made("strided_slice", (value, *words), TensorType(tuple(shape), kind.dtype), assume_inbound=False)
 
 
@@ -369,3 +376,35 @@ def flat_places(places: Sequence[Value], sizes: Sequence[int]) -> Value:
         for number, place in enumerate(places)
     ]
     return functools.reduce(lambda one, other: elementwise("add", one, other), terms)
+
+
+def from_start(indices: Value, size: int) -> Value:
+    """Return indices of which negative ones counted from the end, int64."""
+    own = cast(indices, "int64")
+    if tensor_type(indices).dtype.startswith("uint"):
+        return own
+    return where(elementwise("less", own, 0), elementwise("add", own, size), own)
+
+
+def inside(indices: Value, size: int) -> Value:
+    """Return indices counted from the start, none outside of so many elements: kernels go wherever they are told.
+
+    What is outside stops at the ends.
+
+    Raises
+    ------
+    RefusedError
+        Some are outside, and known to be.
+    """
+    indices = from_start(indices, size)
+    if not isinstance(indices, Constant):
+        return elementwise("minimum", elementwise("maximum", indices, 0), max(0, size - 1))
+    if indices.array.size and not 0 <= indices.array.min() <= indices.array.max() < size:
+        raise RefusedError(f"has indices from {indices.array.min()} to {indices.array.max()} of {size} elements")
+    return indices
+
+
+def gathered(value: Value, places: Value, axis: int) -> Value:
+    """Return the element at each of many places along an axis; they are in range and not negative, int64."""
+    kind = TensorType(tensor_type(places).shape, tensor_type(value).dtype)
+    return made("gather_elements", (value, places), kind, axis=_within(axis, len(kind.shape)))

@@ -26,7 +26,6 @@ from anatune.codegen.relax.reading import graph_of
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.graph.nodes import Graph
 from anatune.graph.onnx.reading import graph_of_onnx
-from anatune.graph.passes.pools import with_partial_means
 from anatune.graph.torch.reading import graph_of_program
 from anatune.untyped import OnnxObject, TorchObject
 
@@ -197,11 +196,13 @@ def _exported(program: TorchObject, name: str, example_inputs: Example, original
     source = original if original is not None else program.module()
     reference = torch_reference(torch, source, name)
     returns = program.call_spec.out_spec
-
-    def read() -> Graph:
-        return with_partial_means(graph_of_program(simple, name))
-
-    return Imported(read, name, reference, example, returns is None or returns.is_leaf())
+    return Imported(
+        functools.partial(graph_of_program, simple, name),
+        name,
+        reference,
+        example,
+        returns is None or returns.is_leaf(),
+    )
 
 
 def decomposed(program: TorchObject, name: str) -> TorchObject:

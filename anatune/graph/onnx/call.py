@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.errors import WorkloadError
+from anatune.graph.building import RefusedError
 from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type, values_in
 from anatune.untyped import OnnxObject
 
@@ -22,10 +23,6 @@ DTYPES = {
 
 _MOST_KNOWN = 1 << 27
 """Elements of a table that an operator is spelt with."""
-
-
-class RefusedError(Exception):
-    """An operator cannot be read; the message says why, and goes behind the operator's name."""
 
 
 class UnknownValueError(WorkloadError):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anatune.graph.building import cast, constant, elementwise
+from anatune.graph.building import RefusedError, cast, constant, elementwise
 from anatune.graph.nodes import Array, Constant, TensorType, Value, tensor_type
-from anatune.graph.onnx.call import RefusedError
 from anatune.untyped import TorchObject
 
 __all__ = ["Call", "Convert", "Given", "RefusedError", "converted", "is_float"]

@@ -14,7 +14,9 @@ from anatune.graph.building import (
     constant,
     elementwise,
     flat_places,
-    made,
+    from_start,
+    gathered,
+    inside,
     permute,
     reshape,
     rows_at,
@@ -23,31 +25,10 @@ from anatune.graph.building import (
     taken,
     where,
 )
-from anatune.graph.nodes import Constant, TensorType, Value, tensor_type
+from anatune.graph.nodes import Value
 from anatune.graph.onnx.call import Call, Convert, RefusedError, check_table
 
-__all__ = ["READERS", "inside"]
-
-
-def _from_start(indices: Value, size: int) -> Value:
-    """Return indices of which negative ones counted from the end, int64."""
-    if tensor_type(indices).dtype.startswith("uint"):
-        return cast(indices, "int64")
-    indices = cast(indices, "int64")
-    return where(elementwise("less", indices, 0), elementwise("add", indices, size), indices)
-
-
-def inside(indices: Value, size: int) -> Value:
-    """Return indices counted from the start, none outside of so many elements: kernels go wherever they are told.
-
-    What is outside stops at the ends; it is refused where it is known.
-    """
-    indices = _from_start(indices, size)
-    if not isinstance(indices, Constant):
-        return elementwise("minimum", elementwise("maximum", indices, 0), max(0, size - 1))
-    if indices.array.size and not 0 <= indices.array.min() <= indices.array.max() < size:
-        raise RefusedError(f"has indices from {indices.array.min()} to {indices.array.max()} of {size} elements")
-    return indices
+__all__ = ["READERS"]
 
 
 def _check_others(call: Call, axis: int) -> None:
@@ -61,7 +42,7 @@ def _check_others(call: Call, axis: int) -> None:
 
 def _gather(call: Call) -> Value:
     axis = call.attributes["axis"]
-    return taken(call[0], _from_start(call[1], call.kind().shape[axis]), axis)
+    return taken(call[0], from_start(call[1], call.kind().shape[axis]), axis)
 
 
 def _gather_elements(call: Call) -> Value:
@@ -71,7 +52,7 @@ def _gather_elements(call: Call) -> Value:
     others = [place for place in range(call.rank) if place != axis]
     data = sliced(call[0], others, [0] * len(others), [shape[place] for place in others])
     places = inside(call[1], call.kind().shape[axis])
-    return made("gather_elements", (data, places), TensorType(shape, call.kind().dtype), axis=axis)
+    return gathered(data, places, axis)
 
 
 def _columns(call: Call, batch: int = 0) -> list[Value]:
@@ -148,7 +129,7 @@ def _one_hot(call: Call) -> Value:
     check_table(depth)
     rank = call.rank + 1
     axis, values = call.attributes["axis"] % rank, call[2]
-    places = _from_start(call[0], depth)
+    places = from_start(call[0], depth)
     shape = list(call.kind().shape)
     is_here = elementwise("equal", reshape(places, (*shape[:axis], 1, *shape[axis:])), along(axis, rank, depth))
     off, on = (reshape(sliced(values, [0], [place], [place + 1]), ()) for place in (0, 1))

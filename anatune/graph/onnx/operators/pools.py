@@ -15,6 +15,7 @@ from anatune.graph.building import (
     cast,
     constant,
     elementwise,
+    inside,
     padded,
     permute,
     pool,
@@ -26,7 +27,6 @@ from anatune.graph.building import (
 )
 from anatune.graph.nodes import Array, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
-from anatune.graph.onnx.operators.places import inside
 
 __all__ = ["READERS", "Windows", "windows_of"]
 

@@ -14,8 +14,8 @@ from anatune.graph.building import (
     constant,
     cumulative,
     elementwise,
+    gathered,
     layer_norm,
-    made,
     padded,
     reduced,
     reshape,
@@ -24,7 +24,7 @@ from anatune.graph.building import (
     sorted_places,
     where,
 )
-from anatune.graph.nodes import TensorType, Value, tensor_type
+from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
 __all__ = ["READERS"]
@@ -134,7 +134,7 @@ def _softmax(call: Call) -> Value:
     if not shape:
         return constant(0.0 if call.op == "LogSoftmax" else 1.0, call.kind().dtype)
     dtype = call.kind().dtype
-    if dtype in ("float16", "bfloat16"):  # step by step, each rounded, as the standard's body says
+    if dtype in _HALVES:  # step by step, each rounded, as the standard's body says
         away = elementwise("subtract", value, reduced("max", value, [axis], keepdims=True))
         powers = cast(elementwise("exp", cast(away, "float32")), dtype)
         total = cast(reduced("sum", cast(powers, "float32"), [axis], keepdims=True), dtype)
@@ -172,8 +172,7 @@ def _top_k(call: Call) -> Sequence[Value]:
         keys = cast(elementwise("bitwise_xor", keys, constant(1 << 63, "uint64")), "int64")
     places = sorted_places(keys, axis, descending=bool(call.attributes.get("largest", 1)))
     places = sliced(places, [axis], [0], [count])
-    shape = tuple(count if place == axis else size for place, size in enumerate(kind.shape))
-    return [made("gather_elements", (call[0], places), TensorType(shape, kind.dtype), axis=axis), places]
+    return [gathered(call[0], places, axis), places]
 
 
 # ---- norms ----

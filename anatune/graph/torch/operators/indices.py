@@ -14,6 +14,9 @@ from anatune.graph.building import (
     concat,
     constant,
     elementwise,
+    flat_places,
+    gathered,
+    inside,
     made,
     matmul,
     permute,
@@ -29,12 +32,6 @@ from anatune.graph.torch.call import Call, Convert, RefusedError, converted
 from anatune.graph.torch.operators.shapes import taken_at
 
 __all__ = ["READERS"]
-
-
-def _not_negative(indices: Value, size: int) -> Value:
-    """Return indices along a dimension of so many elements, of which negative ones count from the end."""
-    wide = cast(indices, "int64")
-    return where(elementwise("less", wide, 0), elementwise("add", wide, size), wide)
 
 
 class _Places(NamedTuple):
@@ -89,11 +86,7 @@ def _places(call: Call) -> _Places:
     others = [place for place in range(len(shape)) if place not in dims]
     order = (*others[:first], *dims, *others[first:])
     sizes = [shape[dim] for dim in dims]
-    flat: Value | None = None
-    for size, index in zip(sizes, indices, strict=True):
-        own = _not_negative(index, size)
-        flat = own if flat is None else elementwise("add", elementwise("multiply", flat, size), own)
-    assert flat is not None
+    flat = flat_places([inside(index, size) for index, size in zip(indices, sizes, strict=True)], sizes)
     return _Places(permute(data, order), first, len(dims), order, flat)
 
 
@@ -205,7 +198,7 @@ def _gathered(call: Call) -> Value:
     for place, size in enumerate(call.kind.shape):
         if place != axis:
             value = sliced(value, [place], [0], [size])
-    return made("gather_elements", (value, cast(index, "int64")), call.kind, axis=axis)
+    return gathered(value, inside(index, call.shape()[axis]), axis)
 
 
 _REDUCTIONS = {
@@ -230,7 +223,7 @@ def _neutral(reduction: str, dtype: str) -> float:
 def _scatter(call: Call) -> Value:
     """Return a tensor with elements at places that indices along a dimension name: put, added, ..."""
     kind, rank = call.kind, len(call.shape())
-    data, index = call["self"], cast(call["index"], "int64")
+    data, index = call["self"], inside(call["index"], call.shape()[call["dim"]] if rank else 1)
     reduction = _REDUCTIONS[call["reduce"]] if "reduce" in call.arguments else "update"
     reduction = "add" if call.name.startswith("scatter_add") else reduction
     sizes = tensor_type(index).shape
@@ -269,7 +262,8 @@ def _index_add(call: Call) -> Value:
     data, source = call["self"], converted(call["source"], call.kind.dtype)
     shape, axis = tensor_type(source).shape, call["dim"] % max(len(call.shape()), 1)
     along = [-1 if place == axis else 1 for place in range(len(shape))]
-    index = broadcast(reshape(cast(call["index"], "int64"), along), shape)
+    index = inside(call["index"], call.shape()[axis] if call.shape() else 1)
+    index = broadcast(reshape(index, along), shape)
     return scattered(data, index, source, axis, "add")
 
 

@@ -14,8 +14,8 @@ from anatune.graph.building import (
     constant,
     cumulative,
     elementwise,
+    gathered,
     layer_norm,
-    made,
     reduced,
     reshape,
     sliced,
@@ -24,7 +24,7 @@ from anatune.graph.building import (
     taken,
     where,
 )
-from anatune.graph.nodes import TensorType, Value, tensor_type
+from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted, is_float
 from anatune.graph.torch.operators.elements import power_of
 
@@ -154,18 +154,12 @@ def _logcumsumexp(call: Call) -> Value:
 # ---- sorts ----
 
 
-def _at(value: Value, places: Value, axis: int) -> Value:
-    """Return the elements at places along a dimension."""
-    kind = TensorType(tensor_type(places).shape, tensor_type(value).dtype)
-    return made("gather_elements", (value, places), kind, axis=axis)
-
-
 def _sorted(call: Call) -> Sequence[Value]:
     if not call.shape():
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
     places = sorted_places(_ordered(call["self"]), axis, descending=call["descending"])
-    return [_at(call["self"], places, axis), places]
+    return [gathered(call["self"], places, axis), places]
 
 
 def _top_k(call: Call) -> Sequence[Value]:
@@ -174,7 +168,7 @@ def _top_k(call: Call) -> Sequence[Value]:
     axis = call["dim"] % len(call.shape())
     places = sorted_places(call["self"], axis, descending=call["largest"])
     places = sliced(places, [axis], [0], [call["k"]])
-    return [_at(call["self"], places, axis), places]
+    return [gathered(call["self"], places, axis), places]
 
 
 def _kth(call: Call) -> Value | Sequence[Value]:
@@ -188,7 +182,7 @@ def _kth(call: Call) -> Value | Sequence[Value]:
     axis, size = dim % len(shape), shape[dim]
     place = call.get("k", (size + 1) // 2) - 1
     places = sliced(sorted_places(value, axis, descending=False), [axis], [place], [place + 1])
-    results = [reshape(one, call.kind.shape) for one in (_at(value, places, axis), places)]
+    results = [reshape(one, call.kind.shape) for one in (gathered(value, places, axis), places)]
     return results if len(call.kinds) > 1 else results[0]
 
 

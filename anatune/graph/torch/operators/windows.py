@@ -15,6 +15,7 @@ from anatune.graph.building import (
     constant,
     convolution,
     elementwise,
+    gathered,
     made,
     matmul,
     padded,
@@ -223,8 +224,7 @@ def _places_of_largest(value: Value, tables: Sequence[Array]) -> Value:
         flat = flat * kind.shape[2 + axis] + places
     flat = flat.reshape(1, 1, *flat.shape[:rank], -1)
     whole = broadcast(constant(flat, "int64"), (*kind.shape[:2], *flat.shape[2:]))
-    made_kind = tensor_type(taps)
-    return made("gather_elements", (whole, taps), made_kind, axis=len(made_kind.shape) - 1)
+    return gathered(whole, taps, -1)
 
 
 def _adaptive_mean(call: Call) -> Value:

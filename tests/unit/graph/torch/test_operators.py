@@ -231,3 +231,15 @@ def test_operators_compute_what_pytorch_does(name):
         assert own.shape == other.shape
         assert own.dtype == other.dtype
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=2e-5)
+
+
+def test_places_out_of_range_stop_at_the_ends():
+    class Places(torch.nn.Module):
+        def forward(self, x, index):
+            return x.gather(1, index), x.scatter_add(1, index, torch.ones_like(x[:, :3]))
+
+    x, index = r(3, 5), i(3, 3, low=0, high=5)
+    compiled = compile_model(Places().eval(), (x, index), threads=1, check=False)
+    gathered, added = compiled(x, torch.full((3, 3), 10**9))
+    assert torch.equal(gathered, x[:, 4:].expand(3, 3))
+    assert torch.allclose(added[:, 4], x[:, 4] + 3)
