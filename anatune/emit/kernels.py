@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from anatune.core.sizes import at_run_time, symbols_of
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.script import Script, buffer_type, open_function, whole_region
+from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region
 
 __all__ = [
     "CARRIER",
@@ -61,6 +62,8 @@ def open_kernel(
 ) -> None:
     """Append the head of a kernel of float32 tensors, as far as the loop that carries its LLVM IR, and enter it.
 
+    Symbols of sizes that are known at run time are parameters behind the tensors, in alphabetical order.
+
     Parameters
     ----------
     block : str
@@ -71,7 +74,15 @@ def open_kernel(
         Memory of the kernel's own, and its elements.
     """
     buffers = buffers or {}
-    open_function(text, name, [(tensor, buffer_type(shape, "float32")) for tensor, shape in shapes.items()])
+    symbols = sorted(symbols_of((*map(tuple, shapes.values()), *buffers.values())))
+    unknown = [tensor for tensor, shape in shapes.items() if at_run_time(tuple(shape))]
+    parameters = [
+        (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, "float32"))
+        for tensor, shape in shapes.items()
+    ]
+    open_function(text, name, [*parameters, *((symbol, "T.int64") for symbol in symbols)])
+    for tensor in unknown:
+        text.line(f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "float32")')
     for buffer, size in buffers.items():
         text.line(f'{buffer} = T.sblock_alloc_buffer(({size},), "float32")')
     *read, written = (f"{tensor}[{whole_region(shape)}]" for tensor, shape in shapes.items())

@@ -1,0 +1,187 @@
+"""Sizes that are known at run time: numbers that remember which expression of a model's symbols they are.
+
+Notation
+--------
+symbol : a name that stands for a number at run time ("batch", "tokens").
+atom : a symbol, or the floor of a polynomial over a number.
+polynomial : sum of products of atoms, each times an integer: ((atoms, factor), ...), sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Size", "at_run_time", "symbols_of"]
+
+
+class _Floor(NamedTuple):
+    """``polynomial // divisor``."""
+
+    polynomial: _Polynomial
+    divisor: int
+
+
+_Atom = str | _Floor
+_Polynomial = tuple[tuple[tuple[_Atom, ...], int], ...]
+
+
+class Size(int):
+    """A size that is known at run time: as a number, what it is at the sizes that a model is planned for.
+
+    Sums, products, floors and remainders of it are sizes again; it is equal to the same expression only, never to a
+    number. As text it is an expression in Python, and in TVMScript.
+    """
+
+    polynomial: _Polynomial
+
+    @classmethod
+    def symbol(cls, name: str, value: int) -> Size:
+        """Return a symbol that is planned as `value`."""
+        return cls._of((((name,), 1),), value)
+
+    @classmethod
+    def _of(cls, polynomial: _Polynomial, value: int) -> Size:
+        made = cls(value)
+        made.polynomial = polynomial
+        return made
+
+    def at(self, lookup: Mapping[str, Any]) -> Any:
+        """Return the size where symbols are what `lookup` says: numbers, or what can be added, multiplied, divided."""
+        return _value(self.polynomial, lookup)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols that it depends on."""
+        return _symbols(self.polynomial)
+
+    def __str__(self) -> str:
+        return _text(self.polynomial)
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Size) and self.polynomial == other.polynomial
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.polynomial)
+
+    def __add__(self, other: int) -> Any:
+        return _made((*self.polynomial, *_polynomial(other)), int(self) + int(other))
+
+    def __mul__(self, other: int) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented  # of a sequence, a float
+        products = [
+            (tuple(sorted((*atoms, *others), key=str)), factor * times)
+            for atoms, factor in self.polynomial
+            for others, times in _polynomial(other)
+        ]
+        return _made(products, int(self) * int(other))
+
+    def __sub__(self, other: int) -> Any:
+        return self + other * -1
+
+    def __rsub__(self, other: int) -> Any:
+        return self * -1 + other
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __floordiv__(self, other: int) -> Any:
+        if isinstance(other, Size):
+            return self._quotient(other)
+        value, polynomial = int(self) // other, self.polynomial
+        if all(factor % other == 0 for _, factor in polynomial):
+            return _made(((atoms, factor // other) for atoms, factor in polynomial), value)
+        if len(polynomial) == 1 and polynomial[0][1] == 1 and isinstance(only := polynomial[0][0][-1], _Floor):
+            if len(polynomial[0][0]) == 1:  # a floor of a floor
+                return Size._of((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
+        return Size._of((((_Floor(polynomial, other),), 1),), value)
+
+    def _quotient(self, other: Size) -> Any:
+        """Return an exact quotient.
+
+        Raises
+        ------
+        TypeError
+            It is none, or the divisor is a sum.
+        """
+        (atoms, factor), *more = other.polynomial
+        terms = []
+        for own, times in self.polynomial:
+            left = list(own)
+            if more or times % factor or any(own.count(atom) < atoms.count(atom) for atom in atoms):
+                raise TypeError(f"{self} // {other}: a size is divided by its factors and by numbers alone")
+            for atom in atoms:
+                left.remove(atom)
+            terms.append((tuple(left), times // factor))
+        return _made(terms, int(self) // int(other))
+
+    def __mod__(self, other: int) -> Any:
+        return self - self // other * other
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def at_run_time(sizes: object) -> bool:
+    """Whether a size, or one of a nested tuple of them, is known at run time."""
+    return any(map(at_run_time, sizes)) if isinstance(sizes, tuple) else isinstance(sizes, Size)
+
+
+def symbols_of(sizes: object) -> frozenset[str]:
+    """Return the symbols that a size, or those of a nested tuple, depend on."""
+    if isinstance(sizes, tuple):
+        return frozenset().union(*map(symbols_of, sizes))
+    return sizes.symbols if isinstance(sizes, Size) else frozenset()
+
+
+def _polynomial(value: int) -> _Polynomial:
+    return value.polynomial if isinstance(value, Size) else (((), int(value)),)
+
+
+def _made(terms: Any, value: int) -> Any:
+    """Return the sum of terms: a number where nothing varies."""
+    found: dict[tuple[_Atom, ...], int] = {}
+    for atoms, factor in terms:
+        found[atoms] = found.get(atoms, 0) + factor
+    kept = tuple(sorted(((atoms, factor) for atoms, factor in found.items() if factor), key=str))
+    return Size._of(kept, value) if any(atoms for atoms, _ in kept) else value
+
+
+def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Any]) -> Any:
+    terms = []
+    for atoms, factor in polynomial:
+        words = [of(atom) for atom in atoms]
+        product = words[0] if words else factor
+        for word in words[1:]:
+            product = product * word
+        terms.append(product * factor if words and factor != 1 else product)
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _value(polynomial: _Polynomial, lookup: Mapping[str, Any]) -> Any:
+    return _folded(
+        polynomial, lambda atom: lookup[atom] if isinstance(atom, str) else _value(atom[0], lookup) // atom[1]
+    )
+
+
+def _symbols(polynomial: _Polynomial) -> frozenset[str]:
+    parts = (atom for atoms, _ in polynomial for atom in atoms)
+    return frozenset().union(*({atom} if isinstance(atom, str) else _symbols(atom.polynomial) for atom in parts))
+
+
+def _text(polynomial: _Polynomial) -> str:
+    """Return a polynomial as an expression, in parentheses unless it is one word."""
+    terms = []
+    for atoms, factor in polynomial:
+        words = [atom if isinstance(atom, str) else f"({_text(atom.polynomial)} // {atom.divisor})" for atom in atoms]
+        terms.append(" * ".join([*words, *([str(factor)] if factor != 1 or not words else [])]))
+    text = " + ".join(terms)
+    return text if text.isidentifier() else f"({text})"
