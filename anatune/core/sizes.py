@@ -97,10 +97,11 @@ class Size(int):
         value, polynomial = int(self) // other, self.polynomial
         if all(factor % other == 0 for _, factor in polynomial):
             return _made(((atoms, factor // other) for atoms, factor in polynomial), value)
-        if len(polynomial) == 1 and polynomial[0][1] == 1 and isinstance(only := polynomial[0][0][-1], _Floor):
-            if len(polynomial[0][0]) == 1:  # a floor of a floor
-                return Size._of((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
-        return Size._of((((_Floor(polynomial, other),), 1),), value)
+        floor = _Floor(polynomial, other)
+        if len(polynomial) == 1 and len(polynomial[0][0]) == 1 and polynomial[0][1] == 1:
+            inner = polynomial[0][0][0]
+            floor = floor if isinstance(inner, str) else _Floor(inner.polynomial, inner.divisor * other)
+        return Size._of((((floor,), 1),), value)
 
     def _quotient(self, other: Size) -> Any:
         """Return an exact quotient.
