@@ -15,10 +15,16 @@ __all__ = ["EXTENT", "FIXED", "Extents", "RunTimeExtent"]
 EXTENT = "extent"
 """The variable that holds an extent that is known at run time."""
 _CALLS, _SIZE, _SMALL = "num_calls", "least_size", "num_small"
+_PIECE, _FIRST, _OWN = "piece", "first", "own_extent"
 
 
 class Extents:
     """What loops, calls and shapes of a program are where every extent is a number."""
+
+    @property
+    def pieces(self) -> str:
+        """The head of a loop over pieces of an extent, which the nest is run for one by one; "" where there is one."""
+        return ""
 
     @property
     def definitions(self) -> tuple[str, ...]:
@@ -89,7 +95,9 @@ FIXED = Extents()
 class RunTimeExtent(Extents):
     """One axis whose extent is an argument, and how calls of microkernels share it out (see `cpu.range_space`).
 
-    ``num_calls`` calls, of which the first ``num_small`` compute ``least_size`` elements each, the others one more.
+    ``num_calls`` calls, of which the first ``num_small`` compute ``least_size`` elements each, the others one more. A
+    long extent is cut into pieces of nearly the same size, each with calls of its own: what the calls of a piece read
+    again stays in the caches.
 
     Attributes
     ----------
@@ -101,23 +109,41 @@ class RunTimeExtent(Extents):
         loop of calls, but one of single iterations outside.
     largest : int
         Extent that layouts are made for.
+    piece : int, optional
+        Most elements of a piece; None: there is one.
     """
 
     axis: str
     most: int
     repeats: int
     largest: int
+    piece: int | None = None
+
+    @property
+    def pieces(self) -> str:
+        """The head of the loop over pieces."""
+        return "" if self.piece is None else f"for {_PIECE} in range({self._num_pieces}):"
+
+    @property
+    def _num_pieces(self) -> str:
+        return f"T.truncdiv({EXTENT} + {(self.piece or 1) - 1}, {self.piece})"
 
     @property
     def definitions(self) -> tuple[str, ...]:
         """Statements that share out the extent."""
-        values = {
-            _CALLS: f"T.truncdiv({EXTENT} + {self.most - 1}, {self.most})",
-            _SIZE: f"T.truncdiv({EXTENT}, {_CALLS})",
-            _SMALL: f"{_CALLS} + {_CALLS} * {_SIZE} - {EXTENT}",
-        }
-        if self.most == 1:
-            return ()
+        extent, values = EXTENT, {}
+        if self.piece is not None:
+            extent, count = _OWN, self._num_pieces
+            values = {
+                _FIRST: f"T.truncdiv({EXTENT} * {_PIECE}, {count})",
+                _OWN: f"T.truncdiv({EXTENT} * ({_PIECE} + 1), {count}) - {_FIRST}",
+            }
+        if self.most > 1:
+            values |= {
+                _CALLS: f"T.truncdiv({extent} + {self.most - 1}, {self.most})",
+                _SIZE: f"T.truncdiv({extent}, {_CALLS})",
+                _SMALL: f"{_CALLS} + {_CALLS} * {_SIZE} - {extent}",
+            }
         return tuple(f"{name}: T.let[T.int32] = {value}" for name, value in values.items())
 
     def shape(self, access: Access) -> tuple[int | str, ...]:
@@ -142,13 +168,15 @@ class RunTimeExtent(Extents):
         """Return the calls of a part; "" where there is one."""
         if axis != self.axis:
             return super().calls(axis, part)
-        return "" if not self.repeats else EXTENT if self.most == 1 else _CALLS
+        own = EXTENT if self.piece is None else _OWN
+        return "" if not self.repeats else own if self.most == 1 else _CALLS
 
     def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
         """Return where a call begins: single elements of the axis are counted."""
         if axis != self.axis:
             return call, size
-        return call if self.most == 1 else f"({call} * {_SIZE} + T.max(0, {call} - {_SMALL}))", 1
+        place = call if self.most == 1 else f"({call} * {_SIZE} + T.max(0, {call} - {_SMALL}))"
+        return place if self.piece is None else f"({_FIRST} + {place})", 1
 
     def rows(self, axis: str, call: str, size: int) -> str:
         """Return the elements of a call."""

@@ -134,10 +134,10 @@ def main_function(
     text.line(f"T.reads({', '.join(read)})")
     text.line(f"T.writes({', '.join(regions)})")
     starts = [pointers[kernels.layouts.index(kernels.start.slivers)]] if kernels.start is not None else []
-    for definition in extents.definitions:
-        text.line(definition)
     # TVM loses a pragma of a parallel loop with 64-bit bounds
-    with text.scope('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'):
+    with text.scope('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):', extents.pieces):
+        for definition in extents.definitions:
+            text.line(definition)
         buffers = [*pointers, write.tensor, *added, *starts, *sums]
         write_calls(text, kernels, tiles, buffers, parallel=parallel, extents=extents)
     text.close()

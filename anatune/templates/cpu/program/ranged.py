@@ -25,7 +25,15 @@ __all__ = ["ranged_program"]
 
 
 def ranged_program(
-    schedule: Schedule, axis: str, least: int, *, threads: int = 1, name: str = "main", prefix: str = "microkernel"
+    schedule: Schedule,
+    axis: str,
+    least: int,
+    *,
+    threads: int = 1,
+    name: str = "main",
+    prefix: str = "microkernel",
+    piece: int | None = None,
+    usual: int | None = None,
 ) -> CpuProgram:
     """Write a schedule as a program for extents of `axis` from `least` to the schedule's own.
 
@@ -39,6 +47,10 @@ def ranged_program(
         Of the function. It takes tensors of any extent of the range, all of the same one, constants packed ahead.
     prefix : str
         Of the microkernels' names: they are global in a library.
+    piece : int, optional
+        Most elements along the axis that the nest is run for at once, where calls share the axis out; None: all.
+    usual : int, optional
+        Extent that prefetches are made for; None: the middle of the range.
 
     Raises
     ------
@@ -51,12 +63,14 @@ def ranged_program(
     if not 1 <= least <= largest:
         raise SpaceError(f"range of {axis} is {least} to {largest}, expected 1 or more, ascending")
     most = most_elements(schedule, axis)
-    middle = max(least, math.isqrt(least * largest))
+    middle = usual or max(least, math.isqrt(least * largest))
     kernels = Kernels(schedule)
     in_calls = all(loop.axis != axis for loop in kernels.nest.cache)
     repeats = max(2, -(-middle // most)) if in_calls else 0
-    extents = RunTimeExtent(axis, most, repeats, largest)
-    sizes = sorted({size for extent in range(least, largest + 1) for size in sizes_of_calls(extent, most)})
+    whole = piece is None or not in_calls or largest <= piece or _packs(schedule, axis)
+    extents = RunTimeExtent(axis, most, repeats, largest, None if whole else piece)
+    fewest = least if whole else min(least, piece // 2)  # pieces of a little more than one are of half a piece
+    sizes = sorted({size for extent in range(fewest, largest + 1) for size in sizes_of_calls(extent, most)})
 
     tiles: list[Tile] = []
     functions: list[tuple[str, set[str]]] = []
@@ -88,6 +102,11 @@ def ranged_program(
         kernels=tuple(made),
         largest=largest,
     )
+
+
+def _packs(schedule: Schedule, axis: str) -> bool:
+    """Whether a packed form depends on the axis: it is made of the whole extent."""
+    return any(schedule.workload.tensor(tensor).uses(axis) for tensor in words_of(schedule, "packed"))
 
 
 def _as_asked(kernel: Microkernel, largest: Microkernel) -> Microkernel:
