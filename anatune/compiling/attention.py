@@ -80,8 +80,8 @@ class PlannedAttention(NamedTuple):
         )
 
 
-def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[PlannedAttention]]:
-    """Return a graph whose attentions are kernels where that is predicted to be faster, and these kernels.
+def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[PlannedAttention], tuple[bool, ...]]:
+    """Return a graph whose attentions are kernels where that is predicted to be faster, these kernels, and which pay.
 
     Parameters
     ----------
@@ -91,10 +91,12 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
         With the cores that kernels may use.
     """
     planner = _Planner(hardware)
+    decided: list[bool] = []
 
     def pays(node: Node) -> bool:
         chosen = planner.chosen(node)
-        return chosen is not None and sum(chosen.parts_s.values()) < planner.separate_s(node)
+        decided.append(chosen is not None and sum(chosen.parts_s.values()) < planner.separate_s(node))
+        return decided[-1]
 
     graph = with_attention(graph, pays)
     groups: dict[AttentionKernel, list[Node]] = {}
@@ -107,7 +109,7 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
         assert chosen is not None
         name = f"anatune_attention_{number}"
         planned.append(PlannedAttention(name, kernel, chosen.parts_s, planner.separate_s(nodes[0]), tuple(nodes)))
-    return graph, planned
+    return graph, planned, tuple(decided)
 
 
 class _Choice(NamedTuple):

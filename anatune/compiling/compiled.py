@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from anatune.arguments import checked_flag, checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine, check_gpu
 from anatune.compiling import folder
+from anatune.compiling.called import at_sizes, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, views
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
@@ -103,9 +104,16 @@ class CompiledModel:
         """Return a call without arguments on `inputs`, for timing; errors as a call."""
         return functools.partial(self._machine.run, *self._tensors(inputs))
 
-    def random_inputs(self, seed: int = 0) -> list[Array]:
-        """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere."""
-        return draw_inputs(self.summary.inputs, seed)
+    def random_inputs(self, seed: int = 0, sizes: Mapping[str, int] | None = None) -> list[Array]:
+        """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int, optional
+            Of those that vary; by default what the model was planned for.
+        """
+        known = {name: one.planned for name, one in self.summary.ranges.items()} | dict(sizes or {})
+        return draw_inputs([at_sizes(one, known) for one in self.summary.inputs], seed)
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each of the library's functions in one run: the least of several, all its calls, s.
@@ -165,7 +173,9 @@ class CompiledModel:
         if len(inputs) != len(wanted):
             names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
-        return [_tensor(given, one) for given, one in zip(inputs, wanted, strict=True)]
+        arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
+        known = sizes_of(self.summary, [array.shape for array in arrays])
+        return [_tensor(array, one, at_sizes(one, known)) for array, one in zip(arrays, wanted, strict=True)]
 
     def _outputs(self, result: TvmObject) -> list[TvmObject]:
         return [result] if hasattr(result, "copyto") else list(result)
@@ -220,22 +230,28 @@ def _words(one: TensorSummary) -> str:
     return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
 
 
-def _tensor(given: object, one: TensorSummary) -> TvmObject:
-    """Return an input as a tensor of TVM's.
+def _array(given: object, one: TensorSummary) -> Array:
+    """Return an input as an array; errors as `_tensor`."""
+    torch = sys.modules.get("torch")
+    array = given.detach().numpy() if torch is not None and isinstance(given, torch.Tensor) else given
+    if not isinstance(array, np.ndarray):
+        raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
+    return array
+
+
+def _tensor(array: Array, one: TensorSummary, wanted: TensorSummary) -> TvmObject:
+    """Return an input as a tensor of TVM's; `wanted`: at the sizes of all inputs.
 
     Raises
     ------
     RunError
         It is no array of the shape and dtype.
     """
-    torch = sys.modules.get("torch")
-    array = given.detach().numpy() if torch is not None and isinstance(given, torch.Tensor) else given
-    if not isinstance(array, np.ndarray):
-        raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
-    if tuple(array.shape) != one.shape or array.dtype.name != one.dtype:
+    if tuple(array.shape) != wanted.shape or array.dtype.name != one.dtype:
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
+        there = "" if wanted == one else f" ({_words(wanted)})"
         raise RunError(
-            f"input {one.name} is {got}, expected {_words(one)}: the model was compiled for that; convert the array, "
-            "or compile with example inputs of this kind"
+            f"input {one.name} is {got}, expected {_words(one)}{there}: the model was compiled for that; convert the "
+            "array, or compile with example inputs of this kind"
         )
     return tensor_of(array)

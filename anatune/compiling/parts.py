@@ -9,17 +9,19 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 
 from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.relax.ranges import Ranges, name_of
 from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.planning import PlannedKernel
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.sizes import Size
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
 from anatune.graph.operators import ATTENTION, PRODUCTS, REDUCTION, WINDOW
-from anatune.graph.summary import KernelSummary, OperatorSummary, TensorSummary
+from anatune.graph.summary import KernelSummary, OperatorSummary, RangeSummary, TensorSummary
 from anatune.templates import templates_of
 
-__all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "rows_of"]
+__all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "ranges_of", "rows_of"]
 
 
 def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
@@ -34,7 +36,16 @@ def outputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
 
 def _tensor(name: str, value: Value) -> TensorSummary:
     kind = tensor_type(value)
-    return TensorSummary(name, kind.dtype, kind.shape)
+    return TensorSummary(
+        name, kind.dtype, tuple(name_of(size) if isinstance(size, Size) else size for size in kind.shape)
+    )
+
+
+def ranges_of(graph: Graph, ranges: Ranges) -> dict[str, RangeSummary]:
+    """Return the ranges of a model's sizes, and what each was planned as."""
+    sizes = [size for value in graph.inputs for size in tensor_type(value).shape]
+    planned = {str(size): int(size) for size in sizes if isinstance(size, Size)}
+    return {name_of(symbol): RangeSummary(*ends, planned[symbol]) for symbol, ends in ranges.items()}
 
 
 def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:

@@ -27,10 +27,12 @@ from anatune.templates import CPU, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
 from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.range_space import runs_for_all
 from anatune.tuning.machine import usable_cores
 
 __all__ = [
     "PlannedKernel",
+    "RangedCalls",
     "Sum",
     "SumPlanner",
     "in_parallel",
@@ -45,8 +47,27 @@ Sought = TypeVar("Sought", bound=Hashable)
 Result = TypeVar("Result")
 _TRANSFORMS = 4
 """Schedules of a template other than the default that are looked at: their weights, which all come anew, differ."""
+_RANGED = 24
+"""First choices among which those are looked for that run for a range."""
 Sum = tuple[Workload, tuple[str, ...]]
 """What is planned once: a product with nothing fused into its stores, and its constant operands."""
+
+
+class RangedCalls(NamedTuple):
+    """What a kernel for all extents of an axis is made with.
+
+    Attributes
+    ----------
+    axis : str
+    least : int
+        Smallest extent; the kernel's schedule is that of the largest.
+    usual : int
+        Extent that it was planned for.
+    """
+
+    axis: str
+    least: int
+    usual: int
 
 
 class PlannedKernel(NamedTuple):
@@ -62,6 +83,8 @@ class PlannedKernel(NamedTuple):
     nodes : tuple of Node
     is_tuned : bool
         Whether `schedule` is one that was measured to be the best, not the plan's.
+    span : RangedCalls, optional
+        Of a kernel that takes an extent at run time.
     """
 
     name: str
@@ -69,6 +92,7 @@ class PlannedKernel(NamedTuple):
     prediction: Prediction
     nodes: tuple[Node, ...]
     is_tuned: bool = False
+    span: RangedCalls | None = None
 
     @property
     def workload(self) -> Workload:
@@ -161,6 +185,29 @@ class SumPlanner:
         if not choices:
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
         return min(choices, key=itemgetter(0))[1]
+
+    def ranged_choice(self, workload: Workload, known: tuple[str, ...], axis: str) -> Schedule:
+        """Return the first choice for one sum whose program runs for other extents of an axis, too.
+
+        Raises
+        ------
+        SpaceError
+            None of the first ones does.
+        """
+
+        def fitting() -> list[Schedule]:
+            model = _model(workload, known, self.hardware, CPU.name)
+            found = (model.space.schedule_of(point) for point in model.rank(_RANGED).points)
+            return [one for one in found if runs_for_all(one, axis)][:1]
+
+        own = (*known, f"range of {axis}")
+        choices = fitting() if self._kept is None else self._kept.schedules(workload, own, fitting)
+        if not choices:
+            raise SpaceError(
+                f"no schedule of {workload.describe()} runs for a range of {axis} on {self.hardware.name}; compile "
+                "the model for fixed sizes"
+            )
+        return choices[0]
 
 
 def plan_products(

@@ -9,15 +9,17 @@ import msgspec
 
 from anatune.codegen.relax.frontends import Imported, imported
 from anatune.codegen.relax.onnx_files import onnx_inputs
+from anatune.codegen.relax.ranges import Sizes, name_of
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.costs import ModelCosts
 from anatune.compiling.request import Request
 from anatune.compiling.targets.base import ModelTarget
 from anatune.compiling.targets.cpu import CpuTarget
 from anatune.compiling.tuning import faster, latency
+from anatune.compiling.varying import environments, varying
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.errors import WorkloadError
+from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Array
 from anatune.graph.summary import TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -49,6 +51,8 @@ def compile(
     stop_at: float | None = None,
     patience: int | None = None,
     on_estimate: Callable[[ModelEstimate], None] | None = None,
+    sizes: Sizes | None = None,
+    dynamic_shapes: object = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -62,7 +66,8 @@ def compile(
         A string or path names an ONNX file or a saved exported program (.pt2), which ``torch.export.load`` reads: that
         runs code which the file may hold, so pass only those of people you trust.
     example_inputs : array, or sequence of arrays, optional
-        NumPy or torch, of the sizes to compile for. Modules need them, and ONNX files with dynamic axes.
+        NumPy or torch, of the sizes to compile for. Modules need them. ONNX files with dynamic axes are compiled for
+        the range of each without them.
     hw : str, Path, CpuSpec or GpuSpec
         A CPU that runs here, or any NVIDIA GPU: a spec, its name, "host", or a file.
     threads : int, optional
@@ -96,6 +101,11 @@ def compile(
         As `anatune.tune`, of each kernel: its trials go to the others then.
     on_estimate : callable, optional
         Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take.
+    sizes : mapping of str to int, str or (int, int), optional
+        Of a CPU: size that varies ("batch"; of an exported program the input and axis, "x_0") -> its range, ends
+        included ("1..32", (1, 32)), or its only value. By default those of ``torch.export.Dim``, 1 to 512 without any.
+    dynamic_shapes : optional
+        Of a module: which of its sizes vary, as ``torch.export.export`` takes them.
 
     Raises
     ------
@@ -122,7 +132,13 @@ def compile(
         key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
     )  # fmt: skip
     target = _target(hardware(hw), request)
-    return _compiled(imported(model, example_inputs), target)
+    source = imported(model, example_inputs, sizes, dynamic_shapes)
+    if varying(source.ranges) and target.measures:
+        raise SpaceError(
+            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels are measured at "
+            "fixed ones; leave trials and records out, or give example inputs (--input-shape)"
+        )
+    return _compiled(source, target)
 
 
 def _target(device: HardwareSpec, request: Request) -> ModelTarget:
@@ -137,10 +153,13 @@ def _target(device: HardwareSpec, request: Request) -> ModelTarget:
 def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a device; errors as `compile`."""
     is_checked = target.is_checked(source)
-    costs, graph = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked), source.graph()
+    costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
+    graph = source.graph(environments(source.ranges)[0])
     costs.tell(graph)
     with costs.part("plan"):
         planned = target.planned(graph)
+        if varying(source.ranges):
+            planned = target.for_all_sizes(planned, source)
     del graph  # its constants are not those of what is planned
     best, judged, tuning = planned, None, None
     if target.measures:

@@ -62,7 +62,8 @@ def open_kernel(
 ) -> None:
     """Append the head of a kernel of float32 tensors, as far as the loop that carries its LLVM IR, and enter it.
 
-    Symbols of sizes that are known at run time are parameters behind the tensors, in alphabetical order.
+    Symbols of sizes that are known at run time are parameters before the last tensor, in alphabetical order: that is
+    how Relax calls functions.
 
     Parameters
     ----------
@@ -76,11 +77,11 @@ def open_kernel(
     buffers = buffers or {}
     symbols = sorted(symbols_of((*map(tuple, shapes.values()), *buffers.values())))
     unknown = [tensor for tensor, shape in shapes.items() if at_run_time(tuple(shape))]
-    parameters = [
+    *parameters, result = (
         (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, "float32"))
         for tensor, shape in shapes.items()
-    ]
-    open_function(text, name, [*parameters, *((symbol, "T.int64") for symbol in symbols)])
+    )
+    open_function(text, name, [*parameters, *((symbol, "T.int64") for symbol in symbols), result])
     for tensor in unknown:
         text.line(f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "float32")')
     for buffer, size in buffers.items():

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "ITEM",
+    "LEADING",
     "WRITTEN",
     "Argument",
     "Array",
@@ -44,6 +45,8 @@ Array = NDArray[Any]
 
 ITEM = "item"
 """The operator that takes one tensor of an operator that has several results; attribute ``index``."""
+LEADING = "leading"
+"""The operator that names the first elements of a constant as a tensor of its type, which is known at run time."""
 WRITTEN = "tir."
 """What names of operators begin with that importers write out as a loop nest; attribute ``function``, a PrimFunc."""
 

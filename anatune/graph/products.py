@@ -19,14 +19,14 @@ _TAPS = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
 
 
 def workload_of(node: Node) -> Workload:
-    """Return what a product computes.
+    """Return what a product computes, at its planned sizes.
 
     Raises
     ------
     WorkloadError
         It is too large, or padded in a way that anatune has no kernels for.
     """
-    data, weight = (tensor_type(argument).shape for argument in node.arguments[:2])
+    data, weight = (tuple(map(int, tensor_type(argument).shape)) for argument in node.arguments[:2])
     steps = node.attributes["epilogue"]
     if node.op == MATMUL:
         return matmul(data[0], weight[1], data[1], epilogue=steps)
@@ -34,7 +34,7 @@ def workload_of(node: Node) -> Workload:
         return batch_matmul(data[0], data[1], weight[2], data[2], epilogue=steps)
     read, written = orders_of(node)
     rank = len(node.attributes["strides"])
-    batch, channels, *sizes = image_sizes(tensor_type(node.arguments[0]), read)
+    batch, channels, *sizes = map(int, image_sizes(tensor_type(node.arguments[0]), read))
     outputs = image_sizes(tensor_type(node), written)[1]
     taps = weight[:rank] if written.is_last else weight[2 : 2 + rank]
     return _CONSTRUCTORS[rank](

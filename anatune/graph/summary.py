@@ -19,6 +19,7 @@ __all__ = [
     "LayoutSummary",
     "ModelSummary",
     "OperatorSummary",
+    "RangeSummary",
     "TensorSummary",
     "TuningSummary",
     "WeightPlace",
@@ -29,7 +30,9 @@ _Calls = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Predicted = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-_Shape = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**40)], ...]
+_Extent = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+_Shape = tuple[_Extent, ...]
+_Expression = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z0-9_ ()*+/-]{1,500}\Z")]
 _Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|b?float16|float32|float64)\Z")]
 _BITS = re.compile("[0-9]+$")
 _MOST_BYTES = 2**47
@@ -38,15 +41,24 @@ _MOST_BYTES = 2**47
 
 def _num_bytes(one: TensorSummary | WeightPlace) -> int:
     bits = _BITS.search(one.dtype)
-    return math.prod(one.shape) * (int(bits[0]) // 8 if bits else 1)
+    sizes = (size for size in one.shape if isinstance(size, int))
+    return math.prod(sizes) * (int(bits[0]) // 8 if bits else 1)
 
 
 class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input or output of a model."""
+    """An input or output of a model; sizes that vary are symbols, or expressions of them."""
 
     name: str
     dtype: _Dtype
-    shape: _Shape
+    shape: tuple[_Extent | _Expression, ...]
+
+
+class RangeSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The values that a size may have: the least, the largest, and what the model was planned for."""
+
+    least: _Calls
+    most: _Calls
+    planned: _Calls
 
 
 class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -269,6 +281,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         None: nothing was measured when it was compiled.
     tuning : TuningSummary, optional
         None: kernels were not measured, nor taken from records.
+    ranges : dict of str to RangeSummary
+        By the symbol of a size that varies.
     """
 
     version: str
@@ -293,6 +307,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layouts: LayoutSummary | None = None
     latency: Latency | None = None
     tuning: TuningSummary | None = None
+    ranges: dict[str, RangeSummary] = {}
 
     def __post_init__(self) -> None:
         """Raise ValueError for what contradicts itself."""

@@ -7,12 +7,11 @@ computed by its own library (in float64 where that is possible), which compiled 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -22,11 +21,12 @@ from anatune.arguments import shown
 from anatune.codegen.compat import import_tvm, last_line
 from anatune.codegen.relax.onnx_files import onnx_model, onnx_shapes
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
+from anatune.codegen.relax.ranges import Ranges, Sizes, asked_ranges, narrowed, no_others, symbol_named
 from anatune.codegen.relax.reading import graph_of
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.graph.nodes import Graph
 from anatune.graph.onnx.reading import graph_of_onnx
-from anatune.graph.torch.reading import graph_of_program
+from anatune.graph.torch.reading import graph_of_program, range_of_symbol, symbols_of_program
 from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Imported", "decomposed", "exported", "imported"]
@@ -44,7 +44,8 @@ class Imported:
     Attributes
     ----------
     read : callable
-        Reads it, anew each time, so that weights that passes have replaced can go; errors as `imported`.
+        Reads it at values of the symbols of `ranges`, anew each time, so that weights that passes have replaced can
+        go; errors as `imported`.
     name : str
         For people: the class or the file.
     reference : callable, optional
@@ -53,22 +54,27 @@ class Imported:
         Inputs that the caller gave.
     is_single : bool
         Whether the model returns one tensor, whatever the graph returns.
+    ranges : mapping of str to (int, int)
+        Symbol of sizes that vary -> least and largest value.
     """
 
-    read: Callable[[], Graph]
+    read: Callable[[Mapping[str, int]], Graph]
     name: str
     reference: Reference | None
     example: Arrays | None
     is_single: bool = False
+    ranges: Ranges = field(default_factory=dict)
 
-    def graph(self) -> Graph:
-        """Return the graph of the model."""
-        graph = self.read()
+    def graph(self, sizes: Mapping[str, int] | None = None) -> Graph:
+        """Return the graph of the model at values of its symbols."""
+        graph = self.read(sizes or {})
         graph.is_tuple = graph.is_tuple and not self.is_single
         return graph
 
 
-def imported(model: object, example_inputs: Example = None) -> Imported:
+def imported(
+    model: object, example_inputs: Example = None, sizes: Sizes | None = None, dynamic_shapes: object = None
+) -> Imported:
     """Return a model that is to be compiled.
 
     Parameters
@@ -76,7 +82,12 @@ def imported(model: object, example_inputs: Example = None) -> Imported:
     model
         What `KINDS` says.
     example_inputs : array, or sequence of arrays, optional
-        NumPy or torch; needed for a ``nn.Module``, and for ONNX files with dynamic axes: their shapes are compiled for.
+        NumPy or torch; needed for a ``nn.Module``. Of an ONNX file with dynamic axes: their shapes are compiled for,
+        unless `sizes` are given.
+    sizes : mapping of str to int, str or (int, int), optional
+        Symbol -> the range of its values ("1..512", (1, 512)) or its only value.
+    dynamic_shapes : optional
+        Of a ``nn.Module``, as ``torch.export.export`` takes them.
 
     Raises
     ------
@@ -86,23 +97,26 @@ def imported(model: object, example_inputs: Example = None) -> Imported:
         TVM, PyTorch or ONNX is not installed.
     """
     import_tvm()
+    asked = asked_ranges(sizes)
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
             raise WorkloadError(f"{path} {what}, expected an ONNX file (.onnx) or a saved torch.export program (.pt2)")
         if path.suffix == ".pt2":
-            return _pt2(path, example_inputs)
-        return _onnx(onnx_model(path), path.name, str(path), example_inputs)
+            return _pt2(path, example_inputs, asked)
+        return _onnx(onnx_model(path), path.name, str(path), example_inputs, asked)
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if "torch.ExportedProgram" in kinds:
-        return _exported(model, type(model).__name__, example_inputs)
+        return _exported(model, type(model).__name__, example_inputs, asked)
     if "torch.Module" in kinds:
-        return _module(model, example_inputs)
+        program = exported(model, example_inputs, dynamic_shapes)
+        return _exported(program, type(model).__name__, example_inputs, asked, model)
     if "onnx.ModelProto" in kinds:
-        return _onnx(model, "ONNX model", "ONNX model", example_inputs)
+        return _onnx(model, "ONNX model", "ONNX model", example_inputs, asked)
     if "tvm.IRModule" in kinds:
-        return Imported(lambda: graph_of(model), "Relax module", None, _arrays(example_inputs))
+        no_others({}, asked, "Relax module")
+        return Imported(lambda _: graph_of(model), "Relax module", None, _arrays(example_inputs))
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
@@ -128,11 +142,7 @@ def _arrays(inputs: Example) -> Arrays | None:
     return [array if isinstance(array, np.ndarray) else array.detach().cpu().numpy() for array in given]
 
 
-def _module(model: TorchObject, example_inputs: Example) -> Imported:
-    return _exported(exported(model, example_inputs), type(model).__name__, example_inputs, model)
-
-
-def exported(model: TorchObject, example_inputs: Example) -> TorchObject:
+def exported(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
     """Return a module of PyTorch's as a ``torch.export.ExportedProgram``; parameters and errors as `imported`."""
     torch = _torch()
     name = type(model).__name__
@@ -144,7 +154,7 @@ def exported(model: TorchObject, example_inputs: Example) -> TorchObject:
         raise WorkloadError(f"compile: {name} is in training mode; call model.eval() first")
     try:
         with torch.no_grad():
-            return torch.export.export(model, _tensors(example_inputs))
+            return torch.export.export(model, _tensors(example_inputs), dynamic_shapes=dynamic_shapes)
     except Exception as error:
         raise WorkloadError(f"torch.export cannot export {name}: {_cause(error)}") from error
 
@@ -155,7 +165,7 @@ def _cause(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _pt2(path: Path, example_inputs: Example) -> Imported:
+def _pt2(path: Path, example_inputs: Example, asked: Ranges) -> Imported:
     torch = _torch()
     try:
         with _without_logs():
@@ -164,7 +174,7 @@ def _pt2(path: Path, example_inputs: Example) -> Imported:
         raise WorkloadError(
             f"{path}: {last_line(error):.200}; expected what torch.export.save wrote; export it again"
         ) from error
-    return _exported(program, path.name, example_inputs)
+    return _exported(program, path.name, example_inputs, asked)
 
 
 @contextlib.contextmanager
@@ -185,7 +195,9 @@ def _nothing(_record: logging.LogRecord) -> bool:
     return False
 
 
-def _exported(program: TorchObject, name: str, example_inputs: Example, original: TorchObject = None) -> Imported:
+def _exported(
+    program: TorchObject, name: str, example_inputs: Example, asked: Ranges, original: TorchObject = None
+) -> Imported:
     torch = _torch()
     example = _arrays(example_inputs)
     if example is None and program.example_inputs is not None:
@@ -196,13 +208,13 @@ def _exported(program: TorchObject, name: str, example_inputs: Example, original
     source = original if original is not None else program.module()
     reference = torch_reference(torch, source, name)
     returns = program.call_spec.out_spec
-    return Imported(
-        functools.partial(graph_of_program, simple, name),
-        name,
-        reference,
-        example,
-        returns is None or returns.is_leaf(),
-    )
+    symbols = {symbol_named(word): symbol for word, symbol in symbols_of_program(simple).items()}
+    ranges = narrowed({word: range_of_symbol(simple, symbol) for word, symbol in symbols.items()}, asked, name)
+
+    def read(sizes: Mapping[str, int]) -> Graph:
+        return graph_of_program(simple, name, {symbol: sizes[word] for word, symbol in symbols.items()})
+
+    return Imported(read, name, reference, example, returns is None or returns.is_leaf(), ranges)
 
 
 def decomposed(program: TorchObject, name: str) -> TorchObject:
@@ -226,9 +238,15 @@ def decomposed(program: TorchObject, name: str) -> TorchObject:
     return simple
 
 
-def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example) -> Imported:
+def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, asked: Ranges) -> Imported:
     """Return an ONNX model; `where` it is, for messages."""
     example = _arrays(example_inputs)
-    shapes = onnx_shapes(model, where, example)
-    read = functools.partial(graph_of_onnx, model, shapes, name)
-    return Imported(read, name, onnx_reference(model, name), example)
+    shapes = onnx_shapes(model, where, example if not asked else None)
+    words = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
+    ranges = narrowed(dict.fromkeys(words, (1, None)), asked, name)
+
+    def read(sizes: Mapping[str, int]) -> Graph:
+        known = {word: [sizes.get(size, size) for size in shape] for word, shape in shapes.items()}
+        return graph_of_onnx(model, known, name)
+
+    return Imported(read, name, onnx_reference(model, name), example, ranges=ranges)

@@ -20,6 +20,7 @@ from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, REDUCTION, SOFTMAX, WINDOW
+from anatune.templates.cpu.program.ranged import ranged_program
 
 __all__ = [
     "KERNEL",
@@ -33,6 +34,8 @@ __all__ = [
 
 KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
+_PIECE = 256
+"""Rows of a product with any number of them that one nest runs for."""
 _OPAQUE = 8
 """TVM's word for a function that nothing is fused with."""
 
@@ -71,6 +74,11 @@ class ModelKernel:
     packers: dict[str, Packer]
 
     @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of sizes that the function takes behind the operands."""
+        return tuple(str(one.name) for one in self.function.params if str(one.ty) == "int64")
+
+    @property
     def workspace(self) -> Buffer | None:
         """Memory that the function takes last, behind the result, and that holds nothing between calls."""
         return None
@@ -81,15 +89,24 @@ class ModelKernel:
         return None
 
 
-def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
+def model_kernel(name: str, schedule: Schedule, threads: int, span: tuple[str, int, int] | None = None) -> ModelKernel:
     """Return a schedule's program as a kernel of a model.
+
+    Parameters
+    ----------
+    span : (axis, least extent, usual extent), optional
+        Of a kernel that takes the extent of an axis at run time; the schedule is that of the largest.
 
     Raises
     ------
     SpaceError, BuildError
         As `codegen.cpu.lower.lower`.
     """
-    program = program_of(schedule, threads, prefix=name)
+    if span is None:
+        program = program_of(schedule, threads, prefix=name)
+    else:
+        axis, least, usual = span
+        program = ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
     packers = {
         tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()

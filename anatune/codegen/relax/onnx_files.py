@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from anatune.codegen.compat import last_line
+from anatune.codegen.relax.ranges import symbol_named
 from anatune.errors import WorkloadError
 from anatune.files import reason
 from anatune.graph.nodes import Array
@@ -75,8 +76,8 @@ def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
     return found
 
 
-def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) -> dict[str, list[int]]:
-    """Return the sizes of the inputs of an ONNX model: those of example inputs, or else its own.
+def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) -> dict[str, list[int | str]]:
+    """Return the sizes of the inputs of an ONNX model: those of example inputs, or else its own, symbols among them.
 
     Raises
     ------
@@ -84,7 +85,7 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
         Some are not known; an input is no tensor; there are more or fewer examples. `where` the model is.
     """
     inputs = inputs_of(model, where)
-    shapes: dict[str, list[int]] = {}
+    shapes: dict[str, list[int | str]] = {}
     if example is not None:
         if len(example) != len(inputs):
             wanted = ", ".join(item.name for item in inputs)
@@ -98,17 +99,15 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
             )
         sizes = item.type.tensor_type.shape.dim
         for axis, size in enumerate(sizes):
-            if not size.HasField("dim_value"):
-                raise WorkloadError(
-                    f"{where}: input {item.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), "
-                    "expected fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
-                )
-            if size.dim_value < 0:
+            if size.HasField("dim_value") and size.dim_value < 0:
                 raise WorkloadError(
                     f"{where}: input {item.name} has {size.dim_value} elements along axis {axis}, expected none < 0; "
                     "export it again"
                 )
-        shapes[item.name] = [size.dim_value for size in sizes]
+        shapes[item.name] = [
+            size.dim_value if size.HasField("dim_value") else symbol_named(size.dim_param or f"{item.name}_{axis}")
+            for axis, size in enumerate(sizes)
+        ]
     return shapes
 
 

@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import ModelKernel, Packer
+from anatune.codegen.relax.ranges import Ranges
+from anatune.core.sizes import Size, at_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.graph.nodes import (
     ITEM,
+    LEADING,
     WRITTEN,
     Argument,
     Constant,
@@ -72,7 +75,9 @@ class WrittenModel(NamedTuple):
     weights: tuple[Weight, ...]
 
 
-def written(graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None = None) -> WrittenModel:
+def written(
+    graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None = None, ranges: Ranges | None = None
+) -> WrittenModel:
     """Return a graph as a Relax module.
 
     Parameters
@@ -82,15 +87,19 @@ def written(graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | Non
         ``id`` of each node that anatune has a kernel for -> its kernel; equal nodes share one.
     known : callable, optional
         Makes the tensors that become constants of the module; None: weights are one more argument, a tuple.
+    ranges : mapping of str to (int, int), optional
+        Of the symbols of sizes that vary.
     """
-    return _Writer(graph, kernels, known).model
+    return _Writer(graph, kernels, known, ranges or {}).model
 
 
 class _Writer:
     """Emits nodes in order into one function."""
 
-    def __init__(self, graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None) -> None:
+    def __init__(self, graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None, ranges: Ranges) -> None:
         self.tvm = import_tvm()
+        self.symbols = {symbol: self.tvm.tirx.Var(symbol, "int64") for symbol in sorted(ranges)}
+        bounds = {symbol: most for symbol, (_, most) in ranges.items()}
         from tvm import relax
 
         self.relax = relax
@@ -113,7 +122,8 @@ class _Writer:
         }
         functions: dict[str, TvmObject] = {}
         self.constants = None if known is None else [relax.const(one) for one in known(self.weights)]
-        with builder.function("main", [*inputs, *([self.tuple] if known is None else [])]):
+        attributes = {"tir_var_upper_bound": bounds} if bounds else None  # memory is planned for the largest sizes
+        with builder.function("main", [*inputs, *([self.tuple] if known is None else [])], attrs=attributes):
             with builder.dataflow():
                 for node in nodes:
                     if id(node) in kernels:
@@ -131,14 +141,14 @@ class _Writer:
                         raise BuildError(
                             f"TVM cannot compile the operator {node.op} of {node.type}: {last_line(error)}"
                         ) from error
-                results = [self.argument(value) for value in graph.outputs]
+                results = [self.result(value) for value in graph.outputs]
                 result = builder.emit_output(relax.Tuple(results) if graph.is_tuple else results[0])
             builder.emit_func_output(result)
         self.model = WrittenModel(builder.get(), tuple(self.weights))
 
     def known(self, node: Node) -> list[tuple[Constant, Packer | None]]:
         """Return the constants of a node that are weights, and what packs each."""
-        if node.op in PRODUCTS:
+        if node.op in PRODUCTS and id(node) in self.kernels:
             packers = self.kernels[id(node)].packers
             tensors = [access.tensor for access in workload_of(node).operands]
             return [
@@ -174,7 +184,23 @@ class _Writer:
 
     def type_of(self, kind: TensorType | tuple[TensorType, ...]) -> TvmObject:
         assert isinstance(kind, TensorType)
-        return self.relax.TensorType(kind.shape, kind.dtype)
+        return self.relax.TensorType(self.sizes(kind.shape), kind.dtype)
+
+    def size(self, size: int) -> TvmObject:
+        """Return a size as TVM's: an expression of symbols where it is known at run time."""
+        return size.at(self.symbols) if isinstance(size, Size) else size
+
+    def sizes(self, shape: tuple[int, ...]) -> list[TvmObject]:
+        return [self.size(size) for size in shape]
+
+    def result(self, value: Value) -> TvmObject:
+        """Return an output as an expression; a reshape of a size that varies is a view here, too."""
+        is_view = isinstance(value, Node) and value.op == "reshape" and at_run_time(tensor_type(value).shape)
+        if not is_view or isinstance(value.arguments[0], Constant):
+            return self.argument(value)
+        shape, kind = self.relax.ShapeExpr(self.sizes(tensor_type(value).shape)), self.type_of(value.type)
+        source = self.argument(value.arguments[0])
+        return self.relax.op.call_pure_packed("vm.builtin.reshape", source, shape, ty_args=kind)
 
     def kernel_call(self, node: Node, function: TvmObject, workspace: Buffer | None) -> TvmObject:
         """Return the call of a kernel; operands in the workload's order.
@@ -186,6 +212,7 @@ class _Writer:
             self.weight(places.pop(0)) if isinstance(value, Constant) else self.values[id(value)]
             for value in node.arguments
         ]
+        operands += [self.symbols[symbol] for symbol in self.kernels[id(node)].symbols]
         results = self.type_of(node.type)
         if workspace is not None:
             results = [results, self.relax.TensorType(workspace.shape, workspace.dtype)]
@@ -195,6 +222,12 @@ class _Writer:
         """Return the call of an operator of TVM's, or of what the importer wrote out."""
         if node.op == ITEM:
             return self.relax.TupleGetItem(self.values[id(node.arguments[0])], node.attributes["index"])
+        if node.op == LEADING:
+            shape, dtype = tensor_type(node)
+            source = self.argument(node.arguments[0])
+            return self.relax.op.memory.view(source, self.relax.ShapeExpr(self.sizes(shape)), dtype, 0)
+        if node.op in PRODUCTS:
+            return self.relax.op.matmul(*map(self.argument, node.arguments))
         if node.op.startswith(WRITTEN):
             made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
             operands = self.relax.Tuple([self.argument(one) for one in node.arguments])
@@ -221,7 +254,9 @@ class _Writer:
         if isinstance(argument, Value):
             return self.values[id(argument)]
         if isinstance(argument, Shape):
-            return relax.ShapeExpr(list(argument))
+            return relax.ShapeExpr(self.sizes(argument))
+        if isinstance(argument, Scalar) and isinstance(argument.value, Size):
+            return self.size(argument.value)
         if isinstance(argument, Scalar):
             return self.tvm.tirx.const(argument.value, argument.dtype)
         if isinstance(argument, tuple):

@@ -12,15 +12,24 @@ from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.building import Built
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.relax.ranges import Ranges, name_of
 from anatune.codegen.relax.writing import Weight
 from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.compiled import CompiledModel
-from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of, rows_of
+from anatune.compiling.parts import (
+    attention_summary,
+    inputs_of,
+    kernel_summary,
+    operators_of,
+    outputs_of,
+    ranges_of,
+    rows_of,
+)
 from anatune.compiling.planning import PlannedKernel
 from anatune.compiling.request import Request
 from anatune.compiling.weights import pack_weights
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.errors import BuildError
+from anatune.errors import BuildError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
 from anatune.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
@@ -45,6 +54,8 @@ class PlannedModel(NamedTuple):
         What was known when the orders of activations were chosen; None: there are no convolutions, or it is for a GPU.
     turning_s : float
         Predicted time of the transposes that the order of dimensions needs on a GPU, s.
+    ranges : mapping of str to (int, int)
+        Symbol of sizes that vary -> least and largest value.
     """
 
     graph: Graph
@@ -52,6 +63,7 @@ class PlannedModel(NamedTuple):
     attentions: Sequence[PlannedAttention] = ()
     layouts: LayoutSummary | None = None
     turning_s: float = 0.0
+    ranges: Ranges = {}  # noqa: RUF012
 
     @property
     def time_s(self) -> float:
@@ -127,6 +139,19 @@ class ModelTarget(ABC):
             No schedule of a product is legal.
         """
 
+    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+        """Return a model that was planned at some sizes as that of all sizes of its ranges.
+
+        Raises
+        ------
+        WorkloadError
+            It is another model at other sizes, or the device has no kernels for sizes that vary.
+        """
+        raise WorkloadError(
+            f"{source.name} has sizes that vary ({', '.join(map(name_of, source.ranges))}), which {self.hardware.name} has no kernels "
+            "for; give example inputs of the sizes to compile for"
+        )
+
     def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tuned`."""
         raise NotImplementedError
@@ -188,6 +213,7 @@ class ModelTarget(ABC):
             device="cpu" if self.hardware.kind == "cpu" else "gpu",
             turning_s=planned.turning_s,
             layouts=planned.layouts,
+            ranges=ranges_of(graph, planned.ranges),
         )
         folder = scratch_folder(BuildError, _ROOM_BYTES)
         try:

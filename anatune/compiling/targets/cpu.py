@@ -18,12 +18,15 @@ from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.compiling.tuning import tuned
+from anatune.compiling.varying import environments, ranged_attention, ranged_products, varying
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Graph
-from anatune.graph.passes.layouts import laid_out
+from anatune.graph.passes.attention import with_attention
+from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.graph.summary import LayoutSummary, TuningSummary
+from anatune.graph.varying import Reading, together
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -71,12 +74,28 @@ class CpuTarget(ModelTarget):
         self.features = tuple(name for name in features if name not in hidden)
         self.measures = request.trials > 0 or request.records is not None
         self._planner: SumPlanner | None = None
+        self._decided: tuple[list[Form | None], tuple[bool, ...]] = ([], ())
 
     def planned(self, graph: Graph) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels."""
         graph, attentions, layouts = self._prepared(graph)
         assert self._planner is not None
         return PlannedModel(graph, plan_products(graph, self._planner, self.request.progress), attentions, layouts)
+
+    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+        """See `ModelTarget`."""
+        assert self._planner is not None
+        first, *others = environments(source.ranges)
+        readings = [Reading(first, planned.graph)]
+        readings += [Reading(sizes, self._as_decided(source.graph(sizes))) for sizes in others]
+        graph, nodes = together(readings, source.name)
+        ranges = varying(source.ranges)
+        return planned._replace(
+            graph=graph,
+            kernels=list(ranged_products(planned.kernels, nodes, self._planner, ranges)),
+            attentions=[ranged_attention(one, nodes) for one in planned.attentions],
+            ranges=ranges,
+        )
 
     def _prepared(self, graph: Graph) -> tuple[Graph, list[PlannedAttention], LayoutSummary | None]:
         """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
@@ -85,7 +104,18 @@ class CpuTarget(ModelTarget):
         accuracy = self.request.accuracy
         self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
         choice, layouts = chosen_layouts(graph, self._planner, self.request.progress if is_first else None)
-        return *plan_attentions(after(CPU_KERNELS, laid_out(graph, choice)), self.cores), layouts
+        orders = [choice.get(id(node)) for node in graph.nodes()]
+        graph, attentions, pay = plan_attentions(after(CPU_KERNELS, laid_out(graph, choice)), self.cores)
+        self._decided = orders, pay
+        return graph, attentions, layouts
+
+    def _as_decided(self, graph: Graph) -> Graph:
+        """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
+        graph = after(CPU, graph)
+        orders, pay = self._decided
+        choice = {id(node): form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
+        answers = iter(pay)
+        return with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False))
 
     def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Return kernels with the best measured schedules, and what measuring came to."""
@@ -95,7 +125,7 @@ class CpuTarget(ModelTarget):
         """Return ``id`` of each node that anatune has a kernel for -> its kernel."""
         kernels: dict[int, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
         for product in planned.kernels:
-            kernel = model_kernel(product.name, product.schedule, self.threads)
+            kernel = model_kernel(product.name, product.schedule, self.threads, product.span)
             kernels.update((id(node), kernel) for node in product.nodes)
         for attention in planned.attentions:
             kernel = attention_kernel(attention.name, attention.kernel, self.hardware.fp32_lanes, self.threads)
@@ -105,7 +135,7 @@ class CpuTarget(ModelTarget):
     def code(self, planned: PlannedModel) -> Code:
         """Return what TVM builds of a planned model."""
         kernels = self.kernels(planned)
-        model = written(planned.graph, kernels)
+        model = written(planned.graph, kernels, ranges=planned.ranges)
         return Code(planned, kernels, model.weights, built(model, self.target, self.threads))
 
     def is_checked(self, source: Imported) -> bool:

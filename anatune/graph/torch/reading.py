@@ -20,7 +20,7 @@ from anatune.graph.torch.call import Call, Given, RefusedError
 from anatune.graph.torch.operators import READERS
 from anatune.untyped import TorchObject
 
-__all__ = ["graph_of_program", "refused_nodes"]
+__all__ = ["graph_of_program", "range_of_symbol", "refused_nodes", "symbols_of_program"]
 
 _DTYPES = (
     "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
@@ -41,7 +41,7 @@ _SETTINGS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 """What runs a part of a program under some setting -> which argument the part is."""
 
 
-def graph_of_program(program: TorchObject, name: str) -> Graph:
+def graph_of_program(program: TorchObject, name: str, sizes: Mapping[object, int] | None = None) -> Graph:
     """Return an exported program as a graph.
 
     Parameters
@@ -50,16 +50,40 @@ def graph_of_program(program: TorchObject, name: str) -> Graph:
         Of core operators, without writes in place.
     name : str
         For messages.
+    sizes : mapping of object to int, optional
+        Values of the symbols of `symbols_of_program`.
 
     Raises
     ------
     WorkloadError
         It cannot be read: which operators, which nodes, and what can be done.
     """
-    reader = _Reader(program, name)
+    reader = _Reader(program, name, sizes)
     if reader.refused:
         raise WorkloadError(f"{name} cannot be read: {'; '.join(_words(reader.refused))}")
     return reader.graph
+
+
+def symbols_of_program(program: TorchObject) -> dict[str, TorchObject]:
+    """Return the symbols of sizes that vary by names that the first input and axis that have each give it."""
+    found: dict[str, TorchObject] = {}
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op != "placeholder" or not hasattr(value, "shape"):
+            continue
+        for axis, size in enumerate(value.shape):
+            expression = size.node.expr if hasattr(size, "node") else None
+            if expression is not None and expression.is_symbol and expression not in found.values():
+                found[f"{node.name}_{axis}"] = expression
+    return found
+
+
+def range_of_symbol(program: TorchObject, symbol: TorchObject) -> tuple[int, int | None]:
+    """Return the least value of a program's symbol, 1 or more, and the largest, None where there is no limit."""
+    known = program.range_constraints.get(symbol)
+    if known is None:
+        return 1, None
+    return max(1, int(known.lower)), int(known.upper) if known.upper.is_Integer else None
 
 
 def refused_nodes(program: TorchObject) -> list[TorchObject]:
@@ -125,12 +149,12 @@ def _type_of(tensor: TorchObject, sizes: Mapping[object, int]) -> TensorType:
 class _Reader:
     """Walks the nodes of a program in order; `graph` is what comes out, `refused` what does not: node and reason."""
 
-    def __init__(self, program: TorchObject, name: str) -> None:
+    def __init__(self, program: TorchObject, name: str, sizes: Mapping[object, int] | None = None) -> None:
         self.torch, self.name = import_module("torch"), name
         with contextlib.suppress(ImportError):
             import_module("ml_dtypes")  # NumPy has bfloat16 from it
         self.constants: dict[object, Constant] = {}
-        self.sizes: dict[object, int] = {}  # by symbol: those that depend on values that are known here
+        self.sizes = dict(sizes or {})  # by symbol; those join that depend on values that are known here
         self.refused: list[tuple[TorchObject, str]] = []
         kinds = import_module("torch.export.graph_signature").InputKind
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}

@@ -23,7 +23,7 @@ from anatune.errors import SpaceError
 from anatune.templates.cpu.microkernels import segment_shape
 from anatune.templates.cpu.rules import pair_of, words_of
 
-__all__ = ["calls_of", "check_axis", "most_elements", "schedule_at", "sizes_of_calls"]
+__all__ = ["calls_of", "check_axis", "most_elements", "runs_for_all", "schedule_at", "sizes_of_calls"]
 
 _TEMPLATE = "cpu"
 
@@ -71,6 +71,14 @@ def most_elements(schedule: Schedule, axis: str) -> int:
     most = schedule.options.get(f"most.{axis}", size)
     assert isinstance(most, int)
     return most
+
+
+def runs_for_all(schedule: Schedule, axis: str) -> bool:
+    """Whether one program runs a schedule for all extents of an axis."""
+    try:
+        return most_elements(schedule, axis) > 0
+    except SpaceError:
+        return False
 
 
 def _check_packed(schedule: Schedule, axis: str) -> None:

@@ -1,0 +1,87 @@
+"""Sizes of a model's inputs that vary: their symbols, and the ranges that are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from anatune.arguments import shown
+from anatune.errors import WorkloadError
+
+__all__ = ["MOST", "Ranges", "Sizes", "asked_ranges", "name_of", "narrowed", "no_others", "symbol_named"]
+
+Ranges = Mapping[str, tuple[int, int]]
+"""Symbol -> its least and its largest value. Symbols end with ``_``, so that no program has another variable of the
+name; `name_of` is what people read."""
+Sizes = Mapping[str, int | str | tuple[int, int]]
+"""The same as people say it: 4, (1, 512), "1..512"."""
+
+MOST = 512
+"""Largest value of a symbol that neither the model nor the caller limits."""
+_LARGEST = 1 << 24
+_WORD = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?")
+
+
+def asked_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
+    """Return ranges that a caller asks for.
+
+    Raises
+    ------
+    WorkloadError
+        One is no range of sizes from 1 on.
+    """
+    found = {}
+    for name, given in (sizes or {}).items():
+        ends: object = given
+        if isinstance(given, str) and (match := _WORD.fullmatch(given)):
+            ends = (int(match[1]), int(match[2] or match[1]))
+        elif isinstance(given, int) and not isinstance(given, bool):
+            ends = (given, given)
+        is_pair = isinstance(ends, tuple | list) and len(ends) == 2 and all(type(end) is int for end in ends)
+        if not is_pair or not 1 <= ends[0] <= ends[1] <= _LARGEST:  # type: ignore[index]
+            raise WorkloadError(
+                f"size {shown(name)} is {shown(given)}, expected a number from 1 to {_LARGEST:,} or a range of them: "
+                '32, "1..512", (1, 512)'
+            )
+        found[symbol_named(str(name))] = (ends[0], ends[1])  # type: ignore[index]
+    return found
+
+
+def narrowed(own: Mapping[str, tuple[int, int | None]], asked: Ranges, name: str) -> dict[str, tuple[int, int]]:
+    """Return the ranges of a model's symbols: what is asked for within what the model takes, `MOST` without a limit.
+
+    Raises
+    ------
+    WorkloadError
+        A range is asked for that the model does not take, or of a symbol that it does not have.
+    """
+    no_others(own, asked, name)
+    found = {}
+    for symbol, (least, most) in own.items():
+        low, high = asked.get(symbol, (least, most or max(MOST, least)))
+        if low < least or (most is not None and high > most):
+            limit = f"{least}..{most}" if most is not None else f"{least} or more"
+            raise WorkloadError(
+                f"{name}: size {name_of(symbol)} is asked for as {low}..{high}, the model takes {limit}"
+            )
+        found[symbol] = (low, high)
+    return found
+
+
+def no_others(own: Mapping[str, object], asked: Ranges, name: str) -> None:
+    """Raise WorkloadError for a range of a symbol that a model does not have."""
+    unknown = [symbol for symbol in asked if symbol not in own]
+    if unknown:
+        known = f"expected some of {', '.join(map(name_of, own))}" if own else "and none of its sizes vary"
+        raise WorkloadError(f"{name} has no size {name_of(unknown[0])}, {known}")
+
+
+def symbol_named(word: str) -> str:
+    """Return a symbol for a name: an identifier."""
+    made = re.sub(r"\W", "_", word.strip("_"), flags=re.ASCII)
+    return f"{made if made[:1].isalpha() else f'size_{made}'}_"
+
+
+def name_of(text: object) -> str:
+    """Return a symbol, or an expression of some, as people read it."""
+    return re.sub(r"_\b", "", str(text))

@@ -1,0 +1,73 @@
+"""Sizes that vary of a compiled model, as a call has them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from anatune.errors import RunError
+from anatune.graph.summary import ModelSummary, TensorSummary
+
+__all__ = ["at_sizes", "sizes_of"]
+
+
+def at_sizes(one: TensorSummary, sizes: Mapping[str, int]) -> TensorSummary:
+    """Return an input or output with numbers in the place of expressions.
+
+    Raises
+    ------
+    RunError
+        A size is not given.
+    """
+    if all(isinstance(size, int) for size in one.shape):
+        return one
+    shape = tuple(size if isinstance(size, int) else _value(size, sizes) for size in one.shape)
+    return msgspec.structs.replace(one, shape=shape)
+
+
+def sizes_of(summary: ModelSummary, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return what the shapes of a call's inputs say of the sizes that vary.
+
+    Raises
+    ------
+    RunError
+        One is out of its range.
+    """
+    found: dict[str, int] = {}
+    for one, shape in zip(summary.inputs, shapes, strict=True):
+        for axis, (size, given) in enumerate(zip(one.shape, shape, strict=False)):
+            if not isinstance(size, str) or size in found or size not in summary.ranges:
+                continue
+            found[size], own = given, summary.ranges[size]
+            if not own.least <= given <= own.most:
+                raise RunError(
+                    f"input {one.name} has {given} elements along axis {axis}, expected {size} from {own.least} to "
+                    f"{own.most}: the model was compiled for that; compile it for a larger range (sizes, --size)"
+                )
+    return found
+
+
+def _value(expression: str, sizes: Mapping[str, int]) -> int:
+    """Return the value of an expression of sums, products and floors."""
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.Name(id=name):
+                if name not in sizes:
+                    raise RunError(f"size {name} is not known, expected inputs that have it, or a number for it")
+                return sizes[name]
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return value(left) + value(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return value(left) * value(right)
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
+                return value(left) // value(right)
+        raise RunError(f"{expression!r:.80} is no size; compile the model again")
+
+    return value(ast.parse(expression, mode="eval").body)

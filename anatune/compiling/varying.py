@@ -1,0 +1,149 @@
+"""Models for ranges of sizes on CPUs: planned at one size, the same decisions at a few others, one graph of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+import msgspec
+import numpy as np
+
+from anatune.codegen.relax.ranges import Ranges
+from anatune.compiling.attention import PlannedAttention
+from anatune.compiling.planning import PlannedKernel, RangedCalls, SumPlanner, without_steps
+from anatune.core.schedule import Schedule
+from anatune.core.sizes import Size, at_run_time
+from anatune.core.workload.ranges import ranged
+from anatune.errors import WorkloadError
+from anatune.graph.nodes import Node, tensor_type
+from anatune.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL
+from anatune.graph.products import known_operands
+from anatune.templates.cpu.range_space import schedule_at
+
+__all__ = ["environments", "ranged_attention", "ranged_products", "varying"]
+
+_LEAST = 5
+"""Smallest size that is looked at: smaller ones are those of other things, and 1 is no size like others."""
+_MOST_PRIME = 1 << 15
+_AXES = {MATMUL: "i", BATCH_MATMUL: "b"}
+"""Product -> the axis that may vary; of convolutions the images."""
+_USUAL = {"i": 29}
+"""Axis -> largest extent that kernels are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29 rows
+take 1.00 to 1.05 times what plans of the very sizes take from 64 to 2048 rows, up to 1.09 at 17; planned for 113 rows up
+to 1.5 at 17: few rows wait for weights, many do not care."""
+
+
+def varying(ranges: Ranges) -> dict[str, tuple[int, int]]:
+    """Return the ranges that have more than one value."""
+    return {symbol: ends for symbol, ends in ranges.items() if ends[0] < ends[1]}
+
+
+def environments(ranges: Ranges) -> list[dict[str, int]]:
+    """Return the sizes that a model is looked at: what is planned first, where all are largest last.
+
+    They are primes but for the largest, different for each symbol, so that no size is another one, or a number of the
+    model, by chance. Some may be beyond the range.
+    """
+    fixed = {symbol: ends[0] for symbol, ends in ranges.items() if ends[0] == ends[1]}
+    primes = _primes()
+    middle: dict[str, int] = {}
+    other: dict[str, int] = {}
+    for symbol, (least, most) in varying(ranges).items():
+        middle[symbol] = next(
+            p for p in primes if p >= max(_LEAST, math.isqrt(least * most)) and p not in middle.values()
+        )
+    for symbol in middle:
+        used = (*middle.values(), *other.values())
+        other[symbol] = next(p for p in primes if p > middle[symbol] // 2 and p >= _LEAST and p not in used)
+    found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
+    found.append({symbol: ends[1] for symbol, ends in varying(ranges).items()})
+    return [{**fixed, **one} for one in {tuple(one.items()): one for one in found}.values()]
+
+
+def ranged_products(
+    kernels: Sequence[PlannedKernel], of: Mapping[int, Node], planner: SumPlanner, ranges: Ranges
+) -> Iterator[PlannedKernel]:
+    """Yield the kernels of a model's products at its planned sizes as those of all sizes, but for `left_to_tvm`.
+
+    Parameters
+    ----------
+    of : mapping of int to Node
+        ``id`` of a node at the planned sizes -> the node of all sizes.
+    ranges : mapping of str to (int, int)
+        Of the symbols.
+
+    Raises
+    ------
+    WorkloadError
+        The sizes of an image vary, or of weights.
+    SpaceError
+        No schedule of a product runs for a range.
+    """
+    ends = [{symbol: pair[end] for symbol, pair in ranges.items()} for end in (0, 1)]
+    for kernel in kernels:
+        groups: dict[tuple[str, int, int] | None, list[Node]] = {}
+        for node in kernel.nodes:
+            own = of[id(node)]
+            axis = _AXES.get(own.op, "n")
+            extent = tensor_type(own.arguments[0]).shape[0]
+            others = (
+                tensor_type(own.arguments[0]).shape[1:],
+                tensor_type(own.arguments[1]).shape[own.op == BATCH_MATMUL :],
+            )
+            if at_run_time(others):
+                if own.op == CONVOLUTION:
+                    raise WorkloadError(
+                        f"a convolution of {tensor_type(own.arguments[0])}: sizes of images vary, expected the batch "
+                        "alone; compile it for fixed sizes (example inputs), or run it by "
+                        "anatune.adapters.onnx.InferenceSession, which compiles for each size"
+                    )
+                continue
+            key = None
+            if isinstance(extent, Size):
+                key = (axis, extent.at(ends[0]), extent.at(ends[1]))
+            groups.setdefault(key, []).append(own)
+        for number, (key, nodes) in enumerate(groups.items()):
+            name = kernel.name if not number else f"{kernel.name}_{number}"
+            if key is None:
+                yield kernel._replace(name=name, nodes=tuple(nodes))
+                continue
+            yield _ranged(kernel, name, nodes, key, planner)
+
+
+def ranged_attention(planned: PlannedAttention, of: Mapping[int, Node]) -> PlannedAttention:
+    """Return an attention at the planned sizes as that of all sizes; `of` as `ranged_products`."""
+    return planned._replace(nodes=tuple(of[id(node)] for node in planned.nodes))
+
+
+def _ranged(
+    kernel: PlannedKernel, name: str, nodes: Sequence[Node], key: tuple[str, int, int], planner: SumPlanner
+) -> PlannedKernel:
+    """Return the kernel of a product for all extents of an axis: (axis, least, largest)."""
+    axis, least, most = key
+    workload, known = kernel.workload, known_operands(nodes[0])
+    usual = _prime_below(max(_LEAST, min(math.isqrt(least * most), _USUAL.get(axis, _LEAST))))
+    planned = planner.ranged_choice(ranged(without_steps(workload), axis, (usual,)).largest, known, axis)
+
+    def at(extent: int) -> Schedule:
+        return msgspec.structs.replace(
+            schedule_at(planned, axis, extent), workload=ranged(workload, axis, (extent,)).largest
+        )
+
+    prediction = planner.predicted(at(workload.extents[axis]), known)
+    return PlannedKernel(name, at(most), prediction, tuple(nodes), span=RangedCalls(axis, least, usual))
+
+
+@cache
+def _primes() -> list[int]:
+    """Return the primes that sizes are looked at, ascending."""
+    sieve = np.ones(_MOST_PRIME, bool)
+    sieve[:2] = False
+    for number in range(2, math.isqrt(_MOST_PRIME) + 1):
+        sieve[number * number :: number] = False
+    return [int(prime) for prime in np.flatnonzero(sieve)]
+
+
+def _prime_below(number: int) -> int:
+    """Return the largest prime up to a number."""
+    return max(prime for prime in _primes() if prime <= number)

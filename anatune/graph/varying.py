@@ -1,0 +1,268 @@
+"""One graph for sizes that vary, from readings of a model at several sizes.
+
+A model is read, and goes through all passes, at a few sizes. Where the graphs are the same but for numbers, each number
+that differs is the expression of the symbols that all readings agree with; a constant that grows is the leading part of
+the largest one. What differs otherwise is another model at other sizes, and refused. Readings are as many as make a
+wrong expression that fits all of them unlikely, and outputs are compared with the original's at further sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anatune.core.sizes import Size
+from anatune.errors import WorkloadError
+from anatune.graph.building import made
+from anatune.graph.nodes import LEADING, Constant, Graph, Input, Node, Scalar, Shape, TensorType, Value
+
+__all__ = ["Environment", "Reading", "together"]
+
+Environment = Mapping[str, int]
+"""Symbol -> its value."""
+
+_POWER = 2
+"""Highest power of a symbol in an expression."""
+_MOST_STRIDE = 64
+"""Largest number that floors are looked for with."""
+
+
+class Reading(NamedTuple):
+    """A model as it is at some sizes."""
+
+    sizes: Environment
+    graph: Graph
+
+
+def together(readings: Sequence[Reading], name: str) -> tuple[Graph, dict[int, Node]]:
+    """Return the graph of all sizes, and ``id`` of each node of the first reading -> its node there.
+
+    It is the graph of the first reading, with expressions where readings differ.
+
+    Parameters
+    ----------
+    readings : sequence of Reading
+        The first one is planned; in the last one all symbols are largest.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    WorkloadError
+        The model is another one at other sizes: where, and how.
+    """
+    joined = _Joined(readings, name)
+    return joined.graph, {ids[0]: value for ids, value in joined.values.items() if isinstance(value, Node)}
+
+
+class _Differs(Exception):
+    """What readings do not agree in."""
+
+
+class _Joined:
+    """Walks the nodes of all readings side by side."""
+
+    def __init__(self, readings: Sequence[Reading], name: str) -> None:
+        self.fit = _Fit([reading.sizes for reading in readings])
+        self.constants: dict[tuple[int, ...], Value] = {}
+        graphs = [reading.graph for reading in readings]
+        self.values: dict[tuple[int, ...], Value] = {}
+        inputs = []
+        for given in zip(*(graph.inputs for graph in graphs), strict=True):
+            inputs.append(Input(given[0].name, self.type(given)))
+            self.values[_ids(given)] = inputs[-1]
+        lists = [graph.nodes() for graph in graphs]
+        for nodes in zip(*lists, strict=False):
+            try:
+                self.values[_ids(nodes)] = self.node(nodes)
+            except _Differs as error:
+                raise self.refusal(name, readings, f"{nodes[0].op} ({nodes[0]}) {error}") from error
+        if len({len(nodes) for nodes in lists}) > 1:
+            raise self.refusal(name, readings, f"{' or '.join(str(len(nodes)) for nodes in lists)} operators")
+        try:
+            outputs = self.argument(tuple(graph.outputs for graph in graphs))
+        except _Differs as error:
+            raise self.refusal(name, readings, f"the outputs: {error}") from error
+        self.graph = Graph(tuple(inputs), outputs, is_tuple=graphs[0].is_tuple)
+
+    def refusal(self, name: str, readings: Sequence[Reading], what: str) -> WorkloadError:
+        sizes = "; ".join(
+            ", ".join(f"{symbol.rstrip('_')}={value}" for symbol, value in reading.sizes.items())
+            for reading in readings
+        )
+        return WorkloadError(
+            f"{name} is not one model at all sizes, looked at with {sizes}: {what}; compile it for fixed sizes, or for "
+            "a smaller range"
+        )
+
+    def node(self, nodes: Sequence[Node]) -> Node:
+        own = nodes[0]
+        if len({(node.op, node.kind) for node in nodes}) > 1:
+            raise _Differs(f"is {' or '.join(sorted({node.op for node in nodes}))}")
+        arguments = self.argument(tuple(node.arguments for node in nodes))
+        attributes = {key: self.attribute([node.attributes[key] for node in nodes], key) for key in own.attributes}
+        return Node(own.op, arguments, self.type(nodes), attributes, own.kind)
+
+    def type(self, values: Sequence[Value]) -> Any:
+        kinds = [value.type for value in values]
+        if isinstance(kinds[0], TensorType):
+            return TensorType(self.sizes([kind.shape for kind in kinds]), self.same([kind.dtype for kind in kinds]))
+        return tuple(
+            TensorType(self.sizes([kind.shape for kind in own]), self.same([kind.dtype for kind in own]))
+            for own in zip(*kinds, strict=True)
+        )
+
+    def argument(self, given: Sequence[Any]) -> Any:
+        """Return an argument of all readings."""
+        first = given[0]
+        if len({type(one) for one in given}) > 1:
+            raise _Differs("reads other kinds of arguments")
+        if isinstance(first, Constant):
+            return self.constant(given)
+        if isinstance(first, Value):
+            if _ids(given) not in self.values:
+                raise _Differs("reads other values")
+            return self.values[_ids(given)]
+        if isinstance(first, Shape):
+            return Shape(self.sizes(given))
+        if isinstance(first, Scalar):
+            return Scalar(self.attribute([one.value for one in given], "a number"), first.dtype)
+        if type(first) is tuple:
+            if len({len(one) for one in given}) > 1:
+                raise _Differs("reads other numbers of tensors")
+            return tuple(map(self.argument, zip(*given, strict=True)))
+        return self.same(given)
+
+    def attribute(self, given: Sequence[Any], key: str) -> Any:
+        """Return an attribute of all readings."""
+        first = given[0]
+        if isinstance(first, tuple) and all(isinstance(one, tuple) and len(one) == len(first) for one in given):
+            return type(first)(self.attribute(one, key) for one in zip(*given, strict=True))
+        if isinstance(first, int) and not isinstance(first, bool):
+            return self.size(given)
+        return self.same(given, key)
+
+    def sizes(self, given: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        if len({len(one) for one in given}) > 1:
+            raise _Differs("has other numbers of dimensions")
+        return tuple(map(self.size, zip(*given, strict=True)))
+
+    def size(self, given: Sequence[int]) -> int:
+        found = self.fit(tuple(map(int, given)))
+        if found is None:
+            raise _Differs(f"has {', '.join(map(str, given))} elements, which no expression fits")
+        return found
+
+    def same(self, given: Sequence[Any], what: str = "") -> Any:
+        """Return what all readings have, if it is the same."""
+        if any(one != given[0] for one in given[1:]):
+            raise _Differs(f"has {what or 'it'} as {', '.join(map(str, given))}")
+        return given[0]
+
+    def constant(self, given: Sequence[Constant]) -> Value:
+        """Return a constant of all readings: of one size, or the leading part of the largest."""
+        key = _ids(given)
+        if key not in self.constants:
+            largest = given[-1].array
+            for one in given:
+                array = one.array
+                part = largest[tuple(slice(size) for size in array.shape)] if array.ndim == largest.ndim else None
+                if array.dtype != largest.dtype or part is None or not _equal(part, array):
+                    raise _Differs("reads a constant whose values depend on the sizes")
+            self.constants[key] = found = Constant(largest)
+            shapes = {one.array.shape for one in given}
+            if len(shapes) > 1:
+                shape = self.sizes([one.array.shape for one in given])
+                self.constants[key] = _leading(found, shape)
+        return self.constants[key]
+
+
+def _leading(value: Constant, shape: tuple[int, ...]) -> Node:
+    """Return the leading part of a constant, of a size that is known at run time."""
+    kind = TensorType(shape, value.array.dtype.name)
+    axes = [axis for axis, size in enumerate(shape) if isinstance(size, Size)]
+    if all(size == 1 for size in shape[: axes[0]]) and len(axes) == 1:  # it lies there as it is
+        return Node(LEADING, (value,), kind)
+    rows = (axes, [0] * len(axes), [shape[axis] for axis in axes], [1] * len(axes))
+    numbers = (tuple(Scalar(number, "int64") for number in row) for row in rows)
+    return made("strided_slice", (value, *numbers), kind, assume_inbound=True)
+
+
+def _ids(values: Sequence[object]) -> tuple[int, ...]:
+    return tuple(map(id, values))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one.shape != other.shape:
+        return False
+    is_same = one.strides == other.strides and one.__array_interface__["data"] == other.__array_interface__["data"]
+    return is_same or bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+
+
+class _Fit:
+    """Finds expressions of symbols that have given values in all environments."""
+
+    def __init__(self, environments: Sequence[Environment]) -> None:
+        self.environments = environments
+        first = environments[0]
+        self.symbols = {name: Size.symbol(name, value) for name, value in first.items()}
+        powers = itertools.product(range(_POWER + 1), repeat=len(self.symbols))
+        products = [
+            [s for s, times in zip(self.symbols.values(), row, strict=True) for _ in range(times)] for row in powers
+        ]
+        self.products: list[Size] = [math.prod(row) for row in sorted(products, key=len) if row]
+        self.known: dict[tuple[int, ...], int | None] = {}
+
+    def __call__(self, values: tuple[int, ...]) -> int | None:
+        """Return the expression; a number where values are the same; None: none was found."""
+        if values not in self.known:
+            self.known[values] = values[0] if len(set(values)) == 1 else next(self.candidates(values), None)
+        return self.known[values]
+
+    def candidates(self, values: tuple[int, ...]) -> Iterator[int]:
+        def checks(size: int) -> bool:
+            return self.values_of(size) == values
+
+        yield from filter(checks, self.linear(values))
+        yield from filter(checks, self.floors(values))
+        floors = [size for size in self.known.values() if isinstance(size, Size) and "//" in str(size)]
+        for one, other in itertools.combinations_with_replacement([*self.products, *floors], 2):
+            factor = Fraction(values[0], max(int(one) * int(other), 1))
+            if factor.denominator == 1:
+                yield from filter(checks, [one * other * int(factor)])
+
+    def values_of(self, size: int) -> tuple[int, ...]:
+        return tuple(size.at(sizes) if isinstance(size, Size) else size for sizes in self.environments)
+
+    def linear(self, values: tuple[int, ...]) -> Iterator[int]:
+        """Yield multiples of one product of symbols and a number, then sums of two products' and a number."""
+        for count in (1, 2):
+            if len(values) <= count + 1 and count > 1:
+                return
+            for products in itertools.combinations(self.products, count):
+                rows = np.array([[*row, 1] for row in zip(*map(self.values_of, products), strict=True)], float)
+                if np.linalg.matrix_rank(rows) <= count:
+                    continue
+                found = np.rint(np.linalg.lstsq(rows, np.array(values, float), rcond=None)[0])
+                total: int = int(found[-1])
+                for factor, product in zip(found, products, strict=False):
+                    total = product * int(factor) + total
+                yield total
+
+    def floors(self, values: tuple[int, ...]) -> Iterator[int]:
+        """Yield what strides leave of one symbol."""
+        for symbol in self.symbols.values():
+            own = self.values_of(symbol)
+            if own[0] == own[-1]:
+                continue
+            slope = (values[-1] - values[0]) / (own[-1] - own[0])
+            for divisor in range(2, _MOST_STRIDE + 1):
+                factor = round(slope * divisor)
+                for term in range(-divisor * 4, divisor * 4 + 1):
+                    if factor and (own[0] * factor + term) // divisor == values[0]:
+                        yield (symbol * factor + term) // divisor
