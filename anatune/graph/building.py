@@ -198,12 +198,12 @@ def taken(value: Value, indices: Value, axis: int) -> Value:
         ends = int(indices.array.min()), int(indices.array.max())
         if ends[0] < 0 or ends[1] >= kind.shape[axis]:
             raise ValueError(f"indices from {ends[0]} to {ends[1]} of {kind.shape[axis]} elements along axis {axis}")
-    if isinstance(indices, Constant) and len(places.shape) < 2 and indices.array.size:
+    if isinstance(indices, Constant) and indices.array.size:
         first, *more = indices.array.reshape(-1)[:2].tolist()
         last, step = int(indices.array.max()), more[0] - first if more else 1
         if step > 0 and np.array_equal(indices.array.reshape(-1), np.arange(first, last + 1, step)):
             part = sliced(value, [axis], [first], [last + 1], [step])
-            return part if places.shape else reshape(part, (*kind.shape[:axis], *kind.shape[axis + 1 :]))
+            return reshape(part, (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :]))
     shape = (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :])
     return made("take", (value, indices), TensorType(shape, kind.dtype), axis=axis, mode="clip")
 

@@ -47,7 +47,8 @@ def computed(node: Node) -> Value:
         arguments = (Constant(np.broadcast_to(np.zeros((), node.type.dtype), arguments[0].type.shape)), *arguments[1:])
     values = [_known(argument) for argument in arguments]
     known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
-    if any(value is None for value in values) or math.prod(node.type.shape) > max(_MOST_ELEMENTS, known):
+    is_large = math.prod(node.type.shape) > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
+    if is_large or any(value is None for value in values):
         return node
     attributes = {name: value for name, value in node.attributes.items() if name not in _IGNORED}
     try:

@@ -142,7 +142,8 @@ class _Joined:
         """Return an attribute of all readings."""
         first = given[0]
         if isinstance(first, tuple) and all(isinstance(one, tuple) and len(one) == len(first) for one in given):
-            return type(first)(self.attribute(one, key) for one in zip(*given, strict=True))
+            found = [self.attribute(one, key) for one in zip(*given, strict=True)]
+            return type(first)(*found) if hasattr(first, "_fields") else tuple(found)
         if isinstance(first, int) and not isinstance(first, bool):
             return self.size(given)
         return self.same(given, key)

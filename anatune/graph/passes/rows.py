@@ -131,6 +131,8 @@ _EMPTY = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
 def _guarded(node: Node) -> Value | None:
     """Return a softmax whose empty rows are zeros for ``where(empty rows, 0, softmax)``; None: the node is none."""
     condition, zeros, found = node.arguments
+    if isinstance(zeros, Node) and zeros.op == "broadcast_to":
+        zeros = zeros.arguments[0]
     inner = found.arguments[0] if isinstance(found, Node) and found.op == "reshape" else None
     is_zero = isinstance(zeros, Constant) and not zeros.array.any()
     if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and found.type == node.type):
