@@ -62,7 +62,7 @@ class RangedCalls(NamedTuple):
     least : int
         Smallest extent; the kernel's schedule is that of the largest.
     usual : int
-        Extent that it was planned for.
+        Extent that it was planned for; 1: elements are computed one by one, and the schedule is that of one.
     """
 
     axis: str
@@ -197,8 +197,9 @@ class SumPlanner:
 
         def fitting() -> list[Schedule]:
             model = _model(workload, known, self.hardware, CPU.name)
-            found = (model.space.schedule_of(point) for point in model.rank(_RANGED).points)
-            return [one for one in found if runs_for_all(one, axis)][:1]
+            one_by_one = workload.extents[axis] == 1
+            found = (model.space.schedule_of(point) for point in model.rank(1 if one_by_one else _RANGED).points)
+            return [one for one in found if one_by_one or runs_for_all(one, axis)][:1]
 
         own = (*known, f"range of {axis}")
         choices = fitting() if self._kept is None else self._kept.schedules(workload, own, fitting)

@@ -28,8 +28,8 @@ _LEAST = 5
 _MOST_PRIME = 1 << 15
 _AXES = {MATMUL: "i", BATCH_MATMUL: "b"}
 """Product -> the axis that may vary; of convolutions the images."""
-_USUAL = {"i": 29}
-"""Axis -> largest extent that kernels are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29 rows
+_USUAL = 29
+"""Largest number of rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29 rows
 take 1.00 to 1.05 times what plans of the very sizes take from 64 to 2048 rows, up to 1.09 at 17; planned for 113 rows up
 to 1.5 at 17: few rows wait for weights, many do not care."""
 
@@ -122,16 +122,19 @@ def _ranged(
     """Return the kernel of a product for all extents of an axis: (axis, least, largest)."""
     axis, least, most = key
     workload, known = kernel.workload, known_operands(nodes[0])
-    usual = _prime_below(max(_LEAST, min(math.isqrt(least * most), _USUAL.get(axis, _LEAST))))
+    usual = _prime_below(max(_LEAST, min(math.isqrt(least * most), _USUAL))) if axis == "i" else 1
     planned = planner.ranged_choice(ranged(without_steps(workload), axis, (usual,)).largest, known, axis)
 
     def at(extent: int) -> Schedule:
-        return msgspec.structs.replace(
-            schedule_at(planned, axis, extent), workload=ranged(workload, axis, (extent,)).largest
-        )
+        found = schedule_at(planned, axis, extent) if usual > 1 else planned
+        return msgspec.structs.replace(found, workload=ranged(workload, axis, (extent,)).largest)
 
-    prediction = planner.predicted(at(workload.extents[axis]), known)
-    return PlannedKernel(name, at(most), prediction, tuple(nodes), span=RangedCalls(axis, least, usual))
+    span = RangedCalls(axis, least, usual)
+    if usual == 1:
+        one = planner.predicted(at(1), known)
+        several = msgspec.structs.replace(one, time_s=one.time_s * workload.extents[axis])
+        return PlannedKernel(name, at(1), several, tuple(nodes), span=span)
+    return PlannedKernel(name, at(most), planner.predicted(at(workload.extents[axis]), known), tuple(nodes), span=span)
 
 
 @cache

@@ -20,6 +20,7 @@ from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, REDUCTION, SOFTMAX, WINDOW
+from anatune.templates.cpu.program.extents import OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
 
 __all__ = [
@@ -95,7 +96,8 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: tuple[str, i
     Parameters
     ----------
     span : (axis, least extent, usual extent), optional
-        Of a kernel that takes the extent of an axis at run time; the schedule is that of the largest.
+        Of a kernel that takes the extent of an axis at run time; the schedule is that of the largest, or, where the
+        usual extent is 1, that of 1: elements are computed one by one.
 
     Raises
     ------
@@ -106,7 +108,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: tuple[str, i
         program = program_of(schedule, threads, prefix=name)
     else:
         axis, least, usual = span
-        program = ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
+        program = program_of(schedule, threads, prefix=name, extents=OneByOne(axis)) if usual == 1 else ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
     packers = {
         tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()

@@ -89,7 +89,7 @@ class _Copy:
 
     def _element(self, indices: Sequence[str]) -> str:
         """Return an element as copies hold it."""
-        element = f"{self.access.tensor}[{', '.join(indices)}]"
+        element = f"{self.access.tensor}[{', '.join(self.extents.indices(self.access, indices))}]"
         return f"T.bitwise_xor({element}, T.int8(-128))" if self.nest.flips(self.access) else element
 
     def strided(self, layout: Strided) -> None:
@@ -124,7 +124,7 @@ class _Copy:
                 kind = "T.parallel" if parallel else "range"
                 parallel = False
                 size = self.shape[dimension.index]
-                count = size if isinstance(size, str) else stop - start
+                count = size if isinstance(size, str) and not self.extents.whole else stop - start
                 self.text.open(f"for d{number} in {kind}({count}):")
                 terms.append((f"d{number}", dimension.pitch))
                 position = affine([(f"d{number}", 1)], start + dimension.low)
@@ -239,7 +239,7 @@ class _Copy:
         assert nest.group is not None
         axes = [axis for axis in nest.parts if self.access.uses(axis)]
         self.text.open(f'with T.sblock("{self.target}_sums"):')
-        self.text.line(f"T.reads({self.access.tensor}[{whole_region(self.access.shape)}])")
+        self.text.line(f"T.reads({self.access.tensor}[{whole_region(self.shape)}])")
         self.text.line(f"T.writes({self.target}[0:{slivers.size}], {self.target}_sum[0:1])")
         depth = self.text.depth
         for parts in itertools.product(*(nest.parts[axis] for axis in axes)):
@@ -271,7 +271,7 @@ class _Copy:
                 position[reduced.name] = [(f"e_{reduced.name}", 1)]
         start = {axis: part.start for axis, part in parts.items()}
         indices = self._indices(position, start)
-        element = f'T.Cast("int32", {self.access.tensor}[{", ".join(indices)}])'
+        element = f'T.Cast("int32", {self.access.tensor}[{", ".join(self.extents.indices(self.access, indices))}])'
         self.text.line(f"{self.target}_sum[0] = {self.target}_sum[0] + {element}")
         self.text.close(self.text.depth - inside)
         base = layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())

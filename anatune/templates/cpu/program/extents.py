@@ -10,16 +10,30 @@ from anatune.core.workload.nest import Access
 from anatune.templates.cpu.program.layout import Layout, Slivers
 from anatune.templates.cpu.program.nest import Loop, Part
 
-__all__ = ["EXTENT", "FIXED", "Extents", "RunTimeExtent"]
+__all__ = ["EXTENT", "FIXED", "Extents", "OneByOne", "RunTimeExtent"]
 
 EXTENT = "extent"
 """The variable that holds an extent that is known at run time."""
 _CALLS, _SIZE, _SMALL = "num_calls", "least_size", "num_small"
 _PIECE, _FIRST, _OWN = "piece", "first", "own_extent"
+_ONE = "one"
 
 
 class Extents:
     """What loops, calls and shapes of a program are where every extent is a number."""
+
+    @property
+    def whole(self) -> str:
+        """The head of a loop around copies and nest, which are those of one of its iterations; "": there is none."""
+        return ""
+
+    def origin(self, access: Access) -> str:
+        """Return which element of a tensor an iteration of `whole` begins at; "": the first."""
+        return ""
+
+    def indices(self, access: Access, indices: Sequence[str]) -> Sequence[str]:
+        """Return where an element of an iteration of `whole` is in the tensor."""
+        return indices
 
     @property
     def pieces(self) -> str:
@@ -89,6 +103,33 @@ class Extents:
 
 
 FIXED = Extents()
+
+
+@dataclass(frozen=True)
+class OneByOne(Extents):
+    """Elements of one axis, as many as an argument says, that everything runs for one by one: a program of extent 1.
+
+    The axis is the outermost dimension of tensors that use it.
+    """
+
+    axis: str
+
+    @property
+    def whole(self) -> str:
+        """The head of the loop over elements."""
+        return f"for {_ONE} in range({EXTENT}):"
+
+    def origin(self, access: Access) -> str:
+        """Return which element of a tensor an iteration begins at."""
+        return f"{_ONE} * {access.num_elements}" if access.uses(self.axis) else ""
+
+    def indices(self, access: Access, indices: Sequence[str]) -> Sequence[str]:
+        """Return where an element of an iteration is in the tensor."""
+        return (_ONE, *indices[1:]) if access.uses(self.axis) else indices
+
+    def shape(self, access: Access) -> tuple[int | str, ...]:
+        """Return a tensor's shape, the extent in it by name."""
+        return (EXTENT, *access.shape[1:]) if access.uses(self.axis) else access.shape
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,6 @@ def main_function(
             copies.append((copy, layout))
             shapes[copy] = (extents.count(layout),)
             text.line(f'{copy} = T.sblock_alloc_buffer({shape_tuple(shapes[copy])}, "{layout.access.dtype}")')
-    for copy, layout in copies:
-        write_copy(text, kernels, layout, copy, parallel=parallel, extents=extents)
     regions = [f"{write.tensor}[{whole_region(shapes[write.tensor])}]"]
     sums = []
     if any(kernel.keeps_sums for _, kernel in tiles):
@@ -128,6 +126,10 @@ def main_function(
         regions.append(f"{write.tensor}_sums[0:{write.num_elements}]")
         dtype = ACCUMULATOR_DTYPE[workload.dtype]
         text.line(f'{write.tensor}_sums = T.sblock_alloc_buffer(({write.num_elements},), "{dtype}")')
+    if extents.whole:
+        text.open(extents.whole)
+    for copy, layout in copies:
+        write_copy(text, kernels, layout, copy, parallel=parallel, extents=extents)
     text.open('with T.sblock("nest"):')
     added = [access.tensor for access in workload.epilogue_reads]
     read = [f"{buffer}[{whole_region(shapes[buffer])}]" for buffer in (*pointers, *added)]
@@ -139,7 +141,9 @@ def main_function(
         for definition in extents.definitions:
             text.line(definition)
         buffers = [*pointers, write.tensor, *added, *starts, *sums]
-        write_calls(text, kernels, tiles, buffers, parallel=parallel, extents=extents)
+        tensors = {access.tensor: access for access in workload.tensors}
+        origins = [extents.origin(tensors[buffer]) if buffer in tensors else "" for buffer in buffers]
+        write_calls(text, kernels, tiles, buffers, origins, parallel=parallel, extents=extents)
     text.close()
     return str(text)
 
@@ -297,7 +301,12 @@ def packings_of(kernels: Kernels, ahead: frozenset[str], *, parallel: bool) -> t
 
 
 def program_of(
-    schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "microkernel"
+    schedule: Schedule,
+    *,
+    threads: int = 1,
+    prepacked: bool = True,
+    prefix: str = "microkernel",
+    extents: Extents = FIXED,
 ) -> CpuProgram:
     """Write a schedule of the CPU template as TVMScript and LLVM IR.
 
@@ -309,6 +318,8 @@ def program_of(
         Operands that are packed ahead are taken in packed form; otherwise the kernel packs them in every run.
     prefix : str
         Of the microkernels' names: they are global in a library.
+    extents : Extents
+        `OneByOne` where an axis of extent 1 has more elements at run time.
 
     Raises
     ------
@@ -323,7 +334,7 @@ def program_of(
     tiles = [(parts, kernels.microkernel(f"{prefix}_{number}", parts)) for number, parts in enumerate(kernels.tiles())]
     packing, packed_sizes = packings_of(kernels, ahead, parallel=parallel)
     return CpuProgram(
-        main=main_function(kernels, tiles, ahead, parallel=parallel),
+        main=main_function(kernels, tiles, ahead, parallel=parallel, extents=extents),
         packing=packing,
         packed_sizes=packed_sizes,
         llvm=module_ir([microkernel_ir(kernel) for _, kernel in tiles]),
