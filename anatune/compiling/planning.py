@@ -19,6 +19,7 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
 from anatune.graph.operators import PRODUCTS
@@ -60,9 +61,9 @@ class RangedCalls(NamedTuple):
     ----------
     axis : str
     least : int
-        Smallest extent; the kernel's schedule is that of the largest.
+        Smallest extent.
     usual : int
-        Extent that it was planned for; 1: elements are computed one by one, and the schedule is that of one.
+        Extent that it was planned for. The schedule is that of the largest number of rows, of other axes the usual one.
     """
 
     axis: str
@@ -161,54 +162,60 @@ class SumPlanner:
             No schedule of it is legal on the hardware.
         """
         workload, known = wanted
-        hardware, accuracy = self.hardware, self.accuracy
-
-        def timed(schedule: Schedule) -> tuple[float, Schedule]:
-            return self.predicted(schedule, known).time_s, schedule
-
-        def plain() -> list[Schedule]:
-            model = _model(workload, known, hardware, CPU.name)
-            return [model.space.schedule_of(point) for point in model.rank(1).points]
-
-        packs = set(constant_tensors(workload)) <= set(known)
-        transforms: list[Schedule] = []
-        for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
-            transforms += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
-        choices = [min(map(timed, transforms), key=itemgetter(0))] if transforms else []
+        choices = self._transforms(workload, known)
         # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
         if choices and choices[0][0] < self.floor_s(workload, known):
             return choices[0][1]
-        choices = [
-            *map(timed, plain() if self._kept is None else self._kept.schedules(workload, known, plain)),
-            *choices,
-        ]
+        choices += [(self.predicted(one, known).time_s, one) for one in self._plain(workload, known)]
         if not choices:
-            raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
+            raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
         return min(choices, key=itemgetter(0))[1]
 
+    def _plain(self, workload: Workload, known: tuple[str, ...], axis: str = "") -> list[Schedule]:
+        """Return the default template's first choice, with an axis that whose program runs for all of its extents."""
+
+        def search() -> list[Schedule]:
+            model = _model(workload, known, self.hardware, CPU.name)
+            found = (model.space.schedule_of(point) for point in model.rank(_RANGED if axis else 1).points)
+            return [one for one in found if not axis or runs_for_all(one, axis)][:1]
+
+        own = (*known, f"range of {axis}") if axis else known
+        return search() if self._kept is None else self._kept.schedules(workload, own, search)
+
+    def _transforms(self, workload: Workload, known: tuple[str, ...]) -> list[tuple[float, Schedule]]:
+        """Return the best schedule of the templates other than the default, and its time; none where they have none."""
+        if not set(constant_tensors(workload)) <= set(known):
+            return []
+        hardware, accuracy, found = self.hardware, self.accuracy, []
+        for template in joined_templates(workload, hardware, accuracy)[1:]:
+            found += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
+        timed = [(self.predicted(schedule, known).time_s, schedule) for schedule in found]
+        return [min(timed, key=itemgetter(0))] if timed else []
+
     def ranged_choice(self, workload: Workload, known: tuple[str, ...], axis: str) -> Schedule:
-        """Return the first choice for one sum whose program runs for other extents of an axis, too.
+        """Return the first choice for a sum of any extent of an axis.
+
+        Of rows it is one at the extent of `workload`; of batches and images one whose program runs for more of them,
+        or that of a single one.
 
         Raises
         ------
         SpaceError
-            None of the first ones does.
+            None of the first ones runs for a range.
         """
-
-        def fitting() -> list[Schedule]:
-            model = _model(workload, known, self.hardware, CPU.name)
-            one_by_one = workload.extents[axis] == 1
-            found = (model.space.schedule_of(point) for point in model.rank(1 if one_by_one else _RANGED).points)
-            return [one for one in found if one_by_one or runs_for_all(one, axis)][:1]
-
-        own = (*known, f"range of {axis}")
-        choices = fitting() if self._kept is None else self._kept.schedules(workload, own, fitting)
+        extent = workload.extents[axis]
+        if axis == "i":
+            choices = [(0.0, one) for one in self._plain(workload, known, axis)]
+        else:
+            plain = self._plain(ranged(workload, axis, (1,)).largest, known)
+            choices = [(self.predicted(one, known).time_s * extent, one) for one in plain]
+            choices += self._transforms(workload, known)
         if not choices:
             raise SpaceError(
                 f"no schedule of {workload.describe()} runs for a range of {axis} on {self.hardware.name}; compile "
                 "the model for fixed sizes"
             )
-        return choices[0]
+        return min(choices, key=itemgetter(0))[1]
 
 
 def plan_products(

@@ -122,19 +122,22 @@ def _ranged(
     """Return the kernel of a product for all extents of an axis: (axis, least, largest)."""
     axis, least, most = key
     workload, known = kernel.workload, known_operands(nodes[0])
-    usual = _prime_below(max(_LEAST, min(math.isqrt(least * most), _USUAL))) if axis == "i" else 1
+    middle, extent = math.isqrt(least * most), workload.extents[axis]
+    usual = _prime_below(max(_LEAST, min(middle, _USUAL))) if axis == "i" else max(least, min(middle, _LEAST))
     planned = planner.ranged_choice(ranged(without_steps(workload), axis, (usual,)).largest, known, axis)
+    own = planned.workload.extents[axis]
 
-    def at(extent: int) -> Schedule:
-        found = schedule_at(planned, axis, extent) if usual > 1 else planned
-        return msgspec.structs.replace(found, workload=ranged(workload, axis, (extent,)).largest)
+    def with_steps(schedule: Schedule, extent: int) -> Schedule:
+        return msgspec.structs.replace(schedule, workload=ranged(workload, axis, (extent,)).largest)
 
-    span = RangedCalls(axis, least, usual)
-    if usual == 1:
-        one = planner.predicted(at(1), known)
-        several = msgspec.structs.replace(one, time_s=one.time_s * workload.extents[axis])
-        return PlannedKernel(name, at(1), several, tuple(nodes), span=span)
-    return PlannedKernel(name, at(most), planner.predicted(at(workload.extents[axis]), known), tuple(nodes), span=span)
+    if axis == "i":
+        prediction = planner.predicted(with_steps(schedule_at(planned, axis, extent), extent), known)
+        planned = with_steps(schedule_at(planned, axis, most), most)
+    else:
+        planned = with_steps(planned, own)
+        prediction = planner.predicted(planned, known)
+        prediction = msgspec.structs.replace(prediction, time_s=prediction.time_s * extent / own)
+    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, own))
 
 
 @cache

@@ -96,8 +96,8 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: tuple[str, i
     Parameters
     ----------
     span : (axis, least extent, usual extent), optional
-        Of a kernel that takes the extent of an axis at run time; the schedule is that of the largest, or, where the
-        usual extent is 1, that of 1: elements are computed one by one.
+        Of a kernel that takes the extent of an axis at run time: rows ("i"), the schedule is that of most of them, or
+        batches and images, the schedule is the usual one's.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: tuple[str, i
         program = program_of(schedule, threads, prefix=name)
     else:
         axis, least, usual = span
-        program = program_of(schedule, threads, prefix=name, extents=OneByOne(axis)) if usual == 1 else ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
+        program = program_of(schedule, threads, prefix=name, extents=OneByOne(axis)) if axis != "i" else ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
     packers = {
         tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()

@@ -22,7 +22,7 @@ from anatune.templates.cpu.program.padding import Skip
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.rules import words_of
 
-__all__ = ["CpuProgram", "Tile", "main_function", "packings_of", "program_of", "wide", "write_calls"]
+__all__ = ["CpuProgram", "Tile", "main_function", "open_program", "packings_of", "program_of", "wide", "write_calls"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ Tile = tuple[Mapping[str, Part], Microkernel]
 """The parts of each axis that a register tile is made of, and its microkernel."""
 
 
-def _open(text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]], dtypes: Mapping[str, str]) -> None:
+def open_program(text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]], dtypes: Mapping[str, str]) -> None:
     """Write the head of a function; arguments of unknown shape are handles that a buffer is matched to."""
     unknown = [tensor for tensor, shape in shapes.items() if EXTENT in shape]
     parameters = [
@@ -109,7 +109,7 @@ def main_function(
         for layout in kernels.layouts
     }
     shapes |= {access.tensor: extents.shape(access) for access in (*workload.epilogue_reads, write)}
-    _open(text, name, shapes, {access.tensor: access.dtype for access in workload.tensors})
+    open_program(text, name, shapes, {access.tensor: access.dtype for access in workload.tensors})
     pointers: list[str] = []
     copies: list[tuple[str, Strided | Slivers]] = []
     for layout in kernels.layouts:

@@ -17,8 +17,9 @@ from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import CARRIER, call, wide
 from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.errors import BuildError
+from anatune.templates.cpu.program.extents import EXTENT, FIXED, Extents
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
-from anatune.templates.cpu.program.program import CpuProgram
+from anatune.templates.cpu.program.program import CpuProgram, open_program
 from anatune.templates.cpu.rules import cpu_of
 from anatune.templates.winograd.program.functions import (
     input_functions,
@@ -35,15 +36,16 @@ __all__ = ["program_of"]
 class _Writer:
     """Shared state while one schedule is written down."""
 
-    def __init__(self, schedule: Schedule, threads: int, prepacked: bool, prefix: str) -> None:
+    def __init__(self, schedule: Schedule, threads: int, prepacked: bool, prefix: str, extents: Extents) -> None:
         self.workload: Workload = schedule.workload
+        self.extents = extents
         self.layout = WinogradLayout(schedule)
         self.kernel = product_kernel(f"{prefix}_product", self.layout, cpu_of(schedule))
         self.prepacked, self.prefix = prepacked, prefix
         self.split = schedule.options.get("split") if threads > 1 else None
         layout = self.layout
         parallel = {"tiles": layout.blocks, "channels": layout.chunks}.get(str(self.split), 1)
-        self.workers = min(threads, parallel)
+        self.workers = min(threads, parallel) if extents is FIXED else threads
         self.data, self.weight = self.workload.reads
         self.output = self.workload.write
         self.sizes = {"v": layout.data_size, "m": layout.product_size, "gathered": layout.gathered_size}
@@ -56,12 +58,11 @@ class _Writer:
     def main(self) -> str:
         """Return the kernel."""
         text = Script()
-        shape = (self.layout.weight_size,) if self.prepacked else self.weight.shape
-        others = [
-            (access.tensor, access.shape, access.dtype) for access in (*self.workload.epilogue_reads, self.output)
-        ]
-        arguments = [(self.data.tensor, self.data.shape, FLOAT), (self.weight.tensor, shape, FLOAT), *others]
-        open_function(text, "main", [(tensor, buffer_type(shape, dtype)) for tensor, shape, dtype in arguments])
+        arguments = (self.data, self.weight, *self.workload.epilogue_reads, self.output)
+        shapes = {access.tensor: self.extents.shape(access) for access in arguments}
+        if self.prepacked:
+            shapes[self.weight.tensor] = (self.layout.weight_size,)
+        open_program(text, "main", shapes, {access.tensor: access.dtype for access in arguments})
         weights = self.weight.tensor
         if not self.prepacked:
             weights = f"{self.weight.tensor}_copy"
@@ -72,17 +73,21 @@ class _Writer:
             self.transform_weights(text, weights)
         text.open('with T.sblock("nest"):')
         reads = [self.data, *self.workload.epilogue_reads]
-        regions = [f"{access.tensor}[{whole_region(access.shape)}]" for access in reads]
+        regions = [f"{access.tensor}[{whole_region(shapes[access.tensor])}]" for access in reads]
         text.line(f"T.reads({', '.join([*regions, f'{weights}[0:{self.layout.weight_size}]'])})")
         regions = [f"{name}_copy[0:{size * self.copies[name]}]" for name, size in self.sizes.items()]
-        text.line(f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(self.output.shape)}]', *regions])})")
+        text.line(f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(shapes[self.output.tensor])}]', *regions])})")
         with text.scope(CARRIER):
             layout = self.layout
-            with self._spread(text, "block", str(layout.blocks), "tiles", "0") as (block, worker):
+            blocks, tiles = str(layout.blocks), str(layout.num_tiles)
+            if self.extents is not FIXED:
+                tiles = f"{EXTENT} * {layout.tile_rows * layout.tile_columns}"
+                blocks = f"T.truncdiv({tiles} + {layout.block - 1}, {layout.block})"
+            with self._spread(text, "block", blocks, "tiles", "0") as (block, worker):
                 first = f"{block} * {layout.block}"
                 count = str(layout.block)
-                if layout.num_tiles < layout.blocks * layout.block:
-                    count = f"T.min({count}, {layout.num_tiles} - {first})"
+                if self.extents is not FIXED or layout.num_tiles < layout.blocks * layout.block:
+                    count = f"T.min({count}, {tiles} - {first})"
                 self._inputs(text, first, count, worker)
                 with self._spread(text, "chunk", str(layout.chunks), "channels", worker) as (chunk, own):
                     self._products(text, chunk, count, weights, (worker, own))
@@ -292,7 +297,14 @@ class _Writer:
         text.close()
 
 
-def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "winograd") -> CpuProgram:
+def program_of(
+    schedule: Schedule,
+    *,
+    threads: int = 1,
+    prepacked: bool = True,
+    prefix: str = "winograd",
+    extents: Extents = FIXED,
+) -> CpuProgram:
     """Write a schedule of the template "winograd" as TVMScript and LLVM IR.
 
     Parameters
@@ -303,13 +315,15 @@ def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, 
         The weights are taken in transformed form; otherwise the kernel transforms them in every run.
     prefix : str
         Of the functions' names.
+    extents : Extents
+        Says so where the number of images is known at run time; the schedule is that of any.
 
     Raises
     ------
     BuildError
         A buffer is too large for 32-bit indices.
     """
-    writer = _Writer(schedule, threads, prepacked, prefix)
+    writer = _Writer(schedule, threads, prepacked, prefix, extents)
     layout, kernel, name = writer.layout, writer.kernel, writer.weight.tensor
     functions = [*input_functions(prefix, layout), microkernel_ir(kernel)]
     functions += output_functions(prefix, layout, schedule.workload.epilogue)
