@@ -6,10 +6,10 @@ calls carry its LLVM IR, which TVM compiles with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from anatune.core.sizes import at_run_time, symbols_of
-from anatune.emit.llvm import LlvmCode
+from anatune.core.sizes import at_run_time, fewest, symbols_of
+from anatune.emit.llvm import LlvmCode, lane_mask
 from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region
 
 __all__ = [
@@ -17,9 +17,11 @@ __all__ = [
     "Function",
     "call",
     "finished",
+    "lanes_below",
     "loop_over",
     "only_lanes",
     "open_kernel",
+    "spread_over",
     "start_function",
     "starts_of",
     "vector_attributes",
@@ -53,6 +55,24 @@ def loop_over(variable: str, count: int, *, parallel: bool) -> str:
     return f"for {variable} in T.{'parallel' if parallel else 'serial'}({count}):"
 
 
+def spread_over(
+    text: Script, variable: str, count: int, write: Callable[[], None], *, threads: int, work: int, least: int
+) -> None:
+    """Append a loop whose steps `write` writes, spread over threads where that is worth it: from `least` of `work` on.
+
+    Where that is known at run time alone, both loops are there.
+    """
+    may_spread = threads > 1 and (at_run_time(count) or count > 1)
+    asks = may_spread and at_run_time(work) and fewest(work) < least
+    with text.scope(f"if {work} >= {least}:" if asks else ""):
+        parallel = asks or (may_spread and fewest(work) >= least)
+        with text.scope(loop_over(variable, count, parallel=parallel)):
+            write()
+    if asks:
+        with text.scope("else:", loop_over(variable, count, parallel=False)):
+            write()
+
+
 def open_kernel(
     text: Script,
     name: str,
@@ -62,7 +82,8 @@ def open_kernel(
 ) -> None:
     """Append the head of a kernel of float32 tensors, as far as the loop that carries its LLVM IR, and enter it.
 
-    Symbols of sizes that are known at run time are parameters behind the tensors, in alphabetical order.
+    Symbols of sizes that are known at run time are parameters before the last tensor, in alphabetical order: that is
+    how Relax calls functions.
 
     Parameters
     ----------
@@ -76,11 +97,11 @@ def open_kernel(
     buffers = buffers or {}
     symbols = sorted(symbols_of((*map(tuple, shapes.values()), *buffers.values())))
     unknown = [tensor for tensor, shape in shapes.items() if at_run_time(tuple(shape))]
-    parameters = [
+    *parameters, result = (
         (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, "float32"))
         for tensor, shape in shapes.items()
-    ]
-    open_function(text, name, [*parameters, *((symbol, "T.int64") for symbol in symbols)])
+    )
+    open_function(text, name, [*parameters, *((symbol, "T.int64") for symbol in symbols), result])
     for tensor in unknown:
         text.line(f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "float32")')
     for buffer, size in buffers.items():
@@ -130,9 +151,16 @@ def finished(code: LlvmCode) -> Function:
     return "\n".join(code.lines), code.declared
 
 
-def only_lanes(code: LlvmCode, value: str, used: int, other: str) -> str:
-    """Return a vector with `other` in the lanes behind the first `used`."""
+def lanes_below(code: LlvmCode, count: str) -> str:
+    """Return a mask of the first lanes, of which there are so many at run time, 64 bits."""
+    kind = f"<{code.lanes} x i32>"
+    numbers = ", ".join(f"i32 {lane}" for lane in range(code.lanes))
+    return code.emit(f"icmp ult {kind} <{numbers}>, {code.splat(code.emit(f'trunc i64 {count} to i32'), 'i32')}")
+
+
+def only_lanes(code: LlvmCode, value: str, used: int | str, other: str) -> str:
+    """Return a vector with `other` in the lanes behind the first `used`, or in those that a mask leaves out."""
     if used == code.lanes:
         return value
-    mask = "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(code.lanes)) + ">"
+    mask = lane_mask(used, code.lanes)
     return code.emit(f"select <{code.lanes} x i1> {mask}, {code.vector} {value}, {code.vector} {other}")

@@ -321,8 +321,8 @@ class _Body:
         else:
             partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by the mask alone
             used = kernel.used_lanes(vector) if partly else kernel.lanes
-            masked = self._mask if operand.lane_stride else None
-            value = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
+            existing = self._mask if operand.lane_stride and self._mask else used
+            value = code.load_vector(address, operand.dtype, operand.lane_stride, existing)
             if operand.zero_point:
                 value = code.binary("add", value, code.constant(-operand.zero_point))
         loaded[key] = value
