@@ -15,10 +15,12 @@ from anatune.emit.script import Script, buffer_type, open_function, shape_tuple,
 __all__ = [
     "CARRIER",
     "Function",
+    "Loops",
     "call",
     "finished",
     "lanes_below",
     "loop_over",
+    "one_over",
     "only_lanes",
     "open_kernel",
     "spread_over",
@@ -149,6 +151,56 @@ def finished(code: LlvmCode) -> Function:
     code.line("  ret void")
     code.line("}")
     return "\n".join(code.lines), code.declared
+
+
+class Loops:
+    """Writes loops of one function that carry vectors, one behind the other."""
+
+    def __init__(self, code: LlvmCode) -> None:
+        self.code, self.block, self.number = code, "entry", 0
+
+    def over(
+        self, start: str, end: str, step: str, state: Sequence[str], body: Callable[[str, list[str]], Sequence[str]]
+    ) -> list[str]:
+        """Append a loop from one number to another, and return what is carried behind it.
+
+        Parameters
+        ----------
+        start, end, step : str
+            Of 64 bits; nothing is done where the end is the start.
+        state : sequence of str
+            The vectors that are carried, as they are before.
+        body : callable
+            Takes the number and the vectors, writes one step and returns what it makes of the vectors.
+        """
+        code, before = self.code, self.block
+        self.number += 1
+        label = f"loop{self.number}"
+        is_any = code.emit(f"icmp ult i64 {start}, {end}")
+        code.line(f"  br i1 {is_any}, label %{label}, label %{label}_end")
+        code.line(f"{label}:")
+        names = [code.name() for _ in state]
+        place, following = code.name(), code.name()
+        head = len(code.lines)
+        behind = body(place, names)
+        ways = [
+            f"phi {code.vector} [{old}, %{before}], [{new}, %{label}]" for old, new in zip(state, behind, strict=True)
+        ]
+        phis = [f"  {name} = {way}" for name, way in zip(names, ways, strict=True)]
+        code.lines[head:head] = [f"  {place} = phi i64 [{start}, %{before}], [{following}, %{label}]", *phis]
+        code.line(f"  {following} = add nuw nsw i64 {place}, {step}")
+        is_more = code.emit(f"icmp ult i64 {following}, {end}")
+        code.line(f"  br i1 {is_more}, label %{label}, label %{label}_end, !llvm.loop !0")
+        code.line(f"{label}_end:")
+        self.block = f"{label}_end"
+        return [code.emit(way) for way in ways]
+
+
+def one_over(code: LlvmCode, number: int, name: str) -> str:
+    """Return a vector of one over a number; one that is known at run time is the function's argument `name`."""
+    if not at_run_time(number):
+        return code.constant(1.0 / number)
+    return code.splat(code.emit(f"fdiv float 1.0, {code.emit(f'uitofp i64 %{name} to float')}"))
 
 
 def lanes_below(code: LlvmCode, count: str) -> str:

@@ -18,9 +18,11 @@ from anatune.core.sizes import at_run_time
 from anatune.emit.elementary import FUNCTIONS, power
 from anatune.emit.kernels import (
     Function,
+    Loops,
     call,
     finished,
     lanes_below,
+    one_over,
     only_lanes,
     open_kernel,
     spread_over,
@@ -137,8 +139,7 @@ class _Row:
         self.kernel, self.lanes = kernel, lanes
         self.result = 0 if kernel.kind == "powers" else tensors - 1
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind in ("softmax", "powers") else "add")
-        self.labels = 0
-        self.at = "entry"
+        self.loops = Loops(code)
         self.is_open = at_run_time(kernel.length)
         start_function(code, name, tensors, *(["length"] if self.is_open else []))
         self.bases = starts_of(code, tensors)
@@ -168,8 +169,8 @@ class _Row:
             whole, single = (code.emit(f"and i64 %length, {-size}") for size in (width, self.lanes))
             state = self.loop("0", whole, _CHAINS, self.lanes, step, state)
             state = self.loop(whole, single, 1, self.lanes, step, state)
-            rest = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
-            state = self.loop(single, "%length", 1, rest, step, state)  # once at most
+            mask = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
+            state = self.loop(single, "%length", 1, mask, step, state)  # once at most
         else:
             whole, rest = divmod(self.kernel.length, width)
             if whole:
@@ -189,32 +190,21 @@ class _Row:
 
     def loop(self, start: str, end: str, vectors: int, used: _Used, step: _Step, state: list[Values]) -> list[Values]:
         """Go from one place of the row to another in steps of so many vectors; return what is carried behind that."""
-        code, before = self.code, self.at
-        self.labels += 1
-        label = f"loop{self.labels}"
-        is_any = code.emit(f"icmp ult i64 {start}, {end}")
-        code.line(f"  br i1 {is_any}, label %{label}, label %{label}_end")
-        code.line(f"{label}:")
-        now = [{vector: code.name() for vector in range(vectors)} for _ in state]
-        place, following, is_more = code.name(), code.name(), code.name()
-        head = len(code.lines)
-        behind = step(place, vectors, used, now)
-        phis = [f"  {place} = phi i64 [{start}, %{before}], [{following}, %{label}]"]
-        ways = [
-            {chain: f"phi {code.vector} [{first[chain]}, %{before}], [{last[chain]}, %{label}]" for chain in last}
-            for first, last in zip(state, behind, strict=True)
-        ]
-        phis += [f"  {names[chain]} = {way[chain]}" for names, way in zip(now, ways, strict=True) for chain in way]
-        code.lines[head:head] = phis
-        code.line(f"  {following} = add nuw nsw i64 {place}, {vectors * self.lanes}")
-        code.line(f"  {is_more} = icmp ult i64 {following}, {end}")
-        code.line(f"  br i1 {is_more}, label %{label}, label %{label}_end, !llvm.loop !0")
-        code.line(f"{label}_end:")
-        self.at = f"{label}_end"
-        return [
-            {**first, **{chain: code.emit(way[chain]) for chain in way}}
-            for first, way in zip(state, ways, strict=True)
-        ]  # fmt: skip
+
+        def parts(flat: list[str]) -> list[Values]:
+            return [dict(enumerate(flat[at : at + vectors])) for at in range(0, len(flat), vectors)]
+
+        def flat(values: list[Values]) -> list[str]:
+            return [own[vector] for own in values for vector in range(vectors)]
+
+        behind = self.loops.over(
+            start,
+            end,
+            str(vectors * self.lanes),
+            flat(state),
+            lambda place, now: flat(step(place, vectors, used, parts(now))),
+        )
+        return [{**old, **new} for old, new in zip(state, parts(behind), strict=True)]
 
     def joined(self, left: str, right: str) -> str:
         """Return what two parts of a carried value are together: the sum, or the largest; NaN on the right is left out.
@@ -319,9 +309,7 @@ class _Row:
     def layer_norm(self) -> None:
         """Write the mean's pass, that of the squares of what differs from it, and that of the results."""
         code, kernel = self.code, self.kernel
-        zero, share = code.constant(0.0), code.constant(1.0 / kernel.length)
-        if self.is_open:
-            share = code.splat(code.emit(f"fdiv float 1.0, {code.emit('uitofp i64 %length to float')}"))
+        zero, share = code.constant(0.0), one_over(code, kernel.length, "length")
 
         def sums(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             return [
