@@ -141,6 +141,7 @@ class _Row:
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind in ("softmax", "powers") else "add")
         self.loops = Loops(code)
         self.is_open = at_run_time(kernel.length)
+        self.padded = 0 if self.is_open and kernel.kind == "powers" else None  # a tensor of whole vectors
         start_function(code, name, tensors, *(["length"] if self.is_open else []))
         self.bases = starts_of(code, tensors)
         writers: dict[str, Callable[[], None]] = {
@@ -220,12 +221,16 @@ class _Row:
     def load(self, tensor: int, place: str, vector: int, used: _Used) -> str:
         """Return a vector of a row; what is beyond the end is 0."""
         code = self.code
+        if tensor == self.padded:
+            used = self.lanes
         pointer = code.emit(f"getelementptr float, ptr {self.bases[tensor]}, i64 {place}")
         return code.load_vector(code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, 1, used)
 
     def store(self, value: str, place: str, vector: int, used: _Used) -> None:
         """Store a vector of the result's row."""
         code = self.code
+        if self.result == self.padded:
+            used = self.lanes
         pointer = code.emit(f"getelementptr float, ptr {self.bases[self.result]}, i64 {place}")
         code.store_vector(value, code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, used)
 
