@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -11,21 +12,26 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from anatune.codegen.cpu.attention import AttentionKernel, Blocks, pitch
+from anatune.codegen.cpu.attention import AttentionKernel, Blocks, pitch, tile_schedule
 from anatune.codegen.cpu.rows import RowKernel, row_function
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.sizes import at_run_time
 from anatune.core.workload.operators import batch_matmul, matmul
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.operators import ATTENTION
 from anatune.graph.passes.attention import with_attention
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["PlannedAttention", "plan_attentions"]
+__all__ = ["PlannedAttention", "attention_at_run_time", "plan_attentions"]
 
 _MOST_SIZES = 8
 """Numbers of keys that blocks of queries see under a causal mask: each has code of its own. With 8 the products are
 9/16 of those of all keys, at best they would be half."""
+_ACROSS = 2
+"""Vectors of keys, or of a result's row, in a register tile whose other size is known at run time."""
+_MOST_STEPS = 8
+"""Of a microkernel's loop, unrolled."""
 _FLOAT_BYTES = 4
 _MORE_CALLS = 6
 """What there is to call where an attention is no kernel, beside one: two products, a softmax, four transposes."""
@@ -112,6 +118,32 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
     return graph, planned, tuple(decided)
 
 
+def attention_at_run_time(planned: AttentionKernel, node: Node) -> AttentionKernel:
+    """Return the kernel of an attention some of whose sizes are known at run time, for the device of a planned one.
+
+    Parameters
+    ----------
+    planned : AttentionKernel
+        Of the same attention where all sizes are numbers.
+    node : Node
+        ATTENTION.
+    """
+    kernel = _kernel(node, planned.blocks, planned.parts)
+    if not kernel.is_open:
+        return kernel
+    like = planned.blocks[0].scores
+    assert isinstance(like.hardware, CpuSpec)
+    columns = _ACROSS * like.hardware.fp32_lanes
+    rows = like.hardware.compute.num_vector_registers // _ACROSS - 2  # the others hold what is multiplied
+    if not at_run_time(kernel.queries):
+        rows = min(rows, kernel.queries)
+    unroll = max(size for size in range(1, _MOST_STEPS + 1) if kernel.dim % size == 0)
+    scores = tile_schedule(like, rows, columns, kernel.dim, unroll)
+    values = tile_schedule(like, rows, min(columns, kernel.value_dim), 2, 1)
+    blocks = Blocks(0, (kernel.queries + rows - 1) // rows, rows, kernel.keys, scores, values)
+    return dataclasses.replace(kernel, blocks=(blocks,))
+
+
 class _Choice(NamedTuple):
     """Blocks of queries, threads that share a head, and the seconds of a call by what they go into."""
 
@@ -132,19 +164,9 @@ class _Planner:
 
     def kernel(self, node: Node) -> AttentionKernel:
         """Return the kernel of an attention that has a choice."""
-        own, chosen = node.attributes, self.chosen(node)
+        chosen = self.chosen(node)
         assert chosen is not None
-        mask = node.arguments[3:]
-        return AttentionKernel(
-            **{name: own[name] for name in ("batch", "heads", "queries", "keys", "dim", "value_dim", "places")},
-            shapes=tuple(tensor_type(value).shape for value in node.arguments[:3]),
-            scale=own["scale"],
-            mask_rows=tensor_type(mask[0]).shape[0] if mask else 0,
-            zero_rows=own["zero_rows"],
-            blocks=chosen.blocks,
-            parts=chosen.parts,
-            block=own["block"],
-        )
+        return _kernel(node, chosen.blocks, chosen.parts)
 
     def chosen(self, node: Node) -> _Choice | None:
         """Return the fastest blocks of an attention; None: no block fits into the L2 cache."""
@@ -239,6 +261,18 @@ class _Planner:
             if level is not None and size <= level.size_bytes:
                 return size / (level.bandwidth_bytes_per_cycle * clock_hz)
         return size / hardware.dram.core_bandwidth_bytes_per_s
+
+
+def _kernel(node: Node, blocks: tuple[Blocks, ...], parts: int) -> AttentionKernel:
+    own, mask = node.attributes, node.arguments[3:]
+    names = ("batch", "heads", "queries", "keys", "dim", "value_dim", "places", "scale", "zero_rows", "block", "causal")
+    return AttentionKernel(
+        **{name: own[name] for name in names},
+        shapes=tuple(tensor_type(value).shape for value in node.arguments[:3]),
+        mask_rows=tensor_type(mask[0]).shape[0] if mask else 0,
+        blocks=blocks,
+        parts=parts,
+    )
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int, int]:

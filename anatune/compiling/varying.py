@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from anatune.codegen.relax.ranges import Ranges
-from anatune.compiling.attention import PlannedAttention
+from anatune.compiling.attention import PlannedAttention, attention_at_run_time
 from anatune.compiling.planning import PlannedKernel, RangedCalls, SumPlanner, without_steps
 from anatune.core.schedule import Schedule
 from anatune.core.sizes import Size, at_run_time
@@ -113,7 +113,8 @@ def ranged_products(
 
 def ranged_attention(planned: PlannedAttention, of: Mapping[int, Node]) -> PlannedAttention:
     """Return an attention at the planned sizes as that of all sizes; `of` as `ranged_products`."""
-    return planned._replace(nodes=tuple(of[id(node)] for node in planned.nodes))
+    nodes = tuple(of[id(node)] for node in planned.nodes)
+    return planned._replace(kernel=attention_at_run_time(planned.kernel, nodes[0]), nodes=nodes)
 
 
 def _ranged(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Size", "at_run_time", "symbols_of"]
+__all__ = ["Size", "at_run_time", "fewest", "symbols_of"]
 
 
 class _Floor(NamedTuple):
@@ -97,11 +97,10 @@ class Size(int):
         value, polynomial = int(self) // other, self.polynomial
         if all(factor % other == 0 for _, factor in polynomial):
             return _made(((atoms, factor // other) for atoms, factor in polynomial), value)
-        floor = _Floor(polynomial, other)
-        if len(polynomial) == 1 and len(polynomial[0][0]) == 1 and polynomial[0][1] == 1:
-            inner = polynomial[0][0][0]
-            floor = floor if isinstance(inner, str) else _Floor(inner.polynomial, inner.divisor * other)
-        return Size._of((((floor,), 1),), value)
+        (atoms, factor), *more = polynomial
+        if not more and factor == len(atoms) == 1 and isinstance(only := atoms[0], _Floor):  # a floor of a floor
+            return Size._of((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
+        return Size._of((((_Floor(polynomial, other),), 1),), value)
 
     def _quotient(self, other: Size) -> Any:
         """Return an exact quotient.
@@ -131,6 +130,11 @@ class Size(int):
 def at_run_time(sizes: object) -> bool:
     """Whether a size, or one of a nested tuple of them, is known at run time."""
     return any(map(at_run_time, sizes)) if isinstance(sizes, tuple) else isinstance(sizes, Size)
+
+
+def fewest(size: int) -> int:
+    """Return what a size is where all its symbols are 1."""
+    return int(size.at(dict.fromkeys(size.symbols, 1))) if isinstance(size, Size) else size
 
 
 def symbols_of(sizes: object) -> frozenset[str]:

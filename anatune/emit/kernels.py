@@ -6,20 +6,24 @@ calls carry its LLVM IR, which TVM compiles with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from anatune.core.sizes import at_run_time, symbols_of
-from anatune.emit.llvm import LlvmCode
+from anatune.core.sizes import at_run_time, fewest, symbols_of
+from anatune.emit.llvm import LlvmCode, lane_mask
 from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region
 
 __all__ = [
     "CARRIER",
     "Function",
+    "Loops",
     "call",
     "finished",
+    "lanes_below",
     "loop_over",
+    "one_over",
     "only_lanes",
     "open_kernel",
+    "spread_over",
     "start_function",
     "starts_of",
     "vector_attributes",
@@ -51,6 +55,24 @@ def call(text: Script, function: str, places: Iterable[tuple[str, str]], *number
 def loop_over(variable: str, count: int, *, parallel: bool) -> str:
     """Return the head of a loop, spread over threads or not."""
     return f"for {variable} in T.{'parallel' if parallel else 'serial'}({count}):"
+
+
+def spread_over(
+    text: Script, variable: str, count: int, write: Callable[[], None], *, threads: int, work: int, least: int
+) -> None:
+    """Append a loop whose steps `write` writes, spread over threads where that is worth it: from `least` of `work` on.
+
+    Where that is known at run time alone, both loops are there.
+    """
+    may_spread = threads > 1 and (at_run_time(count) or count > 1)
+    asks = may_spread and at_run_time(work) and fewest(work) < least
+    with text.scope(f"if {work} >= {least}:" if asks else ""):
+        parallel = asks or (may_spread and fewest(work) >= least)
+        with text.scope(loop_over(variable, count, parallel=parallel)):
+            write()
+    if asks:
+        with text.scope("else:", loop_over(variable, count, parallel=False)):
+            write()
 
 
 def open_kernel(
@@ -131,9 +153,66 @@ def finished(code: LlvmCode) -> Function:
     return "\n".join(code.lines), code.declared
 
 
-def only_lanes(code: LlvmCode, value: str, used: int, other: str) -> str:
-    """Return a vector with `other` in the lanes behind the first `used`."""
+class Loops:
+    """Writes loops of one function that carry vectors, one behind the other."""
+
+    def __init__(self, code: LlvmCode) -> None:
+        self.code, self.block, self.number = code, "entry", 0
+
+    def over(
+        self, start: str, end: str, step: str, state: Sequence[str], body: Callable[[str, list[str]], Sequence[str]]
+    ) -> list[str]:
+        """Append a loop from one number to another, and return what is carried behind it.
+
+        Parameters
+        ----------
+        start, end, step : str
+            Of 64 bits; nothing is done where the end is the start.
+        state : sequence of str
+            The vectors that are carried, as they are before.
+        body : callable
+            Takes the number and the vectors, writes one step and returns what it makes of the vectors.
+        """
+        code, before = self.code, self.block
+        self.number += 1
+        label = f"loop{self.number}"
+        is_any = code.emit(f"icmp ult i64 {start}, {end}")
+        code.line(f"  br i1 {is_any}, label %{label}, label %{label}_end")
+        code.line(f"{label}:")
+        names = [code.name() for _ in state]
+        place, following = code.name(), code.name()
+        head = len(code.lines)
+        behind = body(place, names)
+        ways = [
+            f"phi {code.vector} [{old}, %{before}], [{new}, %{label}]" for old, new in zip(state, behind, strict=True)
+        ]
+        phis = [f"  {name} = {way}" for name, way in zip(names, ways, strict=True)]
+        code.lines[head:head] = [f"  {place} = phi i64 [{start}, %{before}], [{following}, %{label}]", *phis]
+        code.line(f"  {following} = add nuw nsw i64 {place}, {step}")
+        is_more = code.emit(f"icmp ult i64 {following}, {end}")
+        code.line(f"  br i1 {is_more}, label %{label}, label %{label}_end, !llvm.loop !0")
+        code.line(f"{label}_end:")
+        self.block = f"{label}_end"
+        return [code.emit(way) for way in ways]
+
+
+def one_over(code: LlvmCode, number: int, name: str) -> str:
+    """Return a vector of one over a number; one that is known at run time is the function's argument `name`."""
+    if not at_run_time(number):
+        return code.constant(1.0 / number)
+    return code.splat(code.emit(f"fdiv float 1.0, {code.emit(f'uitofp i64 %{name} to float')}"))
+
+
+def lanes_below(code: LlvmCode, count: str) -> str:
+    """Return a mask of the first lanes, of which there are so many at run time, 64 bits."""
+    kind = f"<{code.lanes} x i32>"
+    numbers = ", ".join(f"i32 {lane}" for lane in range(code.lanes))
+    return code.emit(f"icmp ult {kind} <{numbers}>, {code.splat(code.emit(f'trunc i64 {count} to i32'), 'i32')}")
+
+
+def only_lanes(code: LlvmCode, value: str, used: int | str, other: str) -> str:
+    """Return a vector with `other` in the lanes behind the first `used`, or in those that a mask leaves out."""
     if used == code.lanes:
         return value
-    mask = "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(code.lanes)) + ">"
+    mask = lane_mask(used, code.lanes)
     return code.emit(f"select <{code.lanes} x i1> {mask}, {code.vector} {value}, {code.vector} {other}")

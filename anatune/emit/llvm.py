@@ -8,10 +8,11 @@ import struct
 from collections.abc import Sequence
 
 from anatune.core.hardware.dot import HALF_SUMS
+from anatune.core.sizes import Size
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
 
-__all__ = ["LLVM_TYPE", "LlvmCode"]
+__all__ = ["LLVM_TYPE", "LlvmCode", "lane_mask"]
 
 LLVM_TYPE = {"float32": "float", "float16": "half", "bfloat16": "i16", "int8": "i8", "uint8": "i8", "int32": "i32"}
 """Dtype -> how LLVM IR loads and stores it."""
@@ -150,7 +151,19 @@ class LlvmCode:
         """Return the address `offset` elements further."""
         if offset == 0:
             return pointer
-        return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {offset}")
+        return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {self.size(offset)}")
+
+    def size(self, size: int) -> str:
+        """Return a number of 64 bits; symbols of one that is known at run time are parameters of the function."""
+        if not isinstance(size, Size):
+            return str(size)
+        total = "0"
+        for symbols, factor in size.polynomial:
+            product = str(factor)
+            for symbol in symbols:
+                product = self.emit(f"mul nsw i64 {product}, %{symbol}")
+            total = self.emit(f"add nsw i64 {total}, {product}")
+        return total
 
     def splat(self, value: str, scalar: str | None = None, lanes: int | None = None) -> str:
         """Return a vector of equal elements."""
@@ -211,23 +224,22 @@ class LlvmCode:
             value, wide = self.emit(f"fptosi {wide} {value} to <{lanes} x i32>"), f"<{lanes} x i32>"
         return self.emit(f"trunc {wide} {value} to {small}")
 
-    def load_vector(self, pointer: str, dtype: str, stride: int, used: int, mask: str | None = None) -> str:
-        """Load `lanes` elements that are `stride` apart, of which the first `used` exist; or under `mask`."""
+    def load_vector(self, pointer: str, dtype: str, stride: int, used: int | str) -> str:
+        """Load `lanes` elements that are `stride` apart, of which the first `used` exist; a text is a mask of them."""
         lanes, scalar = self.lanes, LLVM_TYPE[dtype]
         kind = f"<{lanes} x {scalar}>"
         if stride == 0:
             element = self.emit(f"load {scalar}, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
             return self.splat(self.convert(element, dtype, 1))
-        if stride == 1 and used == lanes and mask is None:
+        if stride == 1 and used == lanes:
             value = self.emit(f"load {kind}, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
-        elif stride == 1 or mask is not None:
-            value = self._masked_load(pointer, dtype, stride, mask or _lane_mask(used, lanes))
+        elif stride == 1 or isinstance(used, str):
+            value = self._masked_load(pointer, dtype, stride, lane_mask(used, lanes))
         else:
             value = "zeroinitializer"
             for lane in range(used):
-                element = self.emit(
-                    f"load {scalar}, ptr {self.address(pointer, dtype, lane * stride)}, align {DTYPE_BYTES[dtype]}"
-                )
+                at = self.address(pointer, dtype, lane * stride)
+                element = self.emit(f"load {scalar}, ptr {at}, align {DTYPE_BYTES[dtype]}")
                 value = self.emit(f"insertelement {kind} {value}, {scalar} {element}, i64 {lane}")
         return self.convert(value, dtype, lanes)
 
@@ -270,19 +282,19 @@ class LlvmCode:
         """Return groups of 8-bit elements with the bits `highest` flipped: signed ones plus 128, as unsigned."""
         return self.emit(f"xor <{self.lanes} x i32> {groups}, {highest}")
 
-    def store_vector(self, value: str, pointer: str, dtype: str, used: int) -> None:
-        """Store the first `used` lanes of an accumulator next to each other."""
+    def store_vector(self, value: str, pointer: str, dtype: str, used: int | str) -> None:
+        """Store the first `used` lanes of an accumulator next to each other, or those under a mask."""
         lanes, kind = self.lanes, f"<{self.lanes} x {LLVM_TYPE[dtype]}>"
         value = self.narrow(value, dtype, lanes)
         if used == lanes:
             self.line(f"  store {kind} {value}, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
-        elif LLVM_TYPE[dtype] != self.scalar:
+        elif isinstance(used, int) and LLVM_TYPE[dtype] != self.scalar:
             # LLVM 20 turns a masked store of one truncated lane into a store of the untruncated one
             self.store_lanes(value, pointer, dtype, 1, used)
         else:
             places = [(kind, value), ("ptr", pointer), ("i32", str(DTYPE_BYTES[dtype]))]
-            mask = (f"<{lanes} x i1>", _lane_mask(used, lanes))
-            self.call_void(f"llvm.masked.store.v{lanes}{_suffix(dtype)}.p0", [*places, mask])
+            places.append((f"<{lanes} x i1>", lane_mask(used, lanes)))
+            self.call_void(f"llvm.masked.store.v{lanes}{_suffix(dtype)}.p0", places)
 
     def store_lanes(self, value: str, pointer: str, dtype: str, stride: int, used: int) -> None:
         """Store the first `used` elements of a vector of `dtype`, `stride` elements apart."""
@@ -440,8 +452,9 @@ def _integers(number: int, lanes: int) -> str:
     return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
 
 
-def _lane_mask(used: int, lanes: int) -> str:
-    return "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(lanes)) + ">"
+def lane_mask(used: int | str, lanes: int) -> str:
+    """Return a mask of the first `used` lanes; a text is one already."""
+    return used if isinstance(used, str) else "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(lanes)) + ">"
 
 
 def _float_text(value: float) -> str:

@@ -20,6 +20,7 @@ from anatune.core.sizes import Size
 from anatune.errors import WorkloadError
 from anatune.graph.building import made
 from anatune.graph.nodes import LEADING, Constant, Graph, Input, Node, Scalar, Shape, TensorType, Value
+from anatune.graph.operators import ATTENTION
 
 __all__ = ["Environment", "Reading", "together"]
 
@@ -105,7 +106,10 @@ class _Joined:
         if len({(node.op, node.kind) for node in nodes}) > 1:
             raise _Differs(f"is {' or '.join(sorted({node.op for node in nodes}))}")
         arguments = self.argument(tuple(node.arguments for node in nodes))
-        attributes = {key: self.attribute([node.attributes[key] for node in nodes], key) for key in own.attributes}
+        given = [node.attributes for node in nodes]
+        if own.op == ATTENTION:
+            given = [_causal(one) for one in given]
+        attributes = {key: self.attribute([one[key] for one in given], key) for key in own.attributes}
         return Node(own.op, arguments, self.type(nodes), attributes, own.kind)
 
     def type(self, values: Sequence[Value]) -> Any:
@@ -181,6 +185,14 @@ class _Joined:
                 shape = self.sizes([one.array.shape for one in given])
                 self.constants[key] = _leading(found, shape)
         return self.constants[key]
+
+
+def _causal(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an attention that says by a number which keys its queries see."""
+    visible = attributes["visible"]
+    first = visible[0] - 1 if visible else 0
+    is_causal = bool(visible) and visible == tuple(range(first + 1, first + 1 + len(visible)))
+    return {**attributes, "visible": (), "causal": first if is_causal else None}
 
 
 def _leading(value: Constant, shape: tuple[int, ...]) -> Node:

@@ -10,7 +10,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anatune.emit.kernels import call, finished, loop_over, only_lanes, open_kernel, start_function, starts_of
+from anatune.core.sizes import at_run_time
+from anatune.emit.kernels import (
+    Loops,
+    call,
+    finished,
+    lanes_below,
+    one_over,
+    only_lanes,
+    open_kernel,
+    spread_over,
+    start_function,
+    starts_of,
+)
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.script import Script
 from anatune.templates.cpu.program.microkernel import module_ir
@@ -35,7 +47,7 @@ class ReductionKernel:
     kind : str
         "sum", "mean", "max" or "min".
     outer, length, inner : int
-        Of the data; the result has outer and inner.
+        Of the data; the result has outer and inner. Each may be known at run time alone (`core.sizes`).
     """
 
     kind: str
@@ -53,106 +65,114 @@ def reduction_program(kernel: ReductionKernel, name: str, threads: int, *, lanes
         float32 elements of a vector.
     """
     shapes = {"data": (kernel.outer, kernel.length, kernel.inner), "result": (kernel.outer, kernel.inner)}
-    is_row = kernel.inner == 1
-    width = 1 if is_row else _CHAINS * lanes
-    blocks, rest = divmod(kernel.inner, width)
+    inner, sizes = kernel.inner, {"data": kernel.length * kernel.inner, "result": kernel.inner}
     functions: list[_Function] = []
     text = Script()
     open_kernel(text, name, "reduction", shapes)
-    is_large = math.prod(shapes["data"]) >= _PARALLEL_FROM
-    for count, columns, first in ((blocks, width, 0), (int(rest > 0), rest, blocks * width)):
-        total = kernel.outer * count
-        if total:
-            functions.append(_Function(kernel, f"{name}_{len(functions)}", lanes, columns))
-            image, place = f"(chunk // {count})", f"(chunk % {count}) * {width} + {first}"
-            sizes = {"data": kernel.length * kernel.inner, "result": kernel.inner}
-            with text.scope(loop_over("chunk", total, parallel=threads > 1 and is_large and total > 1)):
-                call(
-                    text,
-                    functions[-1].name,
-                    [(tensor, f"{image} * {size} + {place}") for tensor, size in sizes.items()],
-                )
+    for columns, count, first in _blocks(inner, lanes):
+        function = _Function(kernel, f"{name}_{len(functions)}", lanes, columns)
+        functions.append(function)
+        numbers = {"length": kernel.length, "inner": inner, "columns": inner % lanes}
+        image, place = f"(chunk // {count})", f"(chunk % {count}) * {columns or 1} + {first}"
+
+        def one(
+            own: str = function.name,
+            places: tuple[str, str] = (image, place),
+            arguments: tuple[str, ...] = tuple(str(numbers[number]) for number in function.numbers),
+        ) -> None:
+            offsets = [(tensor, f"{places[0]} * {size} + {places[1]}") for tensor, size in sizes.items()]
+            call(text, own, offsets, *arguments)
+
+        work = kernel.outer * kernel.length * inner
+        spread_over(text, "chunk", kernel.outer * count, one, threads=threads, work=work, least=_PARALLEL_FROM)
     return str(text), module_ir([function.function for function in functions])
 
 
+def _blocks(inner: int, lanes: int) -> list[tuple[int, int, int]]:
+    """Return (columns of a block, how many blocks, first column); 0 columns: less than a vector, known at run time."""
+    if inner == 1:
+        return [(1, 1, 0)]
+    width = _CHAINS * lanes
+    whole = inner // width
+    if at_run_time(inner):
+        return [(width, whole, 0), (lanes, inner % width // lanes, whole * width), (0, 1, inner // lanes * lanes)]
+    return [block for block in [(width, whole, 0), (inner % width, 1, whole * width)] if block[0] and block[1]]
+
+
 class _Function:
-    """Writes ``void name(ptr data, i64 offset, ptr result, i64 offset)`` for some columns."""
+    """Writes ``void name(ptr data, i64 offset, ptr result, i64 offset)`` for some columns.
+
+    Sizes that are known at run time are arguments behind those: the length, the columns that there are, and those of
+    the block.
+    """
 
     def __init__(self, kernel: ReductionKernel, name: str, lanes: int, columns: int) -> None:
         self.kernel, self.name, self.lanes = kernel, name, lanes
         self.code = code = LlvmCode(lanes, _FLOAT, "add")
         self.is_row = kernel.inner == 1
-        vectors = 1 if self.is_row else -(-columns // lanes)
-        used = lanes if self.is_row else columns - (vectors - 1) * lanes
-        self.used = [lanes] * (vectors - 1) + [used]
-        chains = max(1, _CHAINS // vectors)
-        start_function(code, name, 2)
+        vectors = 1 if self.is_row else max(1, -(-columns // lanes))
+        self.numbers = [name for name in ("length", "inner") if at_run_time(getattr(kernel, name))]
+        self.numbers += [] if columns else ["columns"]
+        start_function(code, name, 2, *self.numbers)
         data, result = starts_of(code, 2)
-        sums = self.reduced(data, vectors, chains)
+        used: int | str = lanes if self.is_row else columns - (vectors - 1) * lanes
+        self.used = [*[lanes] * (vectors - 1), used if columns else lanes_below(code, "%columns")]
+        sums = self.reduced(data, vectors, max(1, _CHAINS // vectors))
         for vector, value in enumerate(sums):
             if kernel.kind == "mean":
-                value = code.binary("mul", value, code.constant(1.0 / kernel.length))
+                value = code.binary("mul", value, one_over(code, kernel.length, "length"))
             address = code.address(result, _FLOAT, vector * lanes)
             code.store_vector(value, address, _FLOAT, 1 if self.is_row else self.used[vector])
         self.function = finished(code)
 
     def reduced(self, data: str, vectors: int, chains: int) -> list[str]:
         """Return the results, one of all lanes where lanes are reduced, too."""
-        code, kernel = self.code, self.kernel
-        step = self.lanes if self.is_row else kernel.inner
-        units, tail = divmod(kernel.length, self.lanes) if self.is_row else (kernel.length, 0)
-        whole, rest = divmod(units, chains)
-        sums = [[self.neutral()] * vectors for _ in range(chains)]
-        at = data
-        if whole:
-            code.line("  br label %loop")
-            code.line("loop:")
-            names = [[code.name() for _ in range(vectors)] for _ in range(chains)]
-            place, trip, next_place, next_trip, done = (code.name() for _ in range(5))
-            head = len(code.lines)
-            following = [
-                [self.joined(names[c][v], self.load(place, c * step, v)) for v in range(vectors)] for c in range(chains)
-            ]
-            phis = [
-                f"  {place} = phi ptr [{data}, %entry], [{next_place}, %loop]",
-                f"  {trip} = phi i64 [0, %entry], [{next_trip}, %loop]",
-            ]
-            phis += [
-                f"  {names[c][v]} = phi {code.vector} [{sums[c][v]}, %entry], [{following[c][v]}, %loop]"
-                for c in range(chains)
-                for v in range(vectors)
-            ]
-            code.lines[head:head] = phis
-            code.line(f"  {next_place} = getelementptr float, ptr {place}, i64 {chains * step}")
-            code.line(f"  {next_trip} = add nuw nsw i64 {trip}, 1")
-            code.line(f"  {done} = icmp eq i64 {next_trip}, {whole}")
-            code.line(f"  br i1 {done}, label %behind, label %loop, !llvm.loop !0")
-            code.line("behind:")
-            sums, at = following, next_place
-        for c in range(rest):
-            sums[c] = [self.joined(sums[c][v], self.load(at, c * step, v)) for v in range(vectors)]
-        if tail:
-            sums[0] = [self.joined(sums[0][0], self.last(at, rest * step, tail))]
-        while len(sums) > 1:
-            half = -(-len(sums) // 2)
-            pairs = zip(sums[:half], [*sums[half:], None][:half], strict=True)
-            sums = [self.both(first, other) for first, other in pairs]
-        return [code.splat(self.across(sums[0][0]))] if self.is_row else sums[0]
+        code, kernel, loops = self.code, self.kernel, Loops(self.code)
+        length = "%length" if at_run_time(kernel.length) else str(kernel.length)
+        inner = "%inner" if at_run_time(kernel.inner) else str(kernel.inner)
+        unit = str(self.lanes) if self.is_row else inner  # elements from one vector to the next
+        units = code.emit(f"udiv i64 {length}, {self.lanes}") if self.is_row else length
+        whole, end = (
+            code.emit(f"mul i64 {number}, {unit}") for number in (code.emit(f"and i64 {units}, {-chains}"), units)
+        )
+        places = [code.emit(f"mul i64 {unit}, {chain}") for chain in range(chains + 1)]
 
-    def both(self, first: list[str], other: Sequence[str] | None) -> list[str]:
-        return first if other is None else [self.joined(a, b) for a, b in zip(first, other, strict=True)]
+        def joined(place: str, count: int, sums: Sequence[str]) -> list[str]:
+            starts = [code.emit(f"add i64 {place}, {offset}") for offset in places[:count]]
+            loaded = [self.load(data, start, vector) for start in starts for vector in range(vectors)]
+            return [*map(self.joined, sums, loaded), *sums[len(loaded) :]]
 
-    def load(self, place: str, offset: int, vector: int) -> str:
+        def last(place: str, sums: Sequence[str], used: int | str) -> list[str]:
+            value = code.load_vector(code.emit(f"getelementptr float, ptr {data}, i64 {place}"), _FLOAT, 1, used)
+            return [self.joined(sums[0], only_lanes(code, value, used, self.neutral())), *sums[1:]]
+
+        sums = loops.over(
+            "0",
+            whole,
+            places[chains],
+            [self.neutral()] * (chains * vectors),
+            lambda place, now: joined(place, chains, now),
+        )
+        if at_run_time(kernel.length):
+            first = loops.over(whole, end, unit, sums[:vectors], lambda place, now: joined(place, 1, now))
+            if self.is_row:
+                tail = lanes_below(code, code.emit(f"sub i64 {length}, {end}"))
+                first = loops.over(end, length, unit, first, lambda place, now: last(place, now, tail))
+            sums[:vectors] = first
+        else:
+            count, rest = divmod(kernel.length, self.lanes) if self.is_row else (kernel.length, 0)
+            sums = joined(whole, count % chains, sums)
+            sums = last(end, sums, rest) if rest else sums
+        while len(sums) > vectors:
+            half = -(-len(sums) // vectors // 2) * vectors
+            sums = [*map(self.joined, sums, sums[half:]), *sums[len(sums) - half : half]]
+        return [code.splat(self.across(sums[0]))] if self.is_row else sums
+
+    def load(self, data: str, place: str, vector: int) -> str:
         """Return a vector of one unit's elements."""
         code = self.code
-        address = code.address(place, _FLOAT, offset + vector * self.lanes)
-        return code.load_vector(address, _FLOAT, 1, self.used[vector])
-
-    def last(self, place: str, offset: int, count: int) -> str:
-        """Return the last elements of a row, and in the other lanes what changes nothing."""
-        code = self.code
-        value = code.load_vector(code.address(place, _FLOAT, offset), _FLOAT, 1, count)
-        return only_lanes(code, value, count, self.neutral())
+        start = code.emit(f"getelementptr float, ptr {data}, i64 {place}")
+        return code.load_vector(code.address(start, _FLOAT, vector * self.lanes), _FLOAT, 1, self.used[vector])
 
     def neutral(self) -> str:
         if self.kernel.kind in _INTRINSICS:

@@ -1,7 +1,8 @@
 """Kernels that treat the rows of a matrix one by one: softmax, layer norm, element-wise functions.
 
-One call of a function in LLVM IR treats one row of a length that is known; the loops around it, in TVMScript, are
-spread over threads. A row is read two or three times, which the first cache serves.
+One call of a function in LLVM IR treats one row; the loops around it, in TVMScript, are spread over threads. A row is
+read two or three times, which the first cache serves. A length that is known at run time is an argument of the
+function: as many whole steps as there are, then single vectors, then what is left under a mask.
 
 A softmax errs by at most ``2**-21`` of its row's largest result beside float64 (measured: half of that), results of
 rows of two elements by 3 ulp; what is below the smallest normal number is 0. Functions: as `elementary` says.
@@ -13,8 +14,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from anatune.core.sizes import at_run_time
 from anatune.emit.elementary import FUNCTIONS, power
-from anatune.emit.kernels import Function, call, finished, loop_over, only_lanes, open_kernel, start_function, starts_of
+from anatune.emit.kernels import (
+    Function,
+    Loops,
+    call,
+    finished,
+    lanes_below,
+    one_over,
+    only_lanes,
+    open_kernel,
+    spread_over,
+    start_function,
+    starts_of,
+)
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.script import Script
 from anatune.templates.cpu.program.microkernel import module_ir
@@ -29,6 +43,10 @@ _PARALLEL_FROM = 1 << 13
 
 Values = dict[int, str]
 """By the place of a vector in a step."""
+_Used = int | str
+"""How many lanes of a vector exist, or a mask of them."""
+_Step = Callable[[str, int, _Used, list[Values]], list[Values]]
+"""As `_Row.over` takes."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +59,7 @@ class RowKernel:
         "softmax", "layer_norm", or the name of an elementary function. "powers": what a softmax is before its division;
         the row's factor for that is stored besides.
     rows, length : int
+        Each, and those below, may be known at run time alone (`core.sizes`).
     scale : float
         "softmax": what elements are multiplied by first.
     mask_rows, block : int
@@ -78,9 +97,14 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
     shapes = {"data": whole, **operands, "result": whole}
     text = Script()
     open_kernel(text, name, "rows", shapes)
-    spread = threads > 1 and kernel.rows > 1 and kernel.rows * kernel.length >= _PARALLEL_FROM
-    with text.scope(loop_over("r", kernel.rows, parallel=spread)):
-        call(text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes])
+    length = [str(kernel.length)] if at_run_time(kernel.length) else []
+
+    def one() -> None:
+        call(text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
+
+    spread_over(
+        text, "r", kernel.rows, one, threads=threads, work=kernel.rows * kernel.length, least=_PARALLEL_FROM
+    )  # fmt: skip
     return str(text), module_ir([row_function(kernel, f"{name}_row", lanes)])
 
 
@@ -95,7 +119,7 @@ def mask_row(row: str, rows: int, mask_rows: int, block: int) -> str:
         Rows of the data that have the same rows of the mask, again and again; 0: all.
     """
     own = mask_rows // (rows // (block or rows))
-    again = f"({row}) % {own}" if own > 1 else "0"
+    again = f"({row}) % {own}" if at_run_time(own) or own > 1 else "0"
     return f"({again})" if own == mask_rows else f"(({row}) // {block} * {own} + {again})"
 
 
@@ -103,7 +127,7 @@ def row_function(kernel: RowKernel, name: str, lanes: int) -> Function:
     """Return (the function of one row in LLVM IR, the declarations it needs).
 
     Its parameters: a pointer and an offset in elements of the data, the mask or factor and term, the result; of
-    "powers": of the data, which become the powers, the mask, the factor.
+    "powers": of the data, which become the powers, the mask, the factor. Then the length, if it is known at run time.
     """
     return _Row(kernel, name, lanes, 2 + (1 if kernel.mask_rows else kernel.operands)).function
 
@@ -115,9 +139,10 @@ class _Row:
         self.kernel, self.lanes = kernel, lanes
         self.result = 0 if kernel.kind == "powers" else tensors - 1
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind in ("softmax", "powers") else "add")
-        self.labels = 0
-        self.at = "entry"
-        start_function(code, name, tensors)
+        self.loops = Loops(code)
+        self.is_open = at_run_time(kernel.length)
+        self.padded = 0 if self.is_open and kernel.kind == "powers" else None  # a tensor of whole vectors
+        start_function(code, name, tensors, *(["length"] if self.is_open else []))
         self.bases = starts_of(code, tensors)
         writers: dict[str, Callable[[], None]] = {
             "softmax": self.softmax,
@@ -127,7 +152,7 @@ class _Row:
         writers.get(kernel.kind, self.mapped)()
         self.function = finished(code)
 
-    def over(self, carried: Sequence[str], step: Callable[[str, int, int, list[Values]], list[Values]]) -> list[str]:
+    def over(self, carried: Sequence[str], step: _Step) -> list[str]:
         """Go through the row and return what is carried, joined.
 
         Parameters
@@ -138,38 +163,24 @@ class _Row:
             Takes the place of the first element (LLVM's name), the vectors of the step, how many lanes of the last one
             exist, and by the carried value and vector what it is so far; returns what it is behind the step.
         """
-        code, width = self.code, self.lanes * _CHAINS
-        whole, rest = divmod(self.kernel.length, width)
+        width = self.lanes * _CHAINS
         state: list[Values] = [dict.fromkeys(range(_CHAINS), first) for first in carried]
-        if whole:
-            self.labels += 1
-            label = f"loop{self.labels}"
-            before = self.at
-            code.line(f"  br label %{label}")
-            code.line(f"{label}:")
-            now = [{chain: code.name() for chain in values} for values in state]
-            place, following, done = code.name(), code.name(), code.name()
-            head = len(code.lines)
-            behind = step(place, _CHAINS, self.lanes, now)
-            phis = [f"  {place} = phi i64 [0, %{before}], [{following}, %{label}]"]
-            for names, first, last in zip(now, state, behind, strict=True):
-                phis += [
-                    f"  {names[chain]} = phi {code.vector} [{first[chain]}, %{before}], [{last[chain]}, %{label}]"
-                    for chain in names
-                ]
-            code.lines[head:head] = phis
-            code.line(f"  {following} = add nuw nsw i64 {place}, {width}")
-            code.line(f"  {done} = icmp eq i64 {following}, {whole * width}")
-            code.line(f"  br i1 {done}, label %{label}_end, label %{label}, !llvm.loop !0")
-            code.line(f"{label}_end:")
-            self.at, state = f"{label}_end", behind
-        if rest:
-            vectors = -(-rest // self.lanes)
-            used = rest - (vectors - 1) * self.lanes
-            state = [
-                {**old, **new}
-                for old, new in zip(state, step(str(whole * width), vectors, used, state), strict=True)
-            ]  # fmt: skip
+        if self.is_open:
+            code = self.code
+            whole, single = (code.emit(f"and i64 %length, {-size}") for size in (width, self.lanes))
+            state = self.loop("0", whole, _CHAINS, self.lanes, step, state)
+            state = self.loop(whole, single, 1, self.lanes, step, state)
+            mask = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
+            state = self.loop(single, "%length", 1, mask, step, state)  # once at most
+        else:
+            whole, rest = divmod(self.kernel.length, width)
+            if whole:
+                state = self.loop("0", str(whole * width), _CHAINS, self.lanes, step, state)
+            if rest:
+                vectors = -(-rest // self.lanes)
+                used = rest - (vectors - 1) * self.lanes
+                new = step(str(whole * width), vectors, used, state)
+                state = [{**old, **more} for old, more in zip(state, new, strict=True)]
         results = []
         for values, start in zip(state, carried, strict=True):
             distinct = [value for value in values.values() if value != start] or [start]
@@ -177,6 +188,24 @@ class _Row:
             for other in distinct[1:]:
                 results[-1] = self.joined(results[-1], other)
         return results
+
+    def loop(self, start: str, end: str, vectors: int, used: _Used, step: _Step, state: list[Values]) -> list[Values]:
+        """Go from one place of the row to another in steps of so many vectors; return what is carried behind that."""
+
+        def parts(flat: list[str]) -> list[Values]:
+            return [dict(enumerate(flat[at : at + vectors])) for at in range(0, len(flat), vectors)]
+
+        def flat(values: list[Values]) -> list[str]:
+            return [own[vector] for own in values for vector in range(vectors)]
+
+        behind = self.loops.over(
+            start,
+            end,
+            str(vectors * self.lanes),
+            flat(state),
+            lambda place, now: flat(step(place, vectors, used, parts(now))),
+        )
+        return [{**old, **new} for old, new in zip(state, parts(behind), strict=True)]
 
     def joined(self, left: str, right: str) -> str:
         """Return what two parts of a carried value are together: the sum, or the largest; NaN on the right is left out.
@@ -189,19 +218,23 @@ class _Row:
         is_more = code.emit(f"fcmp ogt {code.vector} {right}, {left}")
         return code.emit(f"select <{self.lanes} x i1> {is_more}, {code.vector} {right}, {code.vector} {left}")
 
-    def load(self, tensor: int, place: str, vector: int, used: int) -> str:
+    def load(self, tensor: int, place: str, vector: int, used: _Used) -> str:
         """Return a vector of a row; what is beyond the end is 0."""
         code = self.code
+        if tensor == self.padded:
+            used = self.lanes
         pointer = code.emit(f"getelementptr float, ptr {self.bases[tensor]}, i64 {place}")
         return code.load_vector(code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, 1, used)
 
-    def store(self, value: str, place: str, vector: int, used: int) -> None:
+    def store(self, value: str, place: str, vector: int, used: _Used) -> None:
         """Store a vector of the result's row."""
         code = self.code
+        if self.result == self.padded:
+            used = self.lanes
         pointer = code.emit(f"getelementptr float, ptr {self.bases[self.result]}, i64 {place}")
         code.store_vector(value, code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, used)
 
-    def each(self, vectors: int, used: int) -> list[tuple[int, int]]:
+    def each(self, vectors: int, used: _Used) -> list[tuple[int, _Used]]:
         """Return (vector, lanes of it that exist)."""
         return [(vector, self.lanes if vector < vectors - 1 else used) for vector in range(vectors)]
 
@@ -209,7 +242,7 @@ class _Row:
         """Write the passes of the powers, and that of the quotients."""
         code, factor = self.code, self.code.splat(self.factor())
 
-        def quotients(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
+        def quotients(place: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
             for vector, lanes in self.each(vectors, used):
                 value = code.binary("mul", self.load(self.result, place, vector, lanes), factor)
                 self.store(value, place, vector, lanes)
@@ -230,7 +263,7 @@ class _Row:
         lowest, scale = code.constant(-math.inf), code.constant(kernel.scale)
         is_stored = kernel.mask_rows > 0 or kernel.scale <= 0.0
 
-        def largest(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+        def largest(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             maxima = {}
             for vector, lanes in self.each(vectors, used):
                 value = self.load(0, place, vector, lanes)
@@ -256,7 +289,7 @@ class _Row:
         shift = code.splat(code.emit(f"fneg float {most}"))
         code.body = "add"
 
-        def powers(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+        def powers(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             sums = {}
             for vector, lanes in self.each(vectors, used):
                 value = self.load(source, place, vector, lanes)
@@ -281,9 +314,9 @@ class _Row:
     def layer_norm(self) -> None:
         """Write the mean's pass, that of the squares of what differs from it, and that of the results."""
         code, kernel = self.code, self.kernel
-        zero, share = code.constant(0.0), code.constant(1.0 / kernel.length)
+        zero, share = code.constant(0.0), one_over(code, kernel.length, "length")
 
-        def sums(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+        def sums(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             return [
                 {
                     vector: code.binary("add", state[0][vector], self.load(0, place, vector, lanes))
@@ -293,7 +326,7 @@ class _Row:
 
         mean = code.binary("mul", code.splat(code.horizontal(self.over([zero], sums)[0])), share)
 
-        def squares(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+        def squares(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             sums = {}
             for vector, lanes in self.each(vectors, used):
                 off = only_lanes(code, code.binary("sub", self.load(0, place, vector, lanes), mean), lanes, zero)
@@ -308,7 +341,7 @@ class _Row:
         )
         factor = code.binary("div", code.constant(1.0), root)
 
-        def results(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
+        def results(place: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
             for vector, lanes in self.each(vectors, used):
                 value = code.binary("sub", self.load(0, place, vector, lanes), mean)
                 value = code.binary("mul", value, factor)
@@ -323,7 +356,7 @@ class _Row:
     def mapped(self) -> None:
         """Write an element-wise function."""
 
-        def results(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
+        def results(place: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
             for vector, lanes in self.each(vectors, used):
                 value = FUNCTIONS[self.kernel.kind](self.code, self.load(0, place, vector, lanes))
                 self.store(value, place, vector, lanes)

@@ -45,7 +45,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     The function is ``void name(ptr operand, i64 offset, ..., ptr result, i64 offset, ptr epilogue operand, i64 offset,
     ..., i32 flags)``; offsets in elements; flags: 1 the sums go on from the result, 2 more calls will follow. Where
     there is a `start`, its pointer and offset follow the epilogue's; where `keeps_sums`, those of the partial sums. For
-    each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last.
+    each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last. Last come `numbers`.
     """
     code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body)
     dtypes, arguments = _dtypes(kernel), _arguments(kernel)
@@ -102,7 +102,7 @@ def _arguments(kernel: Microkernel) -> list[str]:
     arguments.append("i32 %flags")
     arguments += [f"i64 %first{level}, i64 %end{level}" for level in kernel.moving]
     arguments += [f"i64 %stream{i}" for i, operand in enumerate(kernel.operands) if operand.stream is not None]
-    return arguments
+    return [*arguments, *(f"i64 %{number}" for number in kernel.numbers)]
 
 
 def choice_ir(name: str, kernels: Mapping[int, Microkernel]) -> str:
@@ -190,11 +190,9 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, s
             code.line(f"  %d{level}_{row}_{vector} = phi {code.vector} [{value}, %{came_from}]")
         code.line(f"  %next{level} = add nuw nsw i64 %i{level}, 1")
         for i, operand in enumerate(kernel.operands):
-            code.line(
-                f"  %r{level}_{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %q{level}_{i}, "
-                f"i64 {operand.loops[level]}"
-            )
-        end = f"%end{level}" if level in kernel.moving else str(kernel.trips[level])
+            stride = code.size(operand.loops[level])
+            code.line(f"  %r{level}_{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %q{level}_{i}, i64 {stride}")
+        end = f"%end{level}" if level in kernel.moving else code.size(kernel.trips[level])
         code.line(f"  %last{level} = icmp eq i64 %next{level}, {end}")
         out = f"latch{level - 1}" if level else "done"
         code.line(f"  br i1 %last{level}, label %{out}, label %head{level}, !llvm.loop !{level}")
@@ -321,8 +319,8 @@ class _Body:
         else:
             partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by the mask alone
             used = kernel.used_lanes(vector) if partly else kernel.lanes
-            masked = self._mask if operand.lane_stride else None
-            value = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
+            existing = self._mask if operand.lane_stride and self._mask else used
+            value = code.load_vector(address, operand.dtype, operand.lane_stride, existing)
             if operand.zero_point:
                 value = code.binary("add", value, code.constant(-operand.zero_point))
         loaded[key] = value

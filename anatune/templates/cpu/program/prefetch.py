@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.sizes import at_run_time
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Result
@@ -153,7 +154,12 @@ def prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], ite
 
 
 def result_lines(kernel: Microkernel, result: Result) -> tuple[int, ...]:
-    """Return the result's lines: asked for before its stores, these find them in the cache."""
+    """Return the result's lines: asked for before its stores, these find them in the cache.
+
+    Rows that are known at run time are those of a buffer, which is in one.
+    """
+    if at_run_time(result.rows):
+        return ()
     per_line = LINE_BYTES // DTYPE_BYTES[result.dtype]
     lines: set[int] = set()
     if result.lane_stride == 1:

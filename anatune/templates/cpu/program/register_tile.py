@@ -220,6 +220,8 @@ class Microkernel:
         unrolled steps. Empty: they may not fit.
     num_registers : int
         Vector registers of the processor.
+    numbers : tuple of str
+        Symbols of addresses, strides and trips that are known at run time (`Size`).
     attributes : str
         Of its function, see `emit.kernels.vector_attributes`.
     """
@@ -246,6 +248,7 @@ class Microkernel:
     dot: str = ""
     registers: str = ""
     num_registers: int = 0
+    numbers: tuple[str, ...] = ()
     attributes: str = field(default="", compare=False)
 
     @property

@@ -79,8 +79,6 @@ def band_ir(
 def _turned(code: LlvmCode, at: str, channel: int, used: int, mask: str | None) -> list[str]:
     """Return a vector of channels for each of the columns from `at` on, of which those under `mask` exist."""
     lanes = code.lanes
-    loaded = [
-        code.load_vector(code.address(at, FLOAT, c * channel), FLOAT, 1, lanes, mask) if c < used else "zeroinitializer"
-        for c in range(lanes)
-    ]
-    return code.transpose(loaded)
+    count = min(used, lanes)
+    loaded = [code.load_vector(code.address(at, FLOAT, c * channel), FLOAT, 1, mask or lanes) for c in range(count)]
+    return code.transpose(loaded + ["zeroinitializer"] * (lanes - count))

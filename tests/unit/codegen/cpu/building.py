@@ -2,9 +2,18 @@
 
 import numpy as np
 
+_BEHIND = 64
+"""Elements behind a result that nothing may write."""
+
 
 def built(program, shape, threads=1):
     """Return (the function in TVMScript, the LLVM IR it calls) as a function of arrays that returns (shape) float32."""
+    call = built_for_sizes(program, threads)
+    return lambda *arrays: call(shape, *arrays)
+
+
+def built_for_sizes(program, threads=1):
+    """Return such a program as a function of a result's shape, arrays, and symbols by name, that returns the result."""
     import tvm
 
     from anatune import api
@@ -13,9 +22,13 @@ def built(program, shape, threads=1):
     function = parse_program(*program).with_attr("global_symbol", "kernel")
     code = compile_module(tvm.IRModule({"kernel": function}), target_of(api.hardware("host"), threads=threads))
 
-    def call(*arrays):
-        result = tvm.runtime.tensor(np.full(shape, np.nan, np.float32))
-        code["kernel"](*(tvm.runtime.tensor(array) for array in arrays), result)
-        return result.numpy()
+    def call(shape, *arrays, **symbols):
+        size = int(np.prod(shape))
+        memory = np.full(size + 2 * _BEHIND, np.nan, np.float32)
+        memory = memory[-(memory.ctypes.data // 4) % 16 :]  # TVM asks for 64 bytes
+        result = tvm.runtime.from_dlpack(memory[:size].reshape(shape))
+        code["kernel"](*map(tvm.runtime.tensor, arrays), *(symbols[name] for name in sorted(symbols)), result)
+        assert np.isnan(memory[size:]).all()
+        return memory[:size].reshape(shape)
 
     return call

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
-from tests.unit.codegen.cpu.building import built
+from anatune.core.sizes import Size
+from tests.unit.codegen.cpu.building import built, built_for_sizes
 
 pytest.importorskip("tvm")
 
@@ -46,3 +47,24 @@ def test_nan_stays_nan(kind, inner):
     got = reduced(kind, data)
     assert np.isnan(got[0, 0])
     assert np.isfinite(got[0, 1:]).all()
+
+
+BATCH, TOKENS, WIDTH = (Size.symbol(name, size) for name, size in (("batch", 8), ("tokens", 128), ("width", 300)))
+
+
+@pytest.mark.parametrize("kind", ["mean", "max"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "shape", [(BATCH, 7, 300), (BATCH * 5, TOKENS, 37), (BATCH, TOKENS, 1), (BATCH, 5, WIDTH), (3, TOKENS, WIDTH + 1)]
+)
+def test_one_kernel_serves_sizes_that_are_known_at_run_time(kind, shape, threads):
+    call = built_for_sizes(reduction_program(ReductionKernel(kind, *shape), "kernel", threads, lanes=8), threads)
+    random = np.random.default_rng(1)
+    names = sorted(frozenset().union(*(size.symbols for size in shape if isinstance(size, Size))))
+    for tokens in range(1, 71):
+        symbols = {"batch": 1 + tokens % 3, "tokens": tokens, "width": 137 - tokens}
+        sizes = [size.at(symbols) if isinstance(size, Size) else size for size in shape]
+        data = random.standard_normal(sizes).astype(np.float32)
+        got = call((sizes[0], sizes[2]), data, **{name: symbols[name] for name in names})
+        want = getattr(np, kind)(data.astype(np.float64), axis=1)
+        assert np.abs(got - want).max() <= (0 if kind == "max" else 1e-6), sizes

@@ -1,12 +1,16 @@
 """Kernels of rows: elementary functions within their bounds over all of float32, softmax and layer norm."""
 
+import functools
+
 import numpy as np
 import pytest
 from scipy import special
 
 from anatune.codegen.cpu.rows import RowKernel, row_program
+from anatune.core.sizes import Size
+from tests.unit.codegen.cpu.building import built_for_sizes
 
-tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm")
 
 LENGTH = 1000
 EDGES = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38])
@@ -24,21 +28,11 @@ EXACT = {
 
 
 def built(kernel, lanes=None, threads=1):
-    """Return a kernel as a function of arrays."""
+    """Return a kernel as a function of arrays, the data first."""
     from anatune import api
-    from anatune.codegen.compat import compile_module, parse_program, target_of
 
-    hardware = api.hardware("host")
-    function = parse_program(*row_program(kernel, "kernel", lanes or hardware.fp32_lanes, threads))
-    module = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
-    code = compile_module(module, target_of(hardware, threads=threads))
-
-    def call(*arrays):
-        result = tvm.runtime.tensor(np.full_like(arrays[0], np.nan))
-        code["kernel"](*(tvm.runtime.tensor(array) for array in arrays), result)
-        return result.numpy()
-
-    return call
+    call = built_for_sizes(row_program(kernel, "kernel", lanes or api.hardware("host").fp32_lanes, threads), threads)
+    return lambda data, *more, **symbols: call(data.shape, data, *more, **symbols)
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +154,54 @@ def test_vectors_of_any_width_and_threads(lanes):
     assert "T.parallel(129)" in text
     assert "T.parallel" not in row_program(RowKernel("softmax", 4, 77), "kernel", lanes, 2)[0]
     assert np.abs(built(kernel, lanes, 2)(data) - softmax(data)).max() <= 1e-6
+
+
+BATCH, TOKENS = Size.symbol("batch", 8), Size.symbol("tokens", 128)
+
+
+@functools.cache
+def of_any_size(kernel, threads, lanes=None):
+    return built(kernel, lanes, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["softmax", "tanh", "layer_norm"])
+def test_one_kernel_serves_rows_of_any_number_and_length(name, threads):
+    call = of_any_size(RowKernel(name, BATCH * 3, TOKENS, epsilon=1e-5 if name == "layer_norm" else 0.0), threads)
+    random = np.random.default_rng(threads)
+    for length in [*range(1, 71), 128, 1000, 3001]:
+        batch = 1 + length % 4
+        data = (9 * random.standard_normal((3 * batch, length))).astype(np.float32)
+        got = call(data, batch=batch, tokens=length)
+        wide = data.astype(np.float64)
+        off = wide - wide.mean(1, keepdims=True)
+        want = {
+            "softmax": softmax(data),
+            "tanh": np.tanh(wide),
+            "layer_norm": off / np.sqrt((off**2).mean(1, keepdims=True) + 1e-5),
+        }[name]
+        assert np.abs(got - want).max() <= 2e-6, length
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_one_masked_softmax_serves_any_number_of_tokens(lanes):
+    rows = BATCH * TOKENS * 6
+    kernel = RowKernel("softmax", rows, TOKENS, 0.5, BATCH * TOKENS, zero_rows=True, block=TOKENS * 6)
+    call = of_any_size(kernel, 1, lanes)
+    random = np.random.default_rng(lanes)
+    for batch, tokens in [(1, 1), (3, 1), (1, 7), (2, 17), (3, 33), (1, 70)]:
+        data = (9 * random.standard_normal((batch, 6, tokens, tokens))).astype(np.float32)
+        mask = np.where(random.random((batch, 1, tokens, tokens)) < 0.5, 0, -np.inf).astype(np.float32)
+        matrices = (data.reshape(-1, tokens), mask.reshape(-1, tokens))
+        got = call(*matrices, batch=batch, tokens=tokens)
+        want = softmax(matrices[0], np.broadcast_to(mask, data.shape).reshape(-1, tokens), 0.5, zero_rows=True)
+        assert np.abs(got - want).max() <= 1e-6
+
+
+def test_rows_of_any_number_are_spread_where_there_are_many():
+    some, _ = row_program(RowKernel("softmax", BATCH, 77), "kernel", 8, 2)
+    assert "if (batch * 77) >= 8192:" in some
+    assert some.count("T.parallel(") == some.count("T.serial(batch)") == 1
+    many, _ = row_program(RowKernel("softmax", BATCH * 128, 77), "kernel", 8, 2)
+    assert "T.parallel((batch * 128))" in many
+    assert "if" not in many.split("import_llvm")[1]
