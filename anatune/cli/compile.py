@@ -20,6 +20,7 @@ from anatune.cli.options import (
     Patience,
     StopAt,
     Threads,
+    named_sizes,
     records_option,
     refuse_threads,
     seconds_option,
@@ -47,7 +48,17 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--input-shape",
             metavar="NxCxHxW",
-            help="Sizes of an input, once for each, in order: for ONNX files with dynamic axes.",
+            help="Sizes of an input, once for each, in order: compiles an ONNX file with dynamic axes for these.",
+        ),
+    ] = None
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="NAME=1..512",
+            help="The range of a size that varies, or its only value; once for each.  [default: what the model says, "
+            "1..512 where it has no limit]",
+            show_default=False,
         ),
     ] = None
     trials: Annotated[
@@ -143,7 +154,8 @@ def compile_model(
         with display:
             inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
             compiled = session.compile(
-                model, inputs, hw=device, records=kept, reuse=not elsewhere.no_reuse, **asked.keywords(), **measures,
+                model, inputs, hw=device, sizes=named_sizes(asked.size), records=kept, reuse=not elsewhere.no_reuse,
+                **asked.keywords(), **measures,
                 progress=display.progress.count("planning", then="building"), tuning_progress=display, on_estimate=say,
             )  # fmt: skip
     except TuningInterrupted:

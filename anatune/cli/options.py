@@ -292,3 +292,14 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": None}
     return run
+
+
+def named_sizes(words: list[str] | None) -> dict[str, str]:
+    """Return what ``--size`` says by name."""
+    found = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals or not value:
+            raise UsageError(f"--size is {word!r}, expected a name and a range such as tokens=1..512, or batch=4")
+        found[name] = value
+    return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anatune.cli.options import AsJson
+from anatune.cli.options import AsJson, named_sizes
 from anatune.cli.output import UsageError, line_width, print_json, print_lines, print_text
 
 if TYPE_CHECKING:
@@ -31,6 +31,15 @@ def run_model(
     benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median and spread of several runs.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say the time of each kernel.")] = False,
     runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Runs to time.")] = 30,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="NAME=N",
+            help="Of random inputs a size that varies, once for each.  [default: what the model was planned for]",
+            show_default=False,
+        ),
+    ] = None,
     in_memory: Annotated[
         bool,
         typer.Option(
@@ -50,7 +59,9 @@ def run_model(
 
     target = None if output is None else Output(output, ARRAYS)
     model = load(folder, mapped=not in_memory)
-    arrays = [_array(path) for path in inputs or ()] or model.random_inputs()
+    if inputs and size:
+        raise UsageError("--size is for random inputs, and --input names files; leave one of them out")
+    arrays = [_array(path) for path in inputs or ()] or model.random_inputs(sizes=_numbers(size))
     result = model(*arrays)
     outputs = result if isinstance(result, tuple) else (result,)
     answer: dict[str, Any] = {
@@ -58,7 +69,7 @@ def run_model(
             {
                 "name": tensor.name,
                 "dtype": tensor.dtype,
-                "shape": tensor.shape,
+                "shape": array.shape,
                 "largest": float(np.abs(array).max(initial=0)),
             }
             for tensor, array in zip(model.summary.outputs, outputs, strict=True)
@@ -93,6 +104,15 @@ def run_model(
         )
     if profile:
         print_lines(model_lines(model.summary, measured, width=line_width()))
+
+
+def _numbers(words: list[str] | None) -> dict[str, int]:
+    """Return the sizes that ``--size`` names."""
+    sizes = named_sizes(words)
+    for name, word in sizes.items():
+        if not word.isdecimal():
+            raise UsageError(f"--size {name} is {word!r}, expected a number such as {name}=128")
+    return {name: int(word) for name, word in sizes.items()}
 
 
 def _array(path: Path) -> NDArray[np.generic]:

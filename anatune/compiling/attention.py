@@ -16,7 +16,7 @@ from anatune.codegen.cpu.attention import AttentionKernel, Blocks, pitch, tile_s
 from anatune.codegen.cpu.rows import RowKernel, row_function
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.sizes import at_run_time
+from anatune.core.sizes import Size, at_run_time
 from anatune.core.workload.operators import batch_matmul, matmul
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.operators import ATTENTION
@@ -71,17 +71,23 @@ class PlannedAttention(NamedTuple):
     def flop(self) -> int:
         """Operations of the products of one call, those left out that a causal mask hides."""
         own = self.kernel
-        rows = sum(one.count * one.rows * one.keys for one in own.blocks)
-        return 2 * own.batch * own.heads * rows * (own.dim + own.value_dim)
+        rows = sum(int(one.count) * one.rows * int(one.keys) for one in own.blocks)
+        return 2 * int(own.batch) * own.heads * rows * (own.dim + own.value_dim)
+
+    @property
+    def varies(self) -> str:
+        """Which of its sizes are known at run time alone."""
+        return ", ".join(name for name in ("batch", "queries", "keys") if isinstance(getattr(self.kernel, name), Size))
 
     @property
     def text(self) -> str:
         """What it computes, in words."""
         own = self.kernel
-        masked = f" mask {own.mask_rows}x{own.keys}" if own.mask_rows else ""
-        causal = " causal" if any(one.keys < own.keys for one in own.blocks) else ""
+        batch, queries, keys, mask_rows = map(int, (own.batch, own.queries, own.keys, own.mask_rows))
+        masked = f" mask {mask_rows}x{keys}" if mask_rows else ""
+        causal = " causal" if own.causal is not None or any(one.keys < own.keys for one in own.blocks) else ""
         return (
-            f"attention {own.batch}x{own.heads} {own.queries}x{own.keys}x{own.dim}:{own.value_dim}{masked}{causal} "
+            f"attention {batch}x{own.heads} {queries}x{keys}x{own.dim}:{own.value_dim}{masked}{causal} "
             f"in blocks of {own.blocks[0].rows}"
         )
 

@@ -10,7 +10,7 @@ import msgspec
 from anatune.errors import RunError
 from anatune.graph.summary import ModelSummary, TensorSummary
 
-__all__ = ["at_sizes", "sizes_of"]
+__all__ = ["at_sizes", "check_size", "sizes_of"]
 
 
 def at_sizes(one: TensorSummary, sizes: Mapping[str, int]) -> TensorSummary:
@@ -40,13 +40,22 @@ def sizes_of(summary: ModelSummary, shapes: Sequence[Sequence[int]]) -> dict[str
         for axis, (size, given) in enumerate(zip(one.shape, shape, strict=False)):
             if not isinstance(size, str) or size in found or size not in summary.ranges:
                 continue
-            found[size], own = given, summary.ranges[size]
-            if not own.least <= given <= own.most:
-                raise RunError(
-                    f"input {one.name} has {given} elements along axis {axis}, expected {size} from {own.least} to "
-                    f"{own.most}: the model was compiled for that; compile it for a larger range (sizes, --size)"
-                )
+            found[size] = given
+            check_size(summary, size, given, f" (axis {axis} of input {one.name})")
     return found
+
+
+def check_size(summary: ModelSummary, name: str, value: int, where: str = "") -> None:
+    """Raise RunError for a size that a model does not have, or that is out of its range; `where` it is, for people."""
+    own = summary.ranges.get(name)
+    if own is None:
+        known = f"expected some of {', '.join(summary.ranges)}" if summary.ranges else "none of its sizes varies"
+        raise RunError(f"the model has no size {name!r:.60}, {known}")
+    if not own.least <= value <= own.most:
+        raise RunError(
+            f"size {name}{where} is {value}, expected {own.least} to {own.most}: the model was compiled for these; "
+            "compile it for a larger range (sizes, --size)"
+        )
 
 
 def _value(expression: str, sizes: Mapping[str, int]) -> int:

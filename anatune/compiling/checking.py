@@ -30,7 +30,7 @@ from anatune.graph.folding import value_of
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
 from anatune.graph.operators import PRODUCTS
 from anatune.graph.products import workload_of
-from anatune.graph.summary import Check
+from anatune.graph.summary import Check, ModelSummary
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.reference import reference
 
@@ -39,6 +39,8 @@ __all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "toleranc
 Blame = Callable[[Sequence[Array], Sequence[Array]], str]
 """Inputs and the original's outputs -> what is wrong with the compiled model, in words."""
 
+_LARGER = 3
+"""Times the planned size at which a size that varies is tried, too."""
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-10}
 """Largest error of a result, over its largest magnitude; integers and truth values have to be equal."""
 
@@ -69,17 +71,32 @@ def error_of(own: Array, other: Array) -> float:
 def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
     """Return how far a model's outputs are from the original's on random inputs.
 
-    Integer inputs are the caller's where there are some: ids have to name something.
+    Integer inputs are the caller's where there are some: ids have to name something. Where sizes vary, at some of
+    them, `_tried`; the largest difference is returned.
 
     Raises
     ------
     RunError
         As `compared`.
     """
-    assert source.reference is not None
     give_back()  # what compilers have freed
-    inputs = list(compiled.random_inputs())
-    if source.example is not None:
+    found = [_checked(compiled, source, blame, sizes) for sizes in _tried(compiled.summary)]
+    return max(found, key=lambda one: one.error)
+
+
+def _tried(summary: ModelSummary) -> list[dict[str, int]]:
+    """Return the sizes that a model is tried at: what it was planned for, the least, and for each a larger one."""
+    ranges = summary.ranges
+    planned, least = ({name: getattr(one, word) for name, one in ranges.items()} for word in ("planned", "least"))
+    others = [{**least, name: min(one.most, _LARGER * one.planned)} for name, one in ranges.items()]
+    return list({tuple(sizes.items()): sizes for sizes in (planned, least, *others)}.values())
+
+
+def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int]) -> Check:
+    """Return how far a model's outputs are from the original's at some sizes; errors as `compared`."""
+    assert source.reference is not None
+    inputs = list(compiled.random_inputs(sizes=sizes))
+    if source.example is not None and not sizes:
         inputs = [
             given if given.dtype.kind not in "fc" else drawn
             for given, drawn in zip(source.example, inputs, strict=True)
@@ -88,7 +105,8 @@ def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
     listed = list(got) if compiled.summary.is_tuple else [got]
     want, library = source.reference([array.copy() for array in inputs])
     names = [output.name for output in compiled.summary.outputs]
-    return compared(listed, want, names, library, lambda: blame(inputs, want))
+    known = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    return compared(listed, want, names, library, lambda: f"with {known}" if sizes else blame(inputs, want))
 
 
 def compared(

@@ -17,7 +17,7 @@ from anatune.arguments import checked_flag, checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine, check_gpu
 from anatune.compiling import folder
-from anatune.compiling.called import at_sizes, sizes_of
+from anatune.compiling.called import at_sizes, check_size, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, views
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
@@ -111,8 +111,15 @@ class CompiledModel:
         ----------
         sizes : mapping of str to int, optional
             Of those that vary; by default what the model was planned for.
+
+        Raises
+        ------
+        RunError
+            There is no such size, or it is out of its range.
         """
         known = {name: one.planned for name, one in self.summary.ranges.items()} | dict(sizes or {})
+        for name, value in known.items():
+            check_size(self.summary, name, value)
         return draw_inputs([at_sizes(one, known) for one in self.summary.inputs], seed)
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:

@@ -32,7 +32,7 @@ from anatune.measure.cpu.features import lacking_features
 
 __all__ = ["FORMAT", "check_place", "read", "stamp", "write"]
 
-FORMAT = 2
+FORMAT = 3
 """Of the folder. A change of what its files hold makes another one."""
 _SUMMARY = "model.json"
 _OURS = re.compile(r"model-[0-9a-f]{16}\.so|weights-[0-9a-f]{16}\.bin|\.anatune-[0-9a-f]{16}\.part")

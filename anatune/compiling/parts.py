@@ -16,12 +16,17 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.sizes import Size
 from anatune.core.workload.text import workload_to_text
-from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
+from anatune.graph.nodes import ITEM, LEADING, Graph, Node, TensorType, Value, tensor_type, values_in
 from anatune.graph.operators import ATTENTION, PRODUCTS, REDUCTION, WINDOW
+from anatune.graph.products import workload_of
 from anatune.graph.summary import KernelSummary, OperatorSummary, RangeSummary, TensorSummary
 from anatune.templates import templates_of
 
 __all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "ranges_of", "rows_of"]
+
+
+_VIEWS = (ITEM, LEADING, "reshape")
+"""Operators that name memory anew."""
 
 
 def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
@@ -45,7 +50,10 @@ def ranges_of(graph: Graph, ranges: Ranges) -> dict[str, RangeSummary]:
     """Return the ranges of a model's sizes, and what each was planned as."""
     sizes = [size for value in graph.inputs for size in tensor_type(value).shape]
     planned = {str(size): int(size) for size in sizes if isinstance(size, Size)}
-    return {name_of(symbol): RangeSummary(*ends, planned[symbol]) for symbol, ends in ranges.items()}
+    return {
+        name_of(symbol): RangeSummary(*ends, max(ends[0], min(ends[1], planned[symbol])))
+        for symbol, ends in ranges.items()
+    }
 
 
 def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:
@@ -56,7 +64,11 @@ def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) ->
     facts : CompilerFacts, optional
         What the compiler of a GPU's kernels said.
     """
-    workload, attributes = kernel.workload, kernel.workload.attribute
+    workload, varies = kernel.workload, ""
+    if kernel.span is not None:
+        axis, least, most = kernel.span[:3]
+        workload, varies = workload_of(kernel.nodes[0]), f"{axis} {least}..{most}"
+    attributes = workload.attribute
     return KernelSummary(
         name=kernel.name,
         workload=workload_to_text(workload),
@@ -72,6 +84,7 @@ def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) ->
         spill_bytes=None if facts is None else facts.spill_bytes,
         shared_bytes=None if facts is None else facts.shared_bytes,
         is_tuned=kernel.is_tuned,
+        varies=varies,
     )
 
 
@@ -80,6 +93,7 @@ def attention_summary(attention: PlannedAttention) -> KernelSummary:
     return KernelSummary(
         name=attention.name,
         workload=attention.text,
+        varies=attention.varies,
         count=len(attention.nodes),
         flop=attention.flop,
         template="attention",
@@ -101,7 +115,9 @@ def operators_of(graph: Graph, known: Container[int], hardware: HardwareSpec) ->
     hardware : CpuSpec or GpuSpec
         Times are predicted for it, of a CPU for its cores.
     """
-    names = [(node.op, node) for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, "reshape")]
+    names = [
+        (node.op, node) for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, LEADING, "reshape")
+    ]
     return tuple(sorted(_summed(names, hardware), key=lambda operator: -operator.count))
 
 

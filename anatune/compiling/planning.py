@@ -60,14 +60,15 @@ class RangedCalls(NamedTuple):
     Attributes
     ----------
     axis : str
-    least : int
-        Smallest extent.
+    least, most : int
+        Smallest and largest extent.
     usual : int
         Extent that it was planned for. The schedule is that of the largest number of rows, of other axes the usual one.
     """
 
     axis: str
     least: int
+    most: int
     usual: int
 
 

@@ -135,8 +135,8 @@ def compile(
     source = imported(model, example_inputs, sizes, dynamic_shapes)
     if varying(source.ranges) and target.measures:
         raise SpaceError(
-            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels are measured at "
-            "fixed ones; leave trials and records out, or give example inputs (--input-shape)"
+            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels "
+            "are measured at fixed ones; leave trials and records out, or give example inputs (--input-shape)"
         )
     return _compiled(source, target)
 

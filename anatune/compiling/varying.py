@@ -29,9 +29,9 @@ _MOST_PRIME = 1 << 15
 _AXES = {MATMUL: "i", BATCH_MATMUL: "b"}
 """Product -> the axis that may vary; of convolutions the images."""
 _USUAL = 29
-"""Largest number of rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29 rows
-take 1.00 to 1.05 times what plans of the very sizes take from 64 to 2048 rows, up to 1.09 at 17; planned for 113 rows up
-to 1.5 at 17: few rows wait for weights, many do not care."""
+"""Largest number of rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29
+rows take 1.00 to 1.05 times what plans of the very sizes take from 64 to 2048 rows, up to 1.09 at 17; planned for 113
+rows up to 1.5 at 17: few rows wait for weights, many do not care."""
 
 
 def varying(ranges: Ranges) -> dict[str, tuple[int, int]]:
@@ -138,7 +138,7 @@ def _ranged(
         planned = with_steps(planned, own)
         prediction = planner.predicted(planned, known)
         prediction = msgspec.structs.replace(prediction, time_s=prediction.time_s * extent / own)
-    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, own))
+    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, most, own))
 
 
 @cache

@@ -97,6 +97,9 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of a GPU's kernel, as the compiler says: of a thread; of a block.
     is_tuned : bool
         Whether `schedule` is one that was measured to be the best, not the plan's.
+    varies : str
+        Of a kernel that takes an extent at run time: the axis and its extents ("i 1..512"). `workload`, `flop` and
+        `predicted_s` are at the planned one, `schedule` is at the largest number of rows or some number of images.
     """
 
     name: str
@@ -113,6 +116,7 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spill_bytes: _Count | None = None
     shared_bytes: _Count | None = None
     is_tuned: bool = False
+    varies: str = ""
 
     @property
     def total_s(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ def together(readings: Sequence[Reading], name: str) -> tuple[Graph, dict[int, N
     return joined.graph, {ids[0]: value for ids, value in joined.values.items() if isinstance(value, Node)}
 
 
-class _Differs(Exception):
+class _DiffersError(Exception):
     """What readings do not agree in."""
 
 
@@ -81,13 +81,13 @@ class _Joined:
         for nodes in zip(*lists, strict=False):
             try:
                 self.values[_ids(nodes)] = self.node(nodes)
-            except _Differs as error:
+            except _DiffersError as error:
                 raise self.refusal(name, readings, f"{nodes[0].op} ({nodes[0]}) {error}") from error
         if len({len(nodes) for nodes in lists}) > 1:
             raise self.refusal(name, readings, f"{' or '.join(str(len(nodes)) for nodes in lists)} operators")
         try:
             outputs = self.argument(tuple(graph.outputs for graph in graphs))
-        except _Differs as error:
+        except _DiffersError as error:
             raise self.refusal(name, readings, f"the outputs: {error}") from error
         self.graph = Graph(tuple(inputs), outputs, is_tuple=graphs[0].is_tuple)
 
@@ -104,7 +104,7 @@ class _Joined:
     def node(self, nodes: Sequence[Node]) -> Node:
         own = nodes[0]
         if len({(node.op, node.kind) for node in nodes}) > 1:
-            raise _Differs(f"is {' or '.join(sorted({node.op for node in nodes}))}")
+            raise _DiffersError(f"is {' or '.join(sorted({node.op for node in nodes}))}")
         arguments = self.argument(tuple(node.arguments for node in nodes))
         given = [node.attributes for node in nodes]
         if own.op == ATTENTION:
@@ -125,12 +125,12 @@ class _Joined:
         """Return an argument of all readings."""
         first = given[0]
         if len({type(one) for one in given}) > 1:
-            raise _Differs("reads other kinds of arguments")
+            raise _DiffersError("reads other kinds of arguments")
         if isinstance(first, Constant):
             return self.constant(given)
         if isinstance(first, Value):
             if _ids(given) not in self.values:
-                raise _Differs("reads other values")
+                raise _DiffersError("reads other values")
             return self.values[_ids(given)]
         if isinstance(first, Shape):
             return Shape(self.sizes(given))
@@ -138,7 +138,7 @@ class _Joined:
             return Scalar(self.attribute([one.value for one in given], "a number"), first.dtype)
         if type(first) is tuple:
             if len({len(one) for one in given}) > 1:
-                raise _Differs("reads other numbers of tensors")
+                raise _DiffersError("reads other numbers of tensors")
             return tuple(map(self.argument, zip(*given, strict=True)))
         return self.same(given)
 
@@ -154,19 +154,19 @@ class _Joined:
 
     def sizes(self, given: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         if len({len(one) for one in given}) > 1:
-            raise _Differs("has other numbers of dimensions")
+            raise _DiffersError("has other numbers of dimensions")
         return tuple(map(self.size, zip(*given, strict=True)))
 
     def size(self, given: Sequence[int]) -> int:
         found = self.fit(tuple(map(int, given)))
         if found is None:
-            raise _Differs(f"has {', '.join(map(str, given))} elements, which no expression fits")
+            raise _DiffersError(f"has {', '.join(map(str, given))} elements, which no expression fits")
         return found
 
     def same(self, given: Sequence[Any], what: str = "") -> Any:
         """Return what all readings have, if it is the same."""
         if any(one != given[0] for one in given[1:]):
-            raise _Differs(f"has {what or 'it'} as {', '.join(map(str, given))}")
+            raise _DiffersError(f"has {what or 'it'} as {', '.join(map(str, given))}")
         return given[0]
 
     def constant(self, given: Sequence[Constant]) -> Value:
@@ -178,10 +178,9 @@ class _Joined:
                 array = one.array
                 part = largest[tuple(slice(size) for size in array.shape)] if array.ndim == largest.ndim else None
                 if array.dtype != largest.dtype or part is None or not _equal(part, array):
-                    raise _Differs("reads a constant whose values depend on the sizes")
+                    raise _DiffersError("reads a constant whose values depend on the sizes")
             self.constants[key] = found = Constant(largest)
-            shapes = {one.array.shape for one in given}
-            if len(shapes) > 1:
+            if len({one.array.shape for one in given}) > 1:
                 shape = self.sizes([one.array.shape for one in given])
                 self.constants[key] = _leading(found, shape)
         return self.constants[key]
@@ -195,10 +194,20 @@ def _causal(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {**attributes, "visible": (), "causal": first if is_causal else None}
 
 
-def _leading(value: Constant, shape: tuple[int, ...]) -> Node:
+def _leading(value: Constant, shape: tuple[int, ...]) -> Value:
     """Return the leading part of a constant, of a size that is known at run time."""
-    kind = TensorType(shape, value.array.dtype.name)
+    kind, array = TensorType(shape, value.array.dtype.name), value.array
     axes = [axis for axis, size in enumerate(shape) if isinstance(size, Size)]
+    for axis in axes:
+        first = array[(*[slice(None)] * axis, slice(1))]
+        array = (
+            first if array.strides[axis] == 0 or np.array_equal(array, np.broadcast_to(first, array.shape)) else array
+        )
+    if array.shape != value.array.shape:  # the same everywhere along some axes
+        same = tuple(1 if array.shape[axis] == 1 else size for axis, size in enumerate(shape))
+        one = Constant(array)
+        part = _leading(one, same) if any(isinstance(size, Size) for size in same) else one
+        return made("broadcast_to", (part, Shape(shape)), kind)
     if all(size == 1 for size in shape[: axes[0]]) and len(axes) == 1:  # it lies there as it is
         return Node(LEADING, (value,), kind)
     rows = (axes, [0] * len(axes), [shape[axis] for axis in axes], [1] * len(axes))

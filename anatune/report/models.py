@@ -119,11 +119,13 @@ def shape_text(tensor: TensorSummary) -> str:
 
 
 def kernel_bound(kernel: KernelSummary) -> TimeBound | None:
-    """Return the time of one call that no schedule of a kernel's template undercuts; None of an attention.
+    """Return the time of one call that no schedule of a kernel's template undercuts.
+
+    None of an attention, and where an extent varies.
 
     As kernels are timed alone, their operands where the run before left them: in a model they come from further away.
     """
-    if not kernel.schedule:
+    if not kernel.schedule or kernel.varies:
         return None
     try:
         schedule = Schedule.from_json(kernel.schedule)
@@ -145,6 +147,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
         {
             "name": kernel.name,
             "workload": kernel.workload,
+            "varies": kernel.varies,
             "count": kernel.count,
             "flop": kernel.count * kernel.flop,
             "template": kernel.template,
@@ -167,6 +170,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
         "threads": None if _on_gpu(summary) else summary.threads,
         "inputs": list(map(msgspec.structs.asdict, summary.inputs)),
         "outputs": list(map(msgspec.structs.asdict, summary.outputs)),
+        "sizes": {name: msgspec.structs.asdict(one) for name, one in summary.ranges.items()},
         "weight_bytes": summary.weight_bytes,
         "predicted_s": summary.predicted_s,
         "predicted_transposes_s": summary.turning_s,
@@ -239,7 +243,7 @@ def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line
         ("template", [kernel.template for kernel in kernels]),
         ("registers", [str(kernel.registers) for kernel in kernels]),
         ("spilled", [units.size(kernel.spill_bytes or 0) for kernel in kernels]),
-        ("product", [kernel.workload for kernel in kernels]),
+        ("product", [f"{one.workload} ({one.varies})" if one.varies else one.workload for one in kernels]),
     ]
     without = {"measured": measured_s is None, "registers": not _on_gpu(summary), "spilled": not _on_gpu(summary)}
     shown = [column for column in cells if not without.get(column[0])]
@@ -252,7 +256,11 @@ def _on_gpu(summary: ModelSummary) -> bool:
 
 def _inputs_text(summary: ModelSummary) -> str:
     inputs = ", ".join(f"{tensor.name} {shape_text(tensor)} {tensor.dtype}" for tensor in summary.inputs)
-    return f"inputs: {inputs or 'none'}; weights: {units.size(summary.weight_bytes)}"
+    ranges = ", ".join(
+        f"{name} {one.least}..{one.most} (planned: {one.planned})" for name, one in summary.ranges.items()
+    )
+    varying = f"; sizes that vary: {ranges}" if ranges else ""
+    return f"inputs: {inputs or 'none'}{varying}; weights: {units.size(summary.weight_bytes)}"
 
 
 def _layouts_text(layouts: LayoutSummary) -> str:

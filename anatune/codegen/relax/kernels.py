@@ -20,7 +20,7 @@ from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, REDUCTION, SOFTMAX, WINDOW
-from anatune.templates.cpu.program.extents import OneByOne
+from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
 
 __all__ = [
@@ -90,12 +90,14 @@ class ModelKernel:
         return None
 
 
-def model_kernel(name: str, schedule: Schedule, threads: int, span: tuple[str, int, int] | None = None) -> ModelKernel:
+def model_kernel(
+    name: str, schedule: Schedule, threads: int, span: tuple[str, int, int, int] | None = None
+) -> ModelKernel:
     """Return a schedule's program as a kernel of a model.
 
     Parameters
     ----------
-    span : (axis, least extent, usual extent), optional
+    span : (axis, least, largest, usual extent), optional
         Of a kernel that takes the extent of an axis at run time: rows ("i"), the schedule is that of most of them, or
         batches and images, the schedule is the usual one's.
 
@@ -104,11 +106,11 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: tuple[str, i
     SpaceError, BuildError
         As `codegen.cpu.lower.lower`.
     """
-    if span is None:
-        program = program_of(schedule, threads, prefix=name)
+    if span is not None and span[0] == "i":
+        axis, least, _, usual = span
+        program = ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
     else:
-        axis, least, usual = span
-        program = program_of(schedule, threads, prefix=name, extents=OneByOne(axis)) if axis != "i" else ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
+        program = program_of(schedule, threads, prefix=name, extents=OneByOne(span[0]) if span else FIXED)
     packers = {
         tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()

@@ -148,8 +148,8 @@ class ModelTarget(ABC):
             It is another model at other sizes, or the device has no kernels for sizes that vary.
         """
         raise WorkloadError(
-            f"{source.name} has sizes that vary ({', '.join(map(name_of, source.ranges))}), which {self.hardware.name} has no kernels "
-            "for; give example inputs of the sizes to compile for"
+            f"{source.name} has sizes that vary ({', '.join(map(name_of, source.ranges))}), which "
+            f"{self.hardware.name} has no kernels for; give example inputs of the sizes to compile for"
         )
 
     def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:

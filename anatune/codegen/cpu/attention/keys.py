@@ -59,5 +59,7 @@ def _started(lanes: int, row: int, tensors: list[str], name: str) -> tuple[LlvmC
     for lane in range(1, lanes):
         is_there = code.emit(f"icmp slt i64 {lane}, {last}")
         place = code.emit(f"select i1 {is_there}, i64 {lane}, i64 {last}")
-        keys.append(code.emit(f"getelementptr float, ptr {starts[0]}, i64 {code.emit(f'mul nsw i64 {place}, {apart}')}"))
+        keys.append(
+            code.emit(f"getelementptr float, ptr {starts[0]}, i64 {code.emit(f'mul nsw i64 {place}, {apart}')}")
+        )
     return code, starts, keys

@@ -56,7 +56,9 @@ class RunTimeWriter(Writer):
                 self.turn_keys(
                     head.starts[1],
                     self.columns,
-                    lambda v: f"{self.own('turned')} + {v} // {across} * {kernel.dim * self.columns} + {v} % {across} * {lanes}",
+                    lambda v: (
+                        f"{self.own('turned')} + {v} // {across} * {kernel.dim * self.columns} + {v} % {across} * {lanes}"
+                    ),
                 )
         with text.scope(f"for turn_of_part in range(({blocks.count} + {parts - 1} - {head.part}) // {parts}):"):
             self.let("block", f"turn_of_part * {parts} + {head.part}")
@@ -146,7 +148,9 @@ class RunTimeWriter(Writer):
             (parts,) = kernels.tiles()
             kernel = dataclasses.replace(kernels.microkernel("", parts), numbers=numbers)
             kernel = dataclasses.replace(kernel, trips=(trips,)) if trips else kernel
-            name = self.function(kernel, lambda name, kernel=kernel: microkernel_ir(dataclasses.replace(kernel, name=name)))
+            name = self.function(
+                kernel, lambda name, kernel=kernel: microkernel_ir(dataclasses.replace(kernel, name=name))
+            )
             own[rows] = dataclasses.replace(kernel, name=name)
         choice = self.function(tuple(own.values()), lambda name: (choice_ir(name, own), set()))
         words = [f"{tensor}.data, {wide(offset)}" for tensor, offset in places]

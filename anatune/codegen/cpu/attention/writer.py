@@ -81,7 +81,9 @@ class Writer:
         if kernel.mask_rows:
             shapes["mask"] = (kernel.mask_rows, kernel.keys)
         shapes["result"] = (kernel.batch * kernel.queries, self.width)
-        open_kernel(text, self.name, "attention", shapes, {name: self.workers * size for name, size in self.sizes.items()})
+        open_kernel(
+            text, self.name, "attention", shapes, {name: self.workers * size for name, size in self.sizes.items()}
+        )
         share = (self.tasks + self.workers - 1) // self.workers
         is_uneven = at_run_time(share) or self.workers * share > self.tasks
         with text.scope(

@@ -65,7 +65,9 @@ Tile = tuple[Mapping[str, Part], Microkernel]
 """The parts of each axis that a register tile is made of, and its microkernel."""
 
 
-def open_program(text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]], dtypes: Mapping[str, str]) -> None:
+def open_program(
+    text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]], dtypes: Mapping[str, str]
+) -> None:
     """Write the head of a function; arguments of unknown shape are handles that a buffer is matched to."""
     unknown = [tensor for tensor, shape in shapes.items() if EXTENT in shape]
     parameters = [

@@ -76,7 +76,9 @@ class _Writer:
         regions = [f"{access.tensor}[{whole_region(shapes[access.tensor])}]" for access in reads]
         text.line(f"T.reads({', '.join([*regions, f'{weights}[0:{self.layout.weight_size}]'])})")
         regions = [f"{name}_copy[0:{size * self.copies[name]}]" for name, size in self.sizes.items()]
-        text.line(f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(shapes[self.output.tensor])}]', *regions])})")
+        text.line(
+            f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(shapes[self.output.tensor])}]', *regions])})"
+        )
         with text.scope(CARRIER):
             layout = self.layout
             blocks, tiles = str(layout.blocks), str(layout.num_tiles)
