@@ -17,7 +17,7 @@ from anatune.arguments import checked_flag, checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine, check_gpu
 from anatune.compiling import folder
-from anatune.compiling.called import at_sizes, check_size, sizes_of
+from anatune.compiling.called import check_size, shape_at, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, views
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
@@ -120,7 +120,7 @@ class CompiledModel:
         known = {name: one.planned for name, one in self.summary.ranges.items()} | dict(sizes or {})
         for name, value in known.items():
             check_size(self.summary, name, value)
-        return draw_inputs([at_sizes(one, known) for one in self.summary.inputs], seed)
+        return draw_inputs(self.summary.inputs, seed, known)
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each of the library's functions in one run: the least of several, all its calls, s.
@@ -182,7 +182,7 @@ class CompiledModel:
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
         arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
         known = sizes_of(self.summary, [array.shape for array in arrays])
-        return [_tensor(array, one, at_sizes(one, known)) for array, one in zip(arrays, wanted, strict=True)]
+        return [_tensor(array, one, shape_at(one, known)) for array, one in zip(arrays, wanted, strict=True)]
 
     def _outputs(self, result: TvmObject) -> list[TvmObject]:
         return [result] if hasattr(result, "copyto") else list(result)
@@ -223,12 +223,13 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
                 raise
 
 
-def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[Array]:
+def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
     """Return random arrays for inputs; see `CompiledModel.random_inputs`."""
     random = np.random.default_rng(seed)
     found = []
     for one in inputs:
-        drawn = random.standard_normal(one.shape) if one.dtype.startswith("float") else random.integers(0, 2, one.shape)
+        shape = shape_at(one, sizes or {})
+        drawn = random.standard_normal(shape) if one.dtype.startswith("float") else random.integers(0, 2, shape)
         found.append(np.asarray(drawn).astype(one.dtype))
     return found
 
@@ -246,17 +247,17 @@ def _array(given: object, one: TensorSummary) -> Array:
     return array
 
 
-def _tensor(array: Array, one: TensorSummary, wanted: TensorSummary) -> TvmObject:
-    """Return an input as a tensor of TVM's; `wanted`: at the sizes of all inputs.
+def _tensor(array: Array, one: TensorSummary, shape: tuple[int, ...]) -> TvmObject:
+    """Return an input as a tensor of TVM's; `shape`: at the sizes of all inputs.
 
     Raises
     ------
     RunError
         It is no array of the shape and dtype.
     """
-    if tuple(array.shape) != wanted.shape or array.dtype.name != one.dtype:
+    if tuple(array.shape) != shape or array.dtype.name != one.dtype:
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
-        there = "" if wanted == one else f" ({_words(wanted)})"
+        there = "" if shape == one.shape else f" (here {'x'.join(map(str, shape))})"
         raise RunError(
             f"input {one.name} is {got}, expected {_words(one)}{there}: the model was compiled for that; convert the "
             "array, or compile with example inputs of this kind"

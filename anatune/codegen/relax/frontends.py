@@ -246,7 +246,9 @@ def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, ask
     ranges = narrowed(dict.fromkeys(words, (1, None)), asked, name)
 
     def read(sizes: Mapping[str, int]) -> Graph:
-        known = {word: [sizes.get(size, size) for size in shape] for word, shape in shapes.items()}
+        known = {
+            word: [size if isinstance(size, int) else sizes[size] for size in shape] for word, shape in shapes.items()
+        }
         return graph_of_onnx(model, known, name)
 
     return Imported(read, name, onnx_reference(model, name), example, ranges=ranges)

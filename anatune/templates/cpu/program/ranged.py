@@ -69,7 +69,7 @@ def ranged_program(
     repeats = max(2, -(-middle // most)) if in_calls else 0
     whole = piece is None or not in_calls or largest <= piece or _packs(schedule, axis)
     extents = RunTimeExtent(axis, most, repeats, largest, None if whole else piece)
-    fewest = least if whole else min(least, piece // 2)  # pieces of a little more than one are of half a piece
+    fewest = least if extents.piece is None else min(least, extents.piece // 2)  # of a little more than one, two halves
     sizes = sorted({size for extent in range(fewest, largest + 1) for size in sizes_of_calls(extent, most)})
 
     tiles: list[Tile] = []
