@@ -172,13 +172,13 @@ class _Row:
             mask = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
             state = self.loop(single, "%length", 1, mask, step, state)  # once at most
         else:
-            whole, rest = divmod(self.kernel.length, width)
-            if whole:
-                state = self.loop("0", str(whole * width), _CHAINS, self.lanes, step, state)
+            steps, rest = divmod(self.kernel.length, width)
+            if steps:
+                state = self.loop("0", str(steps * width), _CHAINS, self.lanes, step, state)
             if rest:
                 vectors = -(-rest // self.lanes)
                 used = rest - (vectors - 1) * self.lanes
-                new = step(str(whole * width), vectors, used, state)
+                new = step(str(steps * width), vectors, used, state)
                 state = [{**old, **more} for old, more in zip(state, new, strict=True)]
         results = []
         for values, start in zip(state, carried, strict=True):
