@@ -186,7 +186,7 @@ def _product(loops: Sequence[_Loop]) -> int:
 
 def _bands(extent: int, others: int, chunks: int) -> int:
     """Return into how many parts a loop is cut so that there are so many chunks, whatever is known at run time."""
-    bands = max(1, -(-chunks // max(1, fewest(others))))
+    bands = max(1, -(-chunks // fewest(others)))
     return bands if at_run_time(extent) else max(1, min(extent, bands))
 
 

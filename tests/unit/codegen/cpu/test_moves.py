@@ -51,7 +51,7 @@ def test_concatenations(lengths, outer, threads):
     np.testing.assert_array_equal(got, np.concatenate(parts, axis=1))
 
 
-BATCH, TOKENS, WIDTH = (Size.symbol(name, size) for name, size in (("batch", 8), ("tokens", 128), ("width", 56)))
+BATCH, TOKENS, WIDTH = (Size.symbol(name, size) for name, size in (("batch", 1), ("tokens", 3), ("width", 56)))
 SYMBOLS = [{"batch": 1 + n % 3, "tokens": n, "width": 1 + n * 7 % 40} for n in [*range(1, 36), 64, 70]]
 
 
