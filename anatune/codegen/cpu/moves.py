@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from anatune.core.sizes import at_run_time, fewest
@@ -108,10 +109,8 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
         bands = _bands(band.extent, _product(loops), chunks) if band.extent != 1 else 1
         terms = _digits("chunk", [*loops, _Loop(bands, 0, 0)])
         first, end = _band(f"(chunk % {bands})", bands, band.extent)
-
-        def one() -> None:
-            call(text, function, _places([*terms, (first, band)], *start), f"{end} - {first}", *_late(*sizes))
-
+        places = _places([*terms, (first, band)], *start)
+        one = partial(call, text, function, places, f"{end} - {first}", *_late(*sizes))
         spread_over(text, "chunk", _product(loops) * bands, one, threads=threads, work=work, least=_PARALLEL_FROM)
 
     if last.read == 1:  # rows are copied, those of the dimension before together
@@ -172,7 +171,7 @@ def _parts(extent: int, size: int) -> list[tuple[int, int, int]]:
     return [part for part in found if at_run_time(part) or (part[1] and part[2])]
 
 
-def _places(terms: Sequence[tuple[str, _Loop]], read: int = 0, write: int = 0) -> list[tuple[str, str]]:
+def _places(terms: Sequence[tuple[str, _Loop]], read: int, write: int) -> list[tuple[str, str]]:
     """Return where a call reads and writes: the sum of terms, each a number times a dimension's steps."""
     return [
         ("data", affine([(number, loop.read) for number, loop in terms], read)),
