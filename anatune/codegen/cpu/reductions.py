@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from anatune.core.sizes import at_run_time
 from anatune.emit.kernels import (
@@ -74,15 +75,8 @@ def reduction_program(kernel: ReductionKernel, name: str, threads: int, *, lanes
         functions.append(function)
         numbers = {"length": kernel.length, "inner": inner, "columns": inner % lanes}
         image, place = f"(chunk // {count})", f"(chunk % {count}) * {columns or 1} + {first}"
-
-        def one(
-            own: str = function.name,
-            places: tuple[str, str] = (image, place),
-            arguments: tuple[str, ...] = tuple(str(numbers[number]) for number in function.numbers),
-        ) -> None:
-            offsets = [(tensor, f"{places[0]} * {size} + {places[1]}") for tensor, size in sizes.items()]
-            call(text, own, offsets, *arguments)
-
+        offsets = [(tensor, f"{image} * {size} + {place}") for tensor, size in sizes.items()]
+        one = partial(call, text, function.name, offsets, *(str(numbers[number]) for number in function.numbers))
         work = kernel.outer * kernel.length * inner
         spread_over(text, "chunk", kernel.outer * count, one, threads=threads, work=work, least=_PARALLEL_FROM)
     return str(text), module_ir([function.function for function in functions])
@@ -132,9 +126,8 @@ class _Function:
         inner = "%inner" if at_run_time(kernel.inner) else str(kernel.inner)
         unit = str(self.lanes) if self.is_row else inner  # elements from one vector to the next
         units = code.emit(f"udiv i64 {length}, {self.lanes}") if self.is_row else length
-        whole, end = (
-            code.emit(f"mul i64 {number}, {unit}") for number in (code.emit(f"and i64 {units}, {-chains}"), units)
-        )
+        numbers = (code.emit(f"and i64 {units}, {-chains}"), units)
+        whole, end = (code.emit(f"mul i64 {number}, {unit}") for number in numbers)
         places = [code.emit(f"mul i64 {unit}, {chain}") for chain in range(chains + 1)]
 
         def joined(place: str, count: int, sums: Sequence[str]) -> list[str]:
@@ -146,13 +139,8 @@ class _Function:
             value = code.load_vector(code.emit(f"getelementptr float, ptr {data}, i64 {place}"), _FLOAT, 1, used)
             return [self.joined(sums[0], only_lanes(code, value, used, self.neutral())), *sums[1:]]
 
-        sums = loops.over(
-            "0",
-            whole,
-            places[chains],
-            [self.neutral()] * (chains * vectors),
-            lambda place, now: joined(place, chains, now),
-        )
+        sums = [self.neutral()] * (chains * vectors)
+        sums = loops.over("0", whole, places[chains], sums, lambda place, now: joined(place, chains, now))
         if at_run_time(kernel.length):
             first = loops.over(whole, end, unit, sums[:vectors], lambda place, now: joined(place, 1, now))
             if self.is_row:

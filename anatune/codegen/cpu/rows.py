@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from anatune.core.sizes import at_run_time
 from anatune.emit.elementary import FUNCTIONS, power
@@ -98,13 +99,9 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
     text = Script()
     open_kernel(text, name, "rows", shapes)
     length = [str(kernel.length)] if at_run_time(kernel.length) else []
-
-    def one() -> None:
-        call(text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
-
-    spread_over(
-        text, "r", kernel.rows, one, threads=threads, work=kernel.rows * kernel.length, least=_PARALLEL_FROM
-    )  # fmt: skip
+    one = partial(call, text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
+    work = kernel.rows * kernel.length
+    spread_over(text, "r", kernel.rows, one, threads=threads, work=work, least=_PARALLEL_FROM)
     return str(text), module_ir([row_function(kernel, f"{name}_row", lanes)])
 
 
@@ -173,13 +170,13 @@ class _Row:
             mask = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
             state = self.loop(single, "%length", 1, mask, step, state)  # once at most
         else:
-            whole, rest = divmod(self.kernel.length, width)
-            if whole:
-                state = self.loop("0", str(whole * width), _CHAINS, self.lanes, step, state)
+            steps, rest = divmod(self.kernel.length, width)
+            if steps:
+                state = self.loop("0", str(steps * width), _CHAINS, self.lanes, step, state)
             if rest:
                 vectors = -(-rest // self.lanes)
                 used = rest - (vectors - 1) * self.lanes
-                new = step(str(whole * width), vectors, used, state)
+                new = step(str(steps * width), vectors, used, state)
                 state = [{**old, **more} for old, more in zip(state, new, strict=True)]
         results = []
         for values, start in zip(state, carried, strict=True):

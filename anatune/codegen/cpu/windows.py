@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from anatune.core.sizes import at_run_time, fewest
 from anatune.emit.elementary import FUNCTIONS
-from anatune.emit.kernels import call, finished, loop_over, open_kernel, start_function, starts_of
+from anatune.emit.kernels import call, finished, open_kernel, spread_over, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.script import Script, affine
 from anatune.templates.cpu.program.microkernel import module_ir
@@ -49,7 +50,8 @@ class WindowKernel:
         "depthwise": each channel's sum of products with weights of its own; "max": the largest element, NaN if there
         is one; "mean".
     batch, blocks, channels : int
-        Blocks of so many channels lie behind each other in each element of the batch; 1: channels come last.
+        Blocks of so many channels lie behind each other in each element of the batch; 1: channels come last. The
+        batch may be known at run time alone (`core.sizes`), the other sizes may not.
     sizes, outputs : tuple of int
         Height and width of the images and of the results.
     window, strides, dilation : tuple of int
@@ -176,20 +178,22 @@ class _Program:
         shapes = kernel.shapes
         open_kernel(text, self.name, "windows", shapes)
         work = math.prod(shapes["result"]) * math.prod(kernel.window)
-        spread = self.threads > 1 and work >= _PARALLEL_FROM
         height = kernel.outputs[0]
         images = kernel.batch * kernel.blocks
-        bands = min(height, -(-_CHUNKS * self.threads // (images * self.parts))) if spread else 1
+        chunks = _CHUNKS * self.threads if self.threads > 1 and (at_run_time(work) or work >= _PARALLEL_FROM) else 1
+        bands = min(height, -(-chunks // (fewest(images) * self.parts)))
         total = images * self.parts * bands
-        image, part = f"chunk // {self.parts * bands}", f"chunk // {bands} % {self.parts}"
+        image, part, band = f"chunk // {self.parts * bands}", f"chunk // {bands} % {self.parts}", f"chunk % {bands}"
         if total == 1:
             image, part, band = "0", "0", "0"
-        else:
-            band = f"chunk % {bands}"
-        text.open(loop_over("chunk", total, parallel=spread and total > 1))
-        for segment in self.segments:
-            with text.scope(f"for y in T.serial({band} * {height} // {bands}, ({band} + 1) * {height} // {bands}):"):
-                self._row(text, segment, image, part)
+
+        def one() -> None:
+            for segment in self.segments:
+                rows = f"{band} * {height} // {bands}, ({band} + 1) * {height} // {bands}"
+                with text.scope(f"for y in T.serial({rows}):"):
+                    self._row(text, segment, image, part)
+
+        spread_over(text, "chunk", total, one, threads=self.threads, work=work, least=_PARALLEL_FROM)
         return str(text), module_ir(
             [
                 _Function(kernel, name, self.lanes, rows, taps, used).function

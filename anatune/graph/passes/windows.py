@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from anatune.core.sizes import at_run_time
 from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten, rewritten_beside, tensor_type
 from anatune.graph.operators import CONVOLUTION, REDUCTION, WINDOW, operator_of
@@ -40,6 +41,8 @@ def with_windows(graph: Graph) -> Graph:
     def with_window(own: Node) -> Value:
         if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE:
             return own
+        if _is_open(own):  # borders are parts of the code
+            return own
         if own.op == CONVOLUTION:
             return _depthwise(own)
         operator = operator_of(own)
@@ -52,6 +55,12 @@ def with_windows(graph: Graph) -> Graph:
         return own
 
     return rewritten_beside(graph, replace)
+
+
+def _is_open(node: Node) -> bool:
+    """Whether a size of its images, but for the batch, is known at run time alone."""
+    kinds = [node.type, *(value.type for value in node.arguments[:1] if isinstance(value, Value))]
+    return any(isinstance(kind, TensorType) and at_run_time(kind.shape[1:]) for kind in kinds)
 
 
 def _with_step(node: Node, window: Node) -> Value:

@@ -1,13 +1,16 @@
 """Kernels of windows: what NumPy computes of every size, border, stride and step."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from anatune.codegen.cpu.windows import WindowKernel, window_program
+from anatune.core.sizes import Size
 from anatune.graph.folding import value_of
 from anatune.graph.nodes import Input, Node, TensorType
 from anatune.graph.operators import WINDOW
-from tests.unit.codegen.cpu.building import built
+from tests.unit.codegen.cpu.building import built, built_for_sizes
 
 pytest.importorskip("tvm")
 
@@ -33,10 +36,15 @@ def node(own):
 
 def check(own, *, lanes=16, registers=32, threads=1, caches=CACHES):
     """Compare a kernel with NumPy in float64: products and sums within the rounding of their terms."""
+    program = window_program(own, "kernel", threads, lanes=lanes, registers=registers, caches=caches)
+    return compared(own, built(program, own.shapes["result"], threads))
+
+
+def compared(own, call):
+    """Compare a kernel, built."""
     random = np.random.default_rng(3)
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in list(own.shapes.values())[:-1]]
-    program = window_program(own, "kernel", threads, lanes=lanes, registers=registers, caches=caches)
-    got = built(program, own.shapes["result"], threads)(*arrays)
+    got = call(*arrays)
     made = node(own)
     want = value_of(made, dict(zip(map(id, made.arguments), arrays, strict=True)))
     if own.kind == "max" and not own.epilogue:
@@ -103,3 +111,15 @@ def test_the_largest_element_is_nan_where_there_is_one():
     want = np.zeros((1, 1, 2, 2, 3), np.float32)
     want[0, 0, 0, 0, 1] = np.nan
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("kind", ["depthwise", "max"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("more", [{}, {"blocks": 3, "epilogue": ("bias", "add", "relu")}])
+def test_one_kernel_serves_batches_that_are_known_at_run_time(kind, threads, more):
+    own = kernel(kind, (7, 9), 20, batch=2 * Size.symbol("batch", 4), **more)
+    program = window_program(own, "kernel", threads, lanes=8, registers=16, caches=CACHES)
+    call = built_for_sizes(program, threads)
+    for batch in (1, 2, 5, 16):
+        plain = dataclasses.replace(own, batch=2 * batch)
+        compared(plain, lambda *arrays, plain=plain, batch=batch: call(plain.shapes["result"], *arrays, batch=batch))

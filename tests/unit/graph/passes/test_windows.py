@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from anatune.core.sizes import Size
 from anatune.core.workload.orders import Order
 from anatune.graph.nodes import Node, TensorType, tensor_type
 from anatune.graph.operators import CONVOLUTION, WINDOW
@@ -122,3 +123,10 @@ def test_pools_take_a_bias_and_a_rectifier_along():
     assert "nn.relu" in ops(both)
     other = check(g.graph(g.add(inner, g.constant(1, 6, 6, 8)), inputs=[x]), with_windows)
     assert "add" in ops(other)
+
+
+def test_images_of_sizes_that_are_known_at_run_time_are_left_to_tvm():
+    batch, width = Size.symbol("batch", 4), Size.symbol("width", 8)
+    for shape, is_window in (((batch, 8, 8, 16), True), ((2, 8, width, 16), False)):
+        x = g.source(*shape)
+        assert (WINDOW in ops(with_windows(g.graph(pool("max", x, 3, padding=1), inputs=[x])))) == is_window
