@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
-from anatune.adapters.torch_blocks import divided, unsupported, with_constants
-from anatune.arguments import checked_flag, checked_integer
+from anatune.adapters.torch_blocks import divided, unsupported, varying_sizes, with_constants
+from anatune.arguments import checked_flag, checked_integer, shown
 from anatune.codegen.relax.frontends import decomposed, exported
 from anatune.compiling import session
+from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
 from anatune.untyped import TorchObject
 
@@ -74,12 +75,15 @@ class _Compiled(NamedTuple):
     versions : tuple of int
         PyTorch's counters of changes in place.
     call : callable
-        Takes the inputs that are no weights.
+        Takes the inputs that are no weights, and no sizes.
+    takes : callable
+        Whether it was compiled for the sizes of such inputs.
     """
 
     weights: tuple[TorchObject, ...]
     versions: tuple[int, ...]
     call: Call
+    takes: Callable[[Sequence[TorchObject]], bool]
 
 
 class _SubGraph:
@@ -97,8 +101,10 @@ class _SubGraph:
         if self._left:
             return self._graph(*arguments)
         weights = [argument for argument in arguments if _is_weight(argument)]
+        inputs = [one for one in arguments if isinstance(one, self._torch.Tensor) and not _is_weight(one)]
         versions = tuple(self._version(weight) for weight in weights)
-        compiled = next((model for model in self._models if _is_of(model, weights, versions)), None)
+        own = (model for model in self._models if _is_of(model, weights, versions) and model.takes(inputs))
+        compiled = next(own, None)
         if compiled is None:
             try:
                 compiled = self._compiled(arguments, weights, versions)
@@ -108,7 +114,7 @@ class _SubGraph:
                 self._left = True
                 self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}")
                 return self._graph(*arguments)
-        outputs = compiled.call(*(argument for argument in arguments if not _is_weight(argument)))
+        outputs = compiled.call(*inputs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def _compiled(
@@ -128,19 +134,25 @@ class _SubGraph:
                 f"it has run with {_MOST_MODELS} sets of weights, expected weights that stay as they are"
             )
         known = {place: argument for place, argument in enumerate(arguments) if _is_weight(argument)}
-        inputs = tuple(argument for argument in arguments if not _is_weight(argument))
+        inputs = tuple(one for one in arguments if isinstance(one, self._torch.Tensor) and not _is_weight(one))
         call = self._torch.compiler.disable(self._call)(known, inputs)
-        made = _Compiled(tuple(weakref.ref(weight) for weight in weights), versions, call)
+        takes = call.takes if isinstance(call, CompiledModel) else lambda _: True
+        made = _Compiled(tuple(weakref.ref(weight) for weight in weights), versions, call, takes)
         self._models.append(made)
         return made
 
     def _call(self, known: dict[int, TorchObject], inputs: tuple[TorchObject, ...]) -> Call:
         """Return what computes the sub-graph; errors as `_compiled`."""
-        program = decomposed(exported(with_constants(self._torch, self._graph, known), inputs), "it")
+        axes, sizes = varying_sizes(self._torch, self._graph, known)
+        automatic = self._torch.export.Dim.AUTO
+        shapes = (tuple(dict.fromkeys(own, automatic) or None for own in axes),) if any(axes) else None
+        program = decomposed(exported(with_constants(self._torch, self._graph, known, sizes), inputs, shapes), "it")
         left = unsupported(program)
         if not left:
             return self._model(program, inputs)
         names = ", ".join(f"{name} ({count})" for name, count in left.items())
+        if any(axes):
+            raise WorkloadError(f"operators that cannot be imported: {names}, and sizes vary; try dynamic=False")
         if self._strict:
             raise WorkloadError(f"operators that cannot be imported: {names}; leave out strict to run them by PyTorch")
         parts = divided(program, inputs, self._model, self._fewest)
@@ -161,8 +173,10 @@ class _SubGraph:
         if not any(isinstance(argument, torch.Tensor) and not _is_weight(argument) for argument in arguments):
             raise WorkloadError("it has no inputs beside weights")
         for argument in arguments:
+            if isinstance(argument, int) and not isinstance(argument, bool):
+                continue  # a size of another argument
             if not isinstance(argument, torch.Tensor):
-                raise WorkloadError("it has dynamic sizes; torch.compile(..., dynamic=False) compiles each size")
+                raise WorkloadError(f"it takes {shown(argument)}, expected tensors and sizes of tensors")
             if argument.device.type != "cpu" or argument.layout != torch.strided:
                 raise WorkloadError(
                     f"it has a tensor on {argument.device} ({argument.layout}), expected dense ones on the CPU"

@@ -7,7 +7,7 @@ model of anatune's, everything else stays as it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from anatune.errors import AnatuneError, WorkloadError
 from anatune.graph.torch.reading import refused_nodes
 from anatune.untyped import TorchObject
 
-__all__ = ["Divided", "divided", "unsupported"]
+__all__ = ["Divided", "divided", "unsupported", "varying_sizes", "with_constants"]
 
 _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 """What names of PyTorch's core operators begin with that anatune has kernels for."""
@@ -98,8 +98,52 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
     return Divided(lambda *given: fused(*held, *given), tuple(compiled.values()), tuple(dict.fromkeys(failed)))
 
 
-def with_constants(torch: TorchObject, module: TorchObject, constants: Mapping[int, TorchObject]) -> TorchObject:
-    """Return a module whose arguments at some places are constants, buffers of it; it takes the others in order."""
+class Varying(NamedTuple):
+    """The sizes of a sub-graph's arguments that vary.
+
+    Attributes
+    ----------
+    axes : tuple of tuple of int
+        Of each tensor among the arguments that are not known, in order.
+    sizes : dict of int to (int, int)
+        Place of an argument that is a size -> which of these tensors has it, along which axis.
+    """
+
+    axes: tuple[tuple[int, ...], ...]
+    sizes: dict[int, tuple[int, int]]
+
+
+def varying_sizes(torch: TorchObject, module: TorchObject, known: Container[int]) -> Varying:
+    """Return which sizes of a sub-graph's arguments vary; `known`: places of those that are constants.
+
+    Raises
+    ------
+    WorkloadError
+        A size is none of a tensor's.
+    """
+    given = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
+    tensors = [one for place, one in enumerate(given) if place not in known and isinstance(one, torch.Tensor)]
+    places: dict[str, tuple[int, int]] = {}
+    for number, tensor in enumerate(tensors):
+        for axis, size in enumerate(tensor.shape):
+            if isinstance(size, torch.SymInt):
+                places.setdefault(str(size), (number, axis))
+    sizes = {place: one for place, one in enumerate(given) if isinstance(one, torch.SymInt)}
+    for one in sizes.values():
+        if str(one) not in places:
+            raise WorkloadError(f"it takes a number that varies ({one}), expected sizes of tensors; try dynamic=False")
+    axes = (tuple(axis for axis, size in enumerate(one.shape) if isinstance(size, torch.SymInt)) for one in tensors)
+    return Varying(tuple(axes), {place: places[str(one)] for place, one in sizes.items()})
+
+
+def with_constants(
+    torch: TorchObject,
+    module: TorchObject,
+    constants: Mapping[int, TorchObject],
+    sizes: Mapping[int, tuple[int, int]] | None = None,
+) -> TorchObject:
+    """Return a module whose arguments at some places are constants, buffers of it, or sizes; it takes the others."""
+    known = sizes or {}
 
     class SubGraph(torch.nn.Module):  # type: ignore[misc,name-defined]
         """A sub-graph with its weights."""
@@ -111,8 +155,15 @@ def with_constants(torch: TorchObject, module: TorchObject, constants: Mapping[i
                 self.register_buffer(f"weight{place}", tensor.detach())
 
         def forward(self, *inputs: TorchObject) -> TorchObject:
-            given, places = iter(inputs), range(len(inputs) + len(constants))
-            return self.inner(*(getattr(self, f"weight{at}") if at in constants else next(given) for at in places))
+            given, places = iter(inputs), range(len(inputs) + len(constants) + len(known))
+
+            def argument(place: int) -> TorchObject:
+                if place in known:
+                    number, axis = known[place]
+                    return inputs[number].shape[axis]
+                return getattr(self, f"weight{place}") if place in constants else next(given)
+
+            return self.inner(*map(argument, places))
 
     return SubGraph().eval()
 

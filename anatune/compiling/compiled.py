@@ -100,6 +100,14 @@ class CompiledModel:
             found = tuple(array_of(tensor) for tensor in outputs)
         return found if self.summary.is_tuple else found[0]
 
+    def takes(self, inputs: Sequence[object]) -> bool:
+        """Whether the sizes of arrays are among those that it was compiled for."""
+        try:
+            sizes_of(self.summary, [tuple(one.shape) for one in inputs])  # type: ignore[attr-defined]
+        except RunError:
+            return False
+        return True
+
     def prepared(self, *inputs: object) -> Callable[[], object]:
         """Return a call without arguments on `inputs`, for timing; errors as a call."""
         return functools.partial(self._machine.run, *self._tensors(inputs))

@@ -26,7 +26,7 @@ from anatune.codegen.relax.reading import graph_of
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.graph.nodes import Graph
 from anatune.graph.onnx.reading import graph_of_onnx
-from anatune.graph.torch.reading import graph_of_program, range_of_symbol, symbols_of_program
+from anatune.graph.torch.reading import graph_of_program, symbols_of_program
 from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Imported", "decomposed", "exported", "imported"]
@@ -208,11 +208,12 @@ def _exported(
     source = original if original is not None else program.module()
     reference = torch_reference(torch, source, name)
     returns = program.call_spec.out_spec
-    symbols = {symbol_named(word): symbol for word, symbol in symbols_of_program(simple).items()}
-    ranges = narrowed({word: range_of_symbol(simple, symbol) for word, symbol in symbols.items()}, asked, name)
+    symbols = {symbol_named(symbol.name): symbol for symbol in symbols_of_program(simple)}
+    own = {word: (symbol.least, symbol.most, symbol.seen) for word, symbol in symbols.items()}
+    ranges = narrowed(own, asked, name)
 
     def read(sizes: Mapping[str, int]) -> Graph:
-        return graph_of_program(simple, name, {symbol: sizes[word] for word, symbol in symbols.items()})
+        return graph_of_program(simple, name, {symbol.expression: sizes[word] for word, symbol in symbols.items()})
 
     return Imported(read, name, reference, example, returns is None or returns.is_leaf(), ranges)
 
@@ -243,7 +244,7 @@ def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, ask
     example = _arrays(example_inputs)
     shapes = onnx_shapes(model, where, example if not asked else None)
     words = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
-    ranges = narrowed(dict.fromkeys(words, (1, None)), asked, name)
+    ranges = narrowed(dict.fromkeys(words, (1, None, 1)), asked, name)
 
     def read(sizes: Mapping[str, int]) -> Graph:
         known = {

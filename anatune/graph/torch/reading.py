@@ -10,6 +10,7 @@ import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from anatune.graph.torch.call import Call, Given, RefusedError
 from anatune.graph.torch.operators import READERS
 from anatune.untyped import TorchObject
 
-__all__ = ["graph_of_program", "range_of_symbol", "refused_nodes", "symbols_of_program"]
+__all__ = ["graph_of_program", "Symbol", "refused_nodes", "symbols_of_program"]
 
 _DTYPES = (
     "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
@@ -64,26 +65,43 @@ def graph_of_program(program: TorchObject, name: str, sizes: Mapping[object, int
     return reader.graph
 
 
-def symbols_of_program(program: TorchObject) -> dict[str, TorchObject]:
-    """Return the symbols of sizes that vary by names that the first input and axis that have each give it."""
-    found: dict[str, TorchObject] = {}
+class Symbol(NamedTuple):
+    """A size of a program's inputs that varies.
+
+    Attributes
+    ----------
+    name : str
+        The first input that has it, and the axis.
+    expression : sympy.Symbol
+    least, most : int
+        Its range; None: it has no limit.
+    seen : int
+        What the program was exported with.
+    """
+
+    name: str
+    expression: TorchObject
+    least: int
+    most: int | None
+    seen: int
+
+
+def symbols_of_program(program: TorchObject) -> list[Symbol]:
+    """Return the sizes of a program's inputs that vary."""
+    found: dict[TorchObject, Symbol] = {}
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.op != "placeholder" or not hasattr(value, "shape"):
             continue
         for axis, size in enumerate(value.shape):
-            expression = size.node.expr if hasattr(size, "node") else None
-            if expression is not None and expression.is_symbol and expression not in found.values():
-                found[f"{node.name}_{axis}"] = expression
-    return found
-
-
-def range_of_symbol(program: TorchObject, symbol: TorchObject) -> tuple[int, int | None]:
-    """Return the least value of a program's symbol, 1 or more, and the largest, None where there is no limit."""
-    known = program.range_constraints.get(symbol)
-    if known is None:
-        return 1, None
-    return max(1, int(known.lower)), int(known.upper) if known.upper.is_Integer else None
+            own = size.node.expr if hasattr(size, "node") else None
+            if own is None or not own.is_symbol or own in found:
+                continue
+            known, seen = program.range_constraints.get(own), size.node.hint if size.node.has_hint() else 1
+            least = max(1, int(known.lower)) if known is not None else 1
+            most = int(known.upper) if known is not None and known.upper.is_Integer else None
+            found[own] = Symbol(f"{node.name}_{axis}", own, least, most, int(seen))
+    return list(found.values())
 
 
 def refused_nodes(program: TorchObject) -> list[TorchObject]:
