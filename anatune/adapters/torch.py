@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
-from anatune.adapters.torch_blocks import divided, unsupported, varying_sizes, with_constants
+from anatune.adapters.torch_blocks import (
+    divided,
+    number_places,
+    unsupported,
+    varying_sizes,
+    with_constants,
+    with_numbers,
+)
 from anatune.arguments import checked_flag, checked_integer, shown
 from anatune.codegen.relax.frontends import decomposed, exported
 from anatune.compiling import session
@@ -72,6 +79,8 @@ class _Compiled(NamedTuple):
     Attributes
     ----------
     weights : tuple of weakref.ref
+    numbers : tuple of float
+        Values of the arguments that are tensors and read as numbers.
     versions : tuple of int
         PyTorch's counters of changes in place.
     call : callable
@@ -81,6 +90,7 @@ class _Compiled(NamedTuple):
     """
 
     weights: tuple[TorchObject, ...]
+    numbers: tuple[float, ...]
     versions: tuple[int, ...]
     call: Call
     takes: Callable[[Sequence[TorchObject]], bool]
@@ -92,6 +102,7 @@ class _SubGraph:
     def __init__(self, graph: TorchObject, settings: Settings, strict: bool, fewest: int) -> None:
         self._graph, self._settings, self._strict, self._fewest = graph, settings, strict, fewest
         self._torch = import_module("torch")
+        self._numbers = number_places(graph)
         self._models: list[_Compiled] = []
         self._left = False
         self._said: set[str] = set()
@@ -101,9 +112,11 @@ class _SubGraph:
         if self._left:
             return self._graph(*arguments)
         weights = [argument for argument in arguments if _is_weight(argument)]
-        inputs = [one for one in arguments if isinstance(one, self._torch.Tensor) and not _is_weight(one)]
+        inputs = self._inputs(arguments)
         versions = tuple(self._version(weight) for weight in weights)
-        own = (model for model in self._models if _is_of(model, weights, versions) and model.takes(inputs))
+        numbers = tuple(float(arguments[place]) for place in sorted(self._numbers))
+        same = (one for one in self._models if _is_of(one, weights, versions) and one.numbers == numbers)
+        own = (one for one in same if one.takes(inputs))
         compiled = next(own, None)
         if compiled is None:
             try:
@@ -116,6 +129,14 @@ class _SubGraph:
                 return self._graph(*arguments)
         outputs = compiled.call(*inputs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def _inputs(self, arguments: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+        """Return the tensors among arguments that are no weights and no numbers."""
+        return tuple(
+            one
+            for place, one in enumerate(arguments)
+            if isinstance(one, self._torch.Tensor) and not _is_weight(one) and place not in self._numbers
+        )
 
     def _compiled(
         self, arguments: Sequence[TorchObject], weights: Sequence[TorchObject], versions: tuple[int, ...]
@@ -133,26 +154,33 @@ class _SubGraph:
             raise WorkloadError(
                 f"it has run with {_MOST_MODELS} sets of weights, expected weights that stay as they are"
             )
-        known = {place: argument for place, argument in enumerate(arguments) if _is_weight(argument)}
-        inputs = tuple(one for one in arguments if isinstance(one, self._torch.Tensor) and not _is_weight(one))
+        inputs, known = self._inputs(arguments), dict(enumerate(arguments))
+        known = {place: one for place, one in known.items() if _is_weight(one) or place in self._numbers}
         call = self._torch.compiler.disable(self._call)(known, inputs)
-        takes = call.takes if isinstance(call, CompiledModel) else lambda _: True
-        made = _Compiled(tuple(weakref.ref(weight) for weight in weights), versions, call, takes)
+        shapes = [one.shape for one in inputs]
+        takes = call.takes if isinstance(call, CompiledModel) else lambda given: [one.shape for one in given] == shapes
+        numbers = tuple(float(arguments[place]) for place in sorted(self._numbers))
+        made = _Compiled(tuple(weakref.ref(weight) for weight in weights), numbers, versions, call, takes)
         self._models.append(made)
         return made
 
     def _call(self, known: dict[int, TorchObject], inputs: tuple[TorchObject, ...]) -> Call:
         """Return what computes the sub-graph; errors as `_compiled`."""
         axes, sizes = varying_sizes(self._torch, self._graph, known)
-        automatic = self._torch.export.Dim.AUTO
-        shapes = (tuple(dict.fromkeys(own, automatic) or None for own in axes),) if any(axes) else None
-        program = decomposed(exported(with_constants(self._torch, self._graph, known, sizes), inputs, shapes), "it")
+        numbers = {place: float(known[place]) for place in self._numbers}
+        graph = with_constants(self._torch, with_numbers(self._torch, self._graph, numbers), known, sizes)
+        if any(axes):
+            automatic = self._torch.export.Dim.AUTO
+            shapes = (tuple(dict.fromkeys(own, automatic) or None for own in axes),)
+            try:
+                return self._model(decomposed(exported(graph, inputs, shapes), "it"), inputs)
+            except WorkloadError as error:
+                self._warn(f"anatune compiles a sub-graph for each size ({self._words()}): {error}")
+        program = decomposed(exported(graph, inputs), "it")
         left = unsupported(program)
         if not left:
             return self._model(program, inputs)
         names = ", ".join(f"{name} ({count})" for name, count in left.items())
-        if any(axes):
-            raise WorkloadError(f"operators that cannot be imported: {names}, and sizes vary; try dynamic=False")
         if self._strict:
             raise WorkloadError(f"operators that cannot be imported: {names}; leave out strict to run them by PyTorch")
         parts = divided(program, inputs, self._model, self._fewest)

@@ -16,7 +16,7 @@ from anatune.errors import AnatuneError, WorkloadError
 from anatune.graph.torch.reading import refused_nodes
 from anatune.untyped import TorchObject
 
-__all__ = ["Divided", "divided", "unsupported", "varying_sizes", "with_constants"]
+__all__ = ["Divided", "divided", "number_places", "unsupported", "varying_sizes", "with_constants", "with_numbers"]
 
 _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 """What names of PyTorch's core operators begin with that anatune has kernels for."""
@@ -134,6 +134,27 @@ def varying_sizes(torch: TorchObject, module: TorchObject, known: Container[int]
             raise WorkloadError(f"it takes a number that varies ({one}), expected sizes of tensors; try dynamic=False")
     axes = (tuple(axis for axis, size in enumerate(one.shape) if isinstance(size, torch.SymInt)) for one in tensors)
     return Varying(tuple(axes), {place: places[str(one)] for place, one in sizes.items()})
+
+
+def number_places(module: TorchObject) -> frozenset[int]:
+    """Return the places of a sub-graph's arguments that are tensors of one element and only read as numbers.
+
+    Those are a module's numbers (``eps``) under ``dynamic=True``.
+    """
+    nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return frozenset(
+        place for place, node in enumerate(nodes) if node.users and all(user.target == "item" for user in node.users)
+    )
+
+
+def with_numbers(torch: TorchObject, module: TorchObject, numbers: Mapping[int, float]) -> TorchObject:
+    """Return a sub-graph in which arguments at some places (`number_places`), are numbers wherever they are read."""
+    known = {node: place for place, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder")}
+    graph, made = torch.fx.Graph(), {}
+    for node in module.graph.nodes:
+        place = known.get(node.args[0]) if node.target == "item" else None
+        made[node] = numbers[place] if place in numbers else graph.node_copy(node, lambda one: made[one])
+    return torch.fx.GraphModule(module, graph) if numbers else module
 
 
 def with_constants(

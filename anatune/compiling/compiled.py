@@ -102,11 +102,12 @@ class CompiledModel:
 
     def takes(self, inputs: Sequence[object]) -> bool:
         """Whether the sizes of arrays are among those that it was compiled for."""
+        shapes = [tuple(one.shape) for one in inputs]  # type: ignore[attr-defined]
         try:
-            sizes_of(self.summary, [tuple(one.shape) for one in inputs])  # type: ignore[attr-defined]
+            known = sizes_of(self.summary, shapes)
         except RunError:
             return False
-        return True
+        return shapes == [shape_at(one, known) for one in self.summary.inputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
         """Return a call without arguments on `inputs`, for timing; errors as a call."""
@@ -190,7 +191,7 @@ class CompiledModel:
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
         arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
         known = sizes_of(self.summary, [array.shape for array in arrays])
-        return [_tensor(array, one, shape_at(one, known)) for array, one in zip(arrays, wanted, strict=True)]
+        return [_tensor(array, one, known) for array, one in zip(arrays, wanted, strict=True)]
 
     def _outputs(self, result: TvmObject) -> list[TvmObject]:
         return [result] if hasattr(result, "copyto") else list(result)
@@ -255,14 +256,15 @@ def _array(given: object, one: TensorSummary) -> Array:
     return array
 
 
-def _tensor(array: Array, one: TensorSummary, shape: tuple[int, ...]) -> TvmObject:
-    """Return an input as a tensor of TVM's; `shape`: at the sizes of all inputs.
+def _tensor(array: Array, one: TensorSummary, sizes: Mapping[str, int]) -> TvmObject:
+    """Return an input as a tensor of TVM's; `sizes`: those that vary, as all inputs have them.
 
     Raises
     ------
     RunError
         It is no array of the shape and dtype.
     """
+    shape = shape_at(one, sizes) if array.ndim == len(one.shape) else one.shape
     if tuple(array.shape) != shape or array.dtype.name != one.dtype:
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
         there = "" if shape == one.shape else f" (here {'x'.join(map(str, shape))})"

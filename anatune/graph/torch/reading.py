@@ -106,7 +106,8 @@ def symbols_of_program(program: TorchObject) -> list[Symbol]:
 
 def refused_nodes(program: TorchObject) -> list[TorchObject]:
     """Return the nodes of an exported program that cannot be read, each as if those before it could."""
-    return [node for node, _ in _Reader(program, "it").refused]
+    sizes = {symbol.expression: symbol.seen for symbol in symbols_of_program(program)}
+    return [node for node, _ in _Reader(program, "it", sizes).refused]
 
 
 def _words(refused: Sequence[tuple[TorchObject, str]]) -> list[str]:

@@ -180,12 +180,33 @@ def test_writes_into_inputs_are_not_lost():
     assert torch.equal(given, expected)
 
 
-def test_a_size_that_changes_stays_with_pytorch():
+def test_a_size_that_changes_is_compiled_for_a_range():
     module = Layers()
-    run = optimized(module)
+    run = optimized(module, strict=True)
     run(X)
-    with pytest.warns(UserWarning, match="dynamic=False"):
-        assert close(run(X[:5]), module(X[:5]))
+    for rows in (5, 3, 2, 4):
+        assert close(run(X[:rows]), module(X[:rows]))
+
+
+class Normed(torch.nn.Module):
+    """A layer with a number, which PyTorch hands as a tensor where sizes are dynamic."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8, eps=1e-3)
+
+    def forward(self, x):
+        rows, length, _ = x.shape
+        return self.norm(self.layer(x)).reshape(rows * length, 8) * length
+
+
+def test_dynamic_sizes_share_a_model():
+    module = Normed().eval()
+    run = torch.compile(module, backend="anatune", dynamic=True, options={"threads": 1, "strict": True})
+    with torch.no_grad():
+        for shape in ((2, 7, 8), (3, 5, 8), (9, 2, 8)):
+            x = torch.randn(*shape)
+            assert close(run(x), module(x))
 
 
 def test_gradients_stay_with_pytorch():

@@ -265,23 +265,30 @@ def test_a_module_that_branches_on_data_is_one_line():
     assert "\n" not in str(caught.value)
 
 
-def test_dynamic_axes_are_named():
+def test_sizes_of_exported_programs_vary():
     torch = pytest.importorskip("torch")
-    module = torch.nn.Linear(4, 4).eval()
+    module, x = torch.nn.Linear(4, 4).eval(), torch.randn(3, 4)
     sizes = {"input": {0: torch.export.Dim("batch", min=2, max=64)}}
-    program = torch.export.export(module, (torch.randn(3, 4),), dynamic_shapes=sizes)
-    with pytest.raises(WorkloadError, match=r"input input is dynamic along axis 0 \(.*\), expected fixed sizes"):
-        compile_model(program)
+    program = torch.export.export(module, (x,), dynamic_shapes=sizes)
+    for compiled in (
+        compile_model(program),
+        compile_model(module, x, dynamic_shapes=sizes, sizes={"input_0": "2..64"}),
+    ):
+        assert compiled.summary.inputs[0].shape == ("input_0", 4)
+        with torch.no_grad():
+            for batch in (2, 17, 64):
+                x = torch.randn(batch, 4)
+                torch.testing.assert_close(compiled(x), module(x))
+        with pytest.raises(RunError, match="is 65, expected 2 to 64"):
+            compiled(torch.randn(65, 4))
+    with pytest.raises(WorkloadError, match=r"size input_0 is asked for as 1\.\.8, the model takes 2\.\.64"):
+        compile_model(program, sizes={"input_0": "1..8"})
 
 
-def test_onnx_files_with_dynamic_axes_need_inputs(tmp_path):
+def test_example_inputs_fix_the_dynamic_axes_of_onnx_files(tmp_path):
     pytest.importorskip("onnx")
     path = tmp_path / "network.onnx"
     models.onnx_network(path, batch="batch")
-    with pytest.raises(
-        WorkloadError, match=r"input data is dynamic along axis 0 \(batch\), expected fixed sizes; give"
-    ):
-        compile_model(path)
     compiled = compile_model(path, np.zeros((2, 4, 8, 8), np.float32), threads=1)
     assert compiled.summary.inputs[0].shape == (2, 4, 8, 8)
 

@@ -1,0 +1,140 @@
+"""Models for ranges of sizes."""
+
+import anatune
+import numpy as np
+import onnx
+import pytest
+from anatune.compiling.varying import environments
+from anatune.errors import RunError, SpaceError, WorkloadError
+from onnx import TensorProto, helper
+from tests.unit.compiling.onnx_models import _Net
+
+WIDTH, HEADS = 32, 2
+
+
+def tokens(*sizes):
+    return np.random.default_rng(0).integers(0, 50, sizes)
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory):
+    """Return an ONNX file of one block of a transformer: ids (batch, tokens), added positions."""
+    net, path = _Net(3), tmp_path_factory.mktemp("models") / "block.onnx"
+    x = net.op("Gather", net.weight(50, WIDTH, scale=1.0), "ids")
+    zero, one = (net.known(number, np.int64) for number in (0, 1))
+    places = net.op("Range", zero, net.op("Gather", net.op("Shape", "ids"), one), one)
+    x = net.spelt_layer_norm(net.op("Add", x, net.op("Gather", net.weight(40, WIDTH, scale=1.0), places)), WIDTH)
+
+    def heads(turned):
+        y = net.op("Reshape", net.product(x, WIDTH, WIDTH), net.numbers(0, 0, HEADS, WIDTH // HEADS))
+        return net.op("Transpose", y, perm=[0, 2, 3, 1] if turned else [0, 2, 1, 3])
+
+    scores = net.op("Mul", net.op("MatMul", heads(False), heads(True)), net.scalar(0.25))
+    y = net.op("Transpose", net.op("MatMul", net.op("Softmax", scores, axis=-1), heads(False)), perm=[0, 2, 1, 3])
+    y = net.product(net.op("Reshape", y, net.numbers(0, 0, WIDTH)), WIDTH, WIDTH)
+    x = net.spelt_layer_norm(net.op("Add", x, y), WIDTH)
+    net.write(path, helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "tokens"]), x)
+    return path
+
+
+@pytest.fixture(scope="module")
+def convolutions(tmp_path_factory):
+    """Return an ONNX file of a small image network: any batch."""
+    net, path = _Net(4), tmp_path_factory.mktemp("models") / "images.onnx"
+    x = net.convolved("x", 3, 16, 3, stride=2)
+    y = net.convolved(net.convolved(x, 16, 16, 3), 16, 16, 3, relu="")
+    x = net.op("MaxPool", net.op("Relu", net.op("Add", x, y)), kernel_shape=[2, 2], strides=[2, 2])
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 24, 24])
+    net.write(path, kind, net.linear(net.pooled(x), 16, 10))
+    return path
+
+
+def expected(path, *inputs):
+    evaluator = onnx.reference.ReferenceEvaluator(onnx.load(path))
+    names = [value.name for value in onnx.load(path).graph.input]
+    return evaluator.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+
+@pytest.fixture(scope="module")
+def of_any_tokens(transformer):
+    return anatune.compile(transformer, threads=1, sizes={"batch": "1..4", "tokens": (1, 40)})
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (4, 7), (3, 16), (2, 33)])
+def test_a_transformer_is_right_at_every_size(of_any_tokens, transformer, shape):
+    ids = tokens(*shape)
+    np.testing.assert_allclose(of_any_tokens(ids), expected(transformer, ids), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_known_of_sizes_is_told(of_any_tokens):
+    summary = of_any_tokens.summary
+    assert [one.shape for one in summary.inputs] == [("batch", "tokens")]
+    assert (summary.ranges["tokens"].least, summary.ranges["tokens"].most) == (1, 40)
+    assert any(kernel.template == "attention" and "queries" in kernel.varies for kernel in summary.kernels)
+    assert all(kernel.varies for kernel in summary.kernels)
+    report = of_any_tokens.report()
+    assert "sizes that vary: batch 1..4" in report
+    assert "(i 1..160)" in report
+
+
+def test_sizes_out_of_range_are_refused(of_any_tokens):
+    with pytest.raises(RunError, match=r"size tokens \(axis 1 of input ids\) is 41, expected 1 to 40"):
+        of_any_tokens(tokens(1, 41))
+    with pytest.raises(RunError, match="input ids is 3 int64, expected batchxtokens int64"):
+        of_any_tokens(tokens(3))
+    with pytest.raises(RunError, match="no size 'words', expected some of batch, tokens"):
+        of_any_tokens.random_inputs(sizes={"words": 3})
+
+
+def test_a_saved_model_takes_every_size(of_any_tokens, transformer, tmp_path):
+    of_any_tokens.save(tmp_path / "model")
+    loaded, ids = anatune.load(tmp_path / "model"), tokens(2, 9)
+    np.testing.assert_allclose(loaded(ids), expected(transformer, ids), rtol=1e-4, atol=1e-5)
+    assert [one.shape for one in loaded.random_inputs(sizes={"batch": 2, "tokens": 3})] == [(2, 3)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_of_images(convolutions, threads):
+    model = anatune.compile(convolutions, threads=threads, sizes={"batch": "1..6"})
+    for batch in (1, 2, 6):
+        x = np.random.default_rng(batch).standard_normal((batch, 3, 24, 24)).astype(np.float32)
+        np.testing.assert_allclose(model(x), expected(convolutions, x), rtol=1e-4, atol=1e-5)
+
+
+def test_one_value_is_a_fixed_size(convolutions):
+    model = anatune.compile(convolutions, threads=1, sizes={"batch": 3}, check=False)
+    assert model.summary.inputs[0].shape == (3, 3, 24, 24)
+    assert not model.summary.ranges
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more", "error", "what"),
+    [
+        ({"batch": "4..1"}, {}, WorkloadError, "size 'batch' is '4..1', expected a number from 1"),
+        ({"batch": "many"}, {}, WorkloadError, "size 'batch' is 'many'"),
+        ({"batch": 0}, {}, WorkloadError, "size 'batch' is 0"),
+        ({"words": 3}, {}, WorkloadError, "has no size words, expected some of batch"),
+        ({"batch": (1, 4)}, {"trials": 3}, SpaceError, "kernels are measured at fixed ones"),
+        ({"batch": (1, 4)}, {"hw": "rtx3090"}, WorkloadError, "sizes that vary"),
+    ],
+)
+def test_bad_sizes_are_refused_in_a_line(convolutions, sizes, more, error, what):
+    with pytest.raises(error, match=what) as told:
+        anatune.compile(convolutions, sizes=sizes, **more)
+    assert "\n" not in str(told.value)
+
+
+def test_sizes_of_images_do_not_vary(tmp_path):
+    net = _Net(5)
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "height", 24])
+    net.write(tmp_path / "any.onnx", kind, net.conv("x", 3, 8, 3))
+    with pytest.raises(WorkloadError, match="sizes of images vary, expected the batch alone"):
+        anatune.compile(tmp_path / "any.onnx", sizes={"height": "8..32"})
+
+
+def test_sizes_that_are_looked_at_are_no_others():
+    found = environments({"batch_": (1, 32), "tokens_": (1, 512), "fixed_": (7, 7)})
+    assert found[-1] == {"fixed_": 7, "batch_": 32, "tokens_": 512}
+    assert all(one["fixed_"] == 7 for one in found)
+    assert len({one["batch_"] for one in found} | {one["tokens_"] for one in found}) == 6
+    assert len({tuple(one.items()) for one in found}) == 5
