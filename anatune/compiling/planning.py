@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,11 +19,10 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
 from anatune.graph.operators import PRODUCTS
-from anatune.graph.products import known_operands, workload_of
+from anatune.graph.products import known_operands, workload_named, workload_of
 from anatune.templates import CPU, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
@@ -146,18 +146,19 @@ class SumPlanner:
             model = _model(workload, known, hardware, CPU.name)
             return [model.space.schedule_of(point) for point in model.rank(1).points]
 
+        def found(template: str, search: Callable[[], list[Schedule]]) -> list[Schedule]:
+            return search() if self._kept is None else self._kept.schedules(workload, known, template, search)
+
         packs = set(constant_tensors(workload)) <= set(known)
         transforms: list[Schedule] = []
-        for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
-            transforms += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
+        for joined in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
+            plan = partial(api.plan, workload, hardware, _TRANSFORMS, template=joined.name, accuracy=accuracy)
+            transforms += found(joined.name, lambda plan=plan: list(plan().schedules))
         choices = [min(map(timed, transforms), key=itemgetter(0))] if transforms else []
         # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
         if choices and choices[0][0] < self.floor_s(workload, known):
             return choices[0][1]
-        choices = [
-            *map(timed, plain() if self._kept is None else self._kept.schedules(workload, known, plain)),
-            *choices,
-        ]
+        choices = [*map(timed, found(CPU.name, plain)), *choices]
         if not choices:
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
         return min(choices, key=itemgetter(0))[1]
@@ -276,9 +277,10 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
 
 def without_steps(workload: Workload) -> Workload:
     """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles."""
-    return CONSTRUCTORS[workload.operator](**{**workload.attribute, "epilogue": ()})
+    return workload_named(workload.operator, **{**workload.attribute, "epilogue": ()})
 
 
+@lru_cache(maxsize=256)
 def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
     """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
     if template == CPU.name:

@@ -14,7 +14,6 @@ from anatune.compiling.costs import ModelCosts
 from anatune.compiling.request import Request
 from anatune.compiling.targets.base import ModelTarget
 from anatune.compiling.targets.cpu import CpuTarget
-from anatune.compiling.tuning import faster, latency
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import WorkloadError
@@ -144,6 +143,8 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     del graph  # its constants are not those of what is planned
     best, judged, tuning = planned, None, None
     if target.measures:
+        from anatune.compiling.tuning import faster, latency  # late, as all that only tuning needs
+
         with costs.part("tune"):
             kernels, tuning = target.tuned(planned)
         best = planned._replace(kernels=kernels)
