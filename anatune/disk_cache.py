@@ -1,8 +1,8 @@
 """A folder of what can be made again, by the hash of what it was made from.
 
-One file an entry: a digest, then the content, from a multiple of 64 bytes on. Files appear whole (they are renamed into
-their place), so many processes may use one folder; an entry that is damaged all the same is as good as none. The folder
-is kept below a size by removing what was used longest ago.
+One file an entry: a digest, then the content. Files appear whole (they are renamed into their place), so many processes
+may use one folder; an entry that is damaged all the same is as good as none. The folder is kept below a size by
+removing what was used longest ago.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _KEPT_SHARE = 0.8
 """Share of the limit that is left after a cleaning, so that not every entry has to clean."""
 _CLEANED_EVERY = 256
 """Entries of one process between two looks at the folder's size; the first one looks."""
-_HEAD = 64
-"""Bytes before the content: its digest, and zeros."""
+_DIGEST_BYTES = 32
+
+_DISTRIBUTIONS = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
+"""Package -> what it is installed as, where that differs."""
 
 
 @functools.cache
@@ -41,15 +43,22 @@ def sources_of(*rooms: str) -> str:
 
 @functools.cache
 def versions_of(*packages: str) -> str:
-    """Return what changes when one of some installed packages does: versions, and when their files were written."""
+    """Return what changes when one of some packages does: versions, and when their libraries were written.
+
+    Parameters
+    ----------
+    packages
+        Names to import them by; those that are not there count, too.
+    """
     words = []
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            words.append(f"{name} {metadata.version(name)}")
+            words.append(f"{name} {metadata.version(_DISTRIBUTIONS.get(name, name))}")
         spec = find_spec(name)
         for place in () if spec is None else spec.submodule_search_locations or ():
-            files = sorted([*Path(place).glob("*.py"), *Path(place).rglob("*.so")])
-            words += [f"{path} {status.st_size} {status.st_mtime_ns}" for path in files for status in [path.stat()]]
+            for file in sorted([*Path(place).glob("__init__.py"), *Path(place).glob("lib/*.so")]):
+                status = file.stat()
+                words.append(f"{file} {status.st_size} {status.st_mtime_ns}")
     return "\n".join(words)
 
 
@@ -92,8 +101,8 @@ class DiskCache:
                 content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
         except (OSError, ValueError):  # an empty file cannot be mapped
             return None
-        payload = content[_HEAD:]
-        if content[:_HEAD] != _head((payload,)):
+        payload = content[_DIGEST_BYTES:]
+        if content[:_DIGEST_BYTES] != _digest((payload,)):
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now
@@ -106,7 +115,7 @@ class DiskCache:
         path = self._path(self.folder, key)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, (_head(parts), *parts))
+            replace_file(path, (_digest(parts), *parts))
         if self._stored % _CLEANED_EVERY == 0:
             self.clean()
         self._stored += 1
@@ -129,9 +138,8 @@ class DiskCache:
             total -= size
 
 
-def _head(parts: Iterable[bytes | memoryview]) -> bytes:
-    """Return what stands before content."""
+def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    return digest.digest().ljust(_HEAD, b"\0")
+    return digest.digest()
