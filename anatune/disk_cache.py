@@ -65,8 +65,8 @@ def versions_of(*packages: str) -> str:
 class DiskCache:
     """A folder of entries; safe for many processes and threads.
 
-    A folder that cannot be read or written to means that nothing is kept, not an error; so does ANATUNE_CACHE=off in the
-    environment.
+    A folder that cannot be read or written to means that nothing is kept, not an error; so does ANATUNE_CACHE=off in
+    the environment.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Packing functions that only move elements, as copies between strided views: NumPy makes them, and nothing is compiled.
+"""Packing functions that only move elements, as copies between strided views, which NumPy makes: nothing is compiled.
 
 A loop nest around ``packed[a * i + b * j] = operand[c * i, j]`` is one copy: loops are dimensions, factors are strides.
 """
