@@ -8,13 +8,18 @@ removing what was used longest ago.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import mmap
 import os
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from anatune.files import replace_file
 
-__all__ = ["DiskCache"]
+__all__ = ["DiskCache", "sources_of", "versions_of"]
 
 _KEPT_SHARE = 0.8
 """Share of the limit that is left after a cleaning, so that not every entry has to clean."""
@@ -22,11 +27,46 @@ _CLEANED_EVERY = 256
 """Entries of one process between two looks at the folder's size; the first one looks."""
 _DIGEST_BYTES = 32
 
+_DISTRIBUTIONS = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
+"""Package -> what it is installed as, where that differs."""
+
+
+@functools.cache
+def sources_of(*rooms: str) -> str:
+    """Return a digest of the package's own sources in some of its folders; none named: of all."""
+    root, digest = Path(__file__).parent, hashlib.sha256()
+    for room in rooms or (".",):
+        for path in sorted((root / room).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def versions_of(*packages: str) -> str:
+    """Return what changes when one of some packages does: versions, and when their libraries were written.
+
+    Parameters
+    ----------
+    packages
+        Names to import them by; those that are not there count, too.
+    """
+    words = []
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            words.append(f"{name} {metadata.version(_DISTRIBUTIONS.get(name, name))}")
+        spec = find_spec(name)
+        for place in () if spec is None else spec.submodule_search_locations or ():
+            for file in sorted([*Path(place).glob("__init__.py"), *Path(place).glob("lib/*.so")]):
+                status = file.stat()
+                words.append(f"{file} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(words)
+
 
 class DiskCache:
     """A folder of entries; safe for many processes and threads.
 
-    A folder that cannot be read or written to means that nothing is kept, not an error.
+    A folder that cannot be read or written to means that nothing is kept, not an error; so does ANATUNE_CACHE=off in
+    the environment.
 
     Parameters
     ----------
@@ -39,7 +79,8 @@ class DiskCache:
     """
 
     def __init__(self, folder: Path | None, suffix: str, most_bytes: int) -> None:
-        self.folder, self.most_bytes = folder, most_bytes
+        is_off = os.environ.get("ANATUNE_CACHE", "").lower() == "off"
+        self.folder, self.most_bytes = None if is_off else folder, most_bytes
         self._suffix, self._stored = suffix, 0
 
     def _path(self, folder: Path, key: str) -> Path:
@@ -47,28 +88,34 @@ class DiskCache:
 
     def read(self, key: str) -> bytes | None:
         """Return what was written under `key`, a hash in hexadecimal digits; None if that is nothing or damaged."""
+        content = self.mapped(key)
+        return None if content is None else bytes(content)
+
+    def mapped(self, key: str) -> memoryview | None:
+        """Return the same without reading it into memory: the file's pages, which stay when the entry is removed."""
         if self.folder is None:
             return None
         path = self._path(self.folder, key)
         try:
-            content = path.read_bytes()
-        except OSError:
+            with path.open("rb") as stream:
+                content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+        except (OSError, ValueError):  # an empty file cannot be mapped
             return None
-        digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() != digest:
+        payload = content[_DIGEST_BYTES:]
+        if content[:_DIGEST_BYTES] != _digest((payload,)):
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now
         return payload
 
-    def write(self, key: str, payload: bytes) -> None:
-        """Keep content under `key`; now and then remove the oldest entries."""
-        if self.folder is None:
+    def write(self, key: str, *parts: bytes | memoryview) -> None:
+        """Keep content, in one part or several, under `key`; now and then remove the oldest entries."""
+        if self.folder is None or sum(len(part) for part in parts) > self.most_bytes:
             return
         path = self._path(self.folder, key)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, (hashlib.sha256(payload).digest(), payload))
+            replace_file(path, (_digest(parts), *parts))
         if self._stored % _CLEANED_EVERY == 0:
             self.clean()
         self._stored += 1
@@ -89,3 +136,10 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
+
+
+def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

@@ -150,10 +150,11 @@ def number_places(module: TorchObject) -> frozenset[int]:
 def with_numbers(torch: TorchObject, module: TorchObject, numbers: Mapping[int, float]) -> TorchObject:
     """Return a sub-graph in which arguments at some places (`number_places`), are numbers wherever they are read."""
     known = {node: place for place, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder")}
-    graph, made = torch.fx.Graph(), {}
+    graph = torch.fx.Graph()
+    made: dict[TorchObject, TorchObject] = {}
     for node in module.graph.nodes:
-        place = known.get(node.args[0]) if node.target == "item" else None
-        made[node] = numbers[place] if place in numbers else graph.node_copy(node, lambda one: made[one])
+        place = known.get(node.args[0], -1) if node.target == "item" else -1
+        made[node] = numbers[place] if place in numbers else graph.node_copy(node, made.__getitem__)
     return torch.fx.GraphModule(module, graph) if numbers else module
 
 

@@ -123,8 +123,6 @@ def compile_model(
     from anatune.measure.named_hardware import hardware
     from anatune.records.place import is_missing
     from anatune.report.models import model_dict, model_lines
-    from anatune.report.tuning import model_cost_text
-    from anatune.tuning.result import TuningInterrupted
 
     output, records = asked.output, asked.records
     measures = elsewhere.keywords()
@@ -147,6 +145,8 @@ def compile_model(
     told: list[ModelEstimate] = []
 
     def say(estimate: ModelEstimate) -> None:
+        from anatune.report.tuning import model_cost_text
+
         told.append(estimate)
         note(f"note: {model_cost_text(estimate)}")
 
@@ -158,7 +158,11 @@ def compile_model(
                 **asked.keywords(), **measures,
                 progress=display.progress.count("planning", then="building"), tuning_progress=display, on_estimate=say,
             )  # fmt: skip
-    except TuningInterrupted:
+    except KeyboardInterrupt as stop:
+        from anatune.tuning.result import TuningInterrupted
+
+        if not isinstance(stop, TuningInterrupted):
+            raise
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
     measured = compiled.profile() if asked.measure else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import subprocess
 import sys
-from functools import cache
-from pathlib import Path
+import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +38,6 @@ __all__ = [
     "import_tvm",
     "lacks_feature",
     "last_line",
-    "link_library",
     "operators_left",
     "parse_program",
     "register_errors",
@@ -47,6 +45,7 @@ __all__ = [
     "schedule_of_module",
     "set_pool_threads",
     "target_of",
+    "triple_of",
 ]
 
 PARTS_OF_ISA: dict[str, tuple[str, str]] = {
@@ -72,14 +71,44 @@ def import_tvm() -> TvmObject:
         It is not installed, or a package it needs is of another version.
     """
     try:
-        import tvm
-        import tvm.s_tir
-        import tvm.script
+        with _without_torch():
+            import tvm
+            import tvm.s_tir
+            import tvm.script
     except ImportError as error:
         raise MissingDependencyError(
             f"building kernels needs Apache TVM, which cannot be imported ({error}); install it with: {pip_line('tvm')}"
         ) from None
     return tvm
+
+
+class _NoTorch:
+    """Finds no PyTorch for one thread."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Return None: others find the module. Raise ImportError for what is not to be found."""
+        if name == "torch" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError("anatune keeps TVM from importing torch", name=name)
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Let this thread not import PyTorch, unless somebody has: TVM does without it, and it takes 2.6 s of CPU time.
+
+    TVM imports it first for the sake of Windows. Source: tvm_ffi 0.1, `__init__`.
+    """
+    if {"tvm", "torch"} & sys.modules.keys():
+        yield
+        return
+    finder = _NoTorch()
+    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)  # type: ignore[arg-type]
 
 
 def set_pool_threads(threads: int) -> int:
@@ -149,6 +178,14 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
         options["mattr"] = [*features.split(","), *hidden, *missing]
         target = tvm.target.Target(options)
     return target
+
+
+def triple_of(target: TvmObject) -> str:
+    """Return LLVM's word for the processor and system of a target."""
+    import_tvm()
+    from tvm.target.codegen import llvm_get_system_triple
+
+    return str(target.attrs.get("mtriple") or llvm_get_system_triple())
 
 
 def bare_target(machine: str) -> TvmObject:
@@ -337,98 +374,3 @@ def build_measured(module: TvmObject, target: TvmObject, _params: object = None)
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     return build(RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module), target=tvm.target.Target(target))
-
-
-@cache
-def _linker(prefix: str = "") -> tuple[str, ...]:
-    """Return the words that begin a call of the linker itself; (): the C compiler has to call it.
-
-    The linker alone takes 3 ms of CPU time, behind gcc's driver 15 (2026-11, Zen 4). Objects of LLVM's need nothing
-    of C's start files, and of its libraries what every Python process has loaded, but for libgcc's conversions.
-
-    Parameters
-    ----------
-    prefix : str
-        What the names of the tools for another processor begin with.
-    """
-    found, compiler = shutil.which(f"{prefix}ld"), shutil.which(f"{prefix}gcc")
-    if not sys.platform.startswith("linux") or found is None or compiler is None:
-        return ()
-    asked = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
-    library = asked.stdout.strip()
-    return (found, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
-
-
-_ELF_MACHINES = {0x3E: ("x86_64", "elf_x86_64"), 0xB7: ("aarch64", "aarch64linux")}
-"""Number of a processor in ELF files -> its name in the names of tools, and what ld.lld calls it."""
-
-
-def _elf_machine(path: str) -> int:
-    """Return which processor an object file is for; 0 if it is no ELF file."""
-    with open(path, "rb") as file:
-        header = file.read(20)
-    return int.from_bytes(header[18:20], "little") if header[:4] == b"\x7fELF" else 0
-
-
-def _link_across(output: str, objects: list[str], machine: int) -> None:
-    """Link objects for another processor than the present one."""
-    name, emulation = _ELF_MACHINES.get(machine, ("", ""))
-    prefix = f"{name}-linux-gnu-"
-    if found := _linker(prefix):
-        start, *first, library = found
-        words = [start, *first, "-o", output, *objects, library]
-    elif lld := shutil.which("ld.lld"):
-        words = [lld, "-m", emulation, "-shared", "--eh-frame-hdr", "-o", output, *objects]
-    else:
-        raise BuildError(
-            f"linking for {name} needs a linker for it, {prefix}ld with {prefix}gcc, or ld.lld: "
-            f"install gcc-{name.replace('_', '-')}-linux-gnu (Debian), or lld"
-        )
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(done.stderr))}")
-
-
-def _link(output: str, objects: list[str], **options: object) -> None:
-    """Link objects as TVM's own `create_shared` does, faster where that is possible, and for other processors."""
-    machine = _elf_machine(objects[0])
-    if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _present_machine():
-        _link_across(output, objects, machine)
-        return
-    if _linker():
-        start, *first, library = _linker()
-        words = [start, *first, "-o", output, *objects, library]
-        if subprocess.run(words, capture_output=True, check=False).returncode == 0:
-            return
-    from tvm.support.cc import create_shared
-
-    create_shared(output, objects, **options)
-
-
-def _present_machine() -> str:
-    """Return the processor that this system's own ELF files are for."""
-    import platform
-
-    return platform.machine() if sys.platform.startswith("linux") else ""
-
-
-def link_library(compiled: TvmObject, path: Path) -> None:
-    """Write what `compile_module` returned as a shared library.
-
-    Raises
-    ------
-    BuildError
-        There is no linker, or no space; the message is the last line of theirs.
-    """
-    try:
-        compiled.export_library(str(path), fcompile=_link)
-    except BuildError:
-        raise
-    except (RuntimeError, OSError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]
-        full = next((line for line in lines if "no space left" in line.lower()), None)
-        advice = "is a C compiler (cc) installed?"
-        if full is not None:
-            advice = f"free space in {path.parent}, or name another place (TMPDIR)"
-        raise BuildError(f"cannot link {path.name}: {full or said[-1]}; {advice}") from None

@@ -18,7 +18,7 @@ from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine, check_gpu
 from anatune.compiling import folder
 from anatune.compiling.called import check_size, shape_at, sizes_of
-from anatune.compiling.memory import Memory, mapped_file, views
+from anatune.compiling.memory import Memory, mapped_file, new_memory, views
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
 from anatune.graph.nodes import Array
@@ -51,6 +51,15 @@ class CompiledModel:
         The weights, as `ModelSummary.weights` says.
     scratch : Path, optional
         A folder that is removed with the model.
+    is_kept : bool
+        Whether an earlier call compiled it: it is loaded when it first runs, and `memory`, a file's, read for that.
+
+    Attributes
+    ----------
+    summary, memory
+        As given.
+    code : ndarray
+        What is in the library's file.
 
     Raises
     ------
@@ -60,23 +69,34 @@ class CompiledModel:
         TVM is not installed.
     """
 
-    def __init__(self, summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None) -> None:
+    def __init__(
+        self,
+        summary: ModelSummary,
+        library: Path,
+        memory: Memory,
+        scratch: Path | None = None,
+        *,
+        is_kept: bool = False,
+    ) -> None:
         self.summary = summary
-        self._library, self._memory = library, memory
+        self.memory, self._library, self._is_kept = memory, library, is_kept
         try:
-            self._code = mapped_file(library)  # to be saved also when its file is gone
+            self.code = mapped_file(library)  # to be saved also when its file is gone
         except OSError as error:
             raise RunError(f"{library} cannot be read: {reason(error)}; compile the model again") from None
         if scratch is not None:
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-        if summary.device == "cpu":
+        if summary.device == "cpu" and not is_kept:
             _ = self._machine  # a GPU's model need not run here
-        if summary.threads > 1:
-            set_pool_threads(summary.threads)
 
     @functools.cached_property
     def _machine(self) -> Machine:
-        weights = [tensor_of(view) for view in views(self._memory, self.summary.weights)]
+        if self._is_kept:
+            mapped, self.memory = self.memory, new_memory(self.memory.size)
+            self.memory[:] = mapped
+        if self.summary.threads > 1:
+            set_pool_threads(self.summary.threads)
+        weights = [tensor_of(view) for view in views(self.memory, self.summary.weights)]
         return Machine(self._library, weights, self.summary.arch if self.summary.device == "gpu" else None)
 
     def __repr__(self) -> str:
@@ -182,7 +202,7 @@ class CompiledModel:
         RecordError
             The folder cannot be written, or holds something else.
         """
-        folder.write(checked_path("save: path", path, RecordError), self.summary, self._code, self._memory)
+        folder.write(checked_path("save: path", path, RecordError), self.summary, self.code, self.memory)
 
     def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
         wanted = self.summary.inputs

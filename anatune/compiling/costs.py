@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.compiling.request import Request
-from anatune.compiling.tuning import PART
+from anatune.compiling.request import PART, Request
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.graph.nodes import Graph
 from anatune.graph.operators import PRODUCTS, operator_of

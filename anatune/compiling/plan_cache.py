@@ -6,7 +6,6 @@ which of its operands are constants.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
-from anatune.disk_cache import DiskCache
+from anatune.disk_cache import DiskCache, sources_of
 from anatune.errors import AnatuneError
 from anatune.resources import user_cache_folder
 
@@ -28,18 +27,8 @@ _ROOMS = ("compiling", "core", "model", "numerics", "templates")
 _MOST_BYTES = 64 << 20
 
 
-@functools.cache
-def _sources() -> str:
-    """Return a digest of the sources that plan."""
-    root, digest = Path(__file__).parents[1], hashlib.sha256()
-    for room in _ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
 class PlanCache:
-    """First choices of the analytical model, of the default template, for products on one CPU.
+    """First choices of the analytical models for products on one CPU.
 
     Parameters
     ----------
@@ -52,13 +41,13 @@ class PlanCache:
     def __init__(self, hardware: CpuSpec, accuracy: str, folder: Path | None = None) -> None:
         base = folder or user_cache_folder()
         self._disk = DiskCache(None if base is None else base / "plans", ".json", _MOST_BYTES)
-        self._device = msgspec.json.encode([_sources(), accuracy, hardware], order="sorted")
+        self._device = msgspec.json.encode([sources_of(*_ROOMS), accuracy, hardware], order="sorted")
 
     def schedules(
-        self, workload: Workload, known: Sequence[str], search: Callable[[], list[Schedule]]
+        self, workload: Workload, known: Sequence[str], template: str, search: Callable[[], list[Schedule]]
     ) -> list[Schedule]:
-        """Return what a search finds, or found before, for a product whose operands `known` are constants."""
-        wanted = msgspec.json.encode([workload, sorted(known)], order="sorted")
+        """Return what a search finds, or found before, in a template for a product whose operands `known` are known."""
+        wanted = msgspec.json.encode([workload, sorted(known), template], order="sorted")
         key = hashlib.sha256(self._device + wanted).hexdigest()
         kept = self._disk.read(key)
         if kept is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,12 +19,11 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
 from anatune.graph.operators import PRODUCTS
-from anatune.graph.products import known_operands, workload_of
+from anatune.graph.products import known_operands, workload_named, workload_of
 from anatune.templates import CPU, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
@@ -180,18 +180,28 @@ class SumPlanner:
             found = (model.space.schedule_of(point) for point in model.rank(_RANGED if axis else 1).points)
             return [one for one in found if not axis or runs_for_all(one, axis)][:1]
 
-        own = (*known, f"range of {axis}") if axis else known
-        return search() if self._kept is None else self._kept.schedules(workload, own, search)
+        return self._found(workload, known, f"{CPU.name} {axis}" if axis else CPU.name, search)
 
     def _transforms(self, workload: Workload, known: tuple[str, ...]) -> list[tuple[float, Schedule]]:
         """Return the best schedule of the templates other than the default, and its time; none where they have none."""
         if not set(constant_tensors(workload)) <= set(known):
             return []
-        hardware, accuracy, found = self.hardware, self.accuracy, []
-        for template in joined_templates(workload, hardware, accuracy)[1:]:
-            found += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
+        hardware, accuracy = self.hardware, self.accuracy
+        found: list[Schedule] = []
+
+        def planned(template: str) -> list[Schedule]:
+            return list(api.plan(workload, hardware, _TRANSFORMS, template=template, accuracy=accuracy).schedules)
+
+        for joined in joined_templates(workload, hardware, accuracy)[1:]:
+            found += self._found(workload, known, joined.name, partial(planned, joined.name))
         timed = [(self.predicted(schedule, known).time_s, schedule) for schedule in found]
         return [min(timed, key=itemgetter(0))] if timed else []
+
+    def _found(
+        self, workload: Workload, known: tuple[str, ...], template: str, search: Callable[[], list[Schedule]]
+    ) -> list[Schedule]:
+        """Return what a search finds in a template, or found for an earlier model."""
+        return search() if self._kept is None else self._kept.schedules(workload, known, template, search)
 
     def ranged_choice(self, workload: Workload, known: tuple[str, ...], axis: str) -> Schedule:
         """Return the first choice for a sum of any extent of an axis.
@@ -332,9 +342,10 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
 
 def without_steps(workload: Workload) -> Workload:
     """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles."""
-    return CONSTRUCTORS[workload.operator](**{**workload.attribute, "epilogue": ()})
+    return workload_named(workload.operator, **{**workload.attribute, "epilogue": ()})
 
 
+@lru_cache(maxsize=256)
 def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
     """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
     if template == CPU.name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,11 +12,16 @@ from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, check
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import RecordError, SpaceError
 from anatune.records.place import ServerAddress, record_place
-from anatune.tuning.cost import ModelEstimate
-from anatune.tuning.result import ModelProgress
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["Request"]
+if TYPE_CHECKING:
+    from anatune.tuning.cost import ModelEstimate
+    from anatune.tuning.result import ModelProgress
+
+__all__ = ["PART", "Request"]
+
+PART = 12
+"""Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from anatune.codegen.relax.frontends import Imported, imported
-from anatune.codegen.relax.onnx_files import onnx_inputs
-from anatune.codegen.relax.ranges import Sizes, name_of
 from anatune.compiling.compiled import CompiledModel, draw_inputs
-from anatune.compiling.costs import ModelCosts
+from anatune.compiling.model_cache import ModelCache
 from anatune.compiling.request import Request
-from anatune.compiling.targets.base import ModelTarget
-from anatune.compiling.targets.cpu import CpuTarget
-from anatune.compiling.tuning import faster, latency
-from anatune.compiling.varying import environments, varying
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Array
 from anatune.graph.summary import TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.tuning.cost import ModelEstimate
-from anatune.tuning.result import ModelProgress
+
+if TYPE_CHECKING:
+    from anatune.codegen.relax.frontends import Imported
+    from anatune.codegen.relax.ranges import Sizes
+    from anatune.compiling.targets.base import ModelTarget
+    from anatune.tuning.cost import ModelEstimate
+    from anatune.tuning.result import ModelProgress
 
 __all__ = ["compile", "example_arrays"]
 
@@ -56,7 +55,8 @@ def compile(
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
-    Each different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
+    A file that was compiled the same way before is not compiled again: see `anatune.compiling.model_cache`. Else each
+    different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
     and rectifiers are fused into the kernels that they follow. What anatune has no kernels for is compiled by TVM.
     A GPU need not be there: see `anatune.compiling.targets.gpu`.
 
@@ -131,7 +131,29 @@ def compile(
         check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
         key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
     )  # fmt: skip
-    target = _target(hardware(hw), request)
+    device = hardware(hw)
+    cache = ModelCache(model, example_inputs, device, request, sizes)
+    compiled = cache.read()
+    if compiled is None:
+        compiled = _compiled_model(model, example_inputs, sizes, dynamic_shapes, device, request)
+        cache.write(compiled)
+    return compiled
+
+
+def _compiled_model(
+    model: object,
+    example_inputs: object,
+    sizes: Sizes | None,
+    dynamic_shapes: object,
+    device: HardwareSpec,
+    request: Request,
+) -> CompiledModel:
+    """Return a model that is compiled now; parameters and errors as `compile`."""
+    from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need
+    from anatune.codegen.relax.ranges import name_of
+    from anatune.compiling.varying import varying
+
+    target = _target(device, request)
     source = imported(model, example_inputs, sizes, dynamic_shapes)
     if varying(source.ranges) and target.measures:
         raise SpaceError(
@@ -147,11 +169,16 @@ def _target(device: HardwareSpec, request: Request) -> ModelTarget:
         from anatune.compiling.targets.gpu import GpuTarget
 
         return GpuTarget(device, request)
+    from anatune.compiling.targets.cpu import CpuTarget
+
     return CpuTarget(device, request)
 
 
 def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a device; errors as `compile`."""
+    from anatune.compiling.costs import ModelCosts
+    from anatune.compiling.varying import environments, varying
+
     is_checked = target.is_checked(source)
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
     graph = source.graph(environments(source.ranges)[0])
@@ -163,6 +190,8 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     del graph  # its constants are not those of what is planned
     best, judged, tuning = planned, None, None
     if target.measures:
+        from anatune.compiling.tuning import faster, latency  # late, as all that only tuning needs
+
         with costs.part("tune"):
             kernels, tuning = target.tuned(planned)
         best = planned._replace(kernels=kernels)
@@ -195,6 +224,8 @@ def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]
     WorkloadError
         The file is damaged, or has another number of inputs.
     """
+    from anatune.codegen.relax.onnx_files import onnx_inputs
+
     inputs = onnx_inputs(path)
     if len(inputs) != len(shapes):
         names = ", ".join(name for name, _ in inputs)

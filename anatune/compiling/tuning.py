@@ -21,7 +21,7 @@ import msgspec
 
 from anatune.compiling.compiled import CompiledModel
 from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
-from anatune.compiling.request import Request
+from anatune.compiling.request import PART, Request
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -50,8 +50,6 @@ __all__ = ["Tuned", "faster", "latency", "tuned"]
 
 Clock = Callable[[], float]
 
-PART = 12
-"""Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 _LEAST_PART = 4
 _SPENT_S = 2.0
 """Time to spend on runs of one build of a model, s."""

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from anatune.codegen.compat import TvmObject
-from anatune.codegen.relax.building import packing_library
+from anatune.codegen.relax.objects import objects_of
+from anatune.codegen.relax.packing import packed_by
 from anatune.codegen.relax.writing import Weight
 from anatune.compiling.memory import Memory, give_back, new_memory, views
 from anatune.graph.summary import WeightPlace
@@ -21,7 +22,7 @@ _TRIM_BYTES = 1 << 24
 def pack_weights(
     weights: Sequence[Weight], target: TvmObject, *, forget: bool = False
 ) -> tuple[Memory, tuple[WeightPlace, ...]]:
-    """Return weights as the built model takes them, packed by their own functions, and where each lies.
+    """Return weights as the built model takes them, packed as their kernels ask for, and where each lies.
 
     Parameters
     ----------
@@ -39,11 +40,14 @@ def pack_weights(
         places.append(WeightPlace(end, weight.dtype, weight.shape))
         end += -(-weight.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     memory = new_memory(end)
-    library = packing_library((weight.packer for weight in weights if weight.packer), target)
+    packers = {one.packer.name: one.packer for one in weights if one.packer and one.packer.copies is None}
+    library = objects_of({name: packer.function for name, packer in packers.items()}, target).loaded()
     freed = 0
     readers = Counter(id(weight.constant) for weight in weights)
     for weight, array in zip(weights, views(memory, places), strict=True):
-        if weight.packer:
+        if weight.packer and weight.packer.copies is not None:
+            packed_by(weight.packer.copies, weight.constant.array, array)
+        elif weight.packer:
             library[weight.packer.name](tensor_of(weight.constant.array), tensor_of(array))
         else:
             array[...] = weight.constant.array

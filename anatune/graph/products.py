@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 
-from anatune.core.workload.nest import Workload
-from anatune.core.workload.operators import batch_matmul, conv1d, conv2d, conv3d, matmul
+from anatune.core.workload.nest import Attribute, Workload
+from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Constant, Node, tensor_type
 from anatune.graph.operators import BATCH_MATMUL, MATMUL
 from anatune.graph.orders import image_sizes
 
-__all__ = ["is_depthwise", "known_operands", "orders_of", "workload_of"]
+__all__ = ["is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
 
-_CONSTRUCTORS: dict[int, Callable[..., Workload]] = {1: conv1d, 2: conv2d, 3: conv3d}
 _SIZES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 _TAPS = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
+
+
+@lru_cache(maxsize=4096)  # layers of a model ask for the same ones again and again
+def workload_named(operator: str, **attributes: Attribute) -> Workload:
+    """Return the workload that an operator's constructor makes; errors as that."""
+    return CONSTRUCTORS[operator](**attributes)
 
 
 def workload_of(node: Node) -> Workload:
@@ -29,15 +34,16 @@ def workload_of(node: Node) -> Workload:
     data, weight = (tuple(map(int, tensor_type(argument).shape)) for argument in node.arguments[:2])
     steps = node.attributes["epilogue"]
     if node.op == MATMUL:
-        return matmul(data[0], weight[1], data[1], epilogue=steps)
+        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], epilogue=steps)
     if node.op == BATCH_MATMUL:
-        return batch_matmul(data[0], data[1], weight[2], data[2], epilogue=steps)
+        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], epilogue=steps)
     read, written = orders_of(node)
     rank = len(node.attributes["strides"])
     batch, channels, *sizes = map(int, image_sizes(tensor_type(node.arguments[0]), read))
     outputs = image_sizes(tensor_type(node), written)[1]
     taps = weight[:rank] if written.is_last else weight[2 : 2 + rank]
-    return _CONSTRUCTORS[rank](
+    return workload_named(
+        f"conv{rank}d",
         n=batch,
         c=channels,
         k=outputs,

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,9 @@ from anatune.errors import AnatuneError, RecordError, WorkloadError
 from anatune.files import read_lines, reason
 from anatune.records.environment import Environment
 from anatune.records.schema import Record, Session
-from anatune.records.store import RecordStore
+
+if TYPE_CHECKING:
+    from anatune.records.store import RecordStore
 
 __all__ = ["CSV_COLUMNS", "FORMAT", "csv_lines", "flat_row", "import_json_lines", "json_lines", "workload_text"]
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome
 from anatune.records.export import workload_text
-from anatune.records.foreign.recording import Imported
 from anatune.records.place import RecordPlace
 from anatune.records.schema import Record, Session
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
 from anatune.report.text import Line, table
+
+if TYPE_CHECKING:
+    from anatune.records.foreign.recording import Imported
 
 __all__ = [
     "best_lines", "import_lines", "peak_of_threads", "rate_text", "reasons_text", "session_lines", "trial_lines",

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -21,9 +21,11 @@ from anatune.measure.devices import measurer_of
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
 from anatune.tuning.cost import CostEstimate, Measuring, SessionCost, estimate_session, session_cost
-from anatune.tuning.places.place import Place
-from anatune.tuning.settings import TuningSettings
-from anatune.tuning.target import Source, Target
+
+if TYPE_CHECKING:
+    from anatune.tuning.places.place import Place
+    from anatune.tuning.settings import TuningSettings
+    from anatune.tuning.target import Source, Target
 
 __all__ = ["CostHistory", "SessionCosts", "machine_key"]
 

@@ -43,8 +43,9 @@ def main(folder, hardware="rtx3090"):
 
     from anatune import api
     from anatune.adapters import metaschedule
-    from anatune.codegen.compat import gpu_target_of, link_library
+    from anatune.codegen.compat import gpu_target_of
     from anatune.codegen.cuda import device_modules
+    from anatune.codegen.linking import link_library
     from anatune.codegen.relax.machine import Machine
     from anatune.measure.cpu.blocks import tensor_of
     from tests.emulated_gpu.device import Device

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
+from anatune.codegen.compat import TvmObject, compile_module, import_tvm, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
+from anatune.codegen.linking import link_library
 from anatune.core.accuracy import error_of
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer

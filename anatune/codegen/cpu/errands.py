@@ -12,7 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.compat import bare_target, compile_module, import_tvm, link_library, parse_program
+from anatune.codegen.compat import bare_target, compile_module, import_tvm, parse_program
+from anatune.codegen.linking import link_library
 from anatune.emit.kernels import CARRIER
 
 __all__ = ["PAGE_BYTES", "build_errands"]

@@ -10,11 +10,11 @@ from pathlib import Path
 from anatune.codegen.compat import (
     compile_module,
     import_tvm,
-    link_library,
     parse_program,
     target_of,
 )
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
+from anatune.codegen.linking import link_library
 from anatune.codegen.lowered import Lowered
 from anatune.core.accuracy import error_of
 from anatune.core.schedule import Schedule

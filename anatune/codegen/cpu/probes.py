@@ -23,9 +23,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
+from anatune.codegen.compat import TvmObject, compile_module, import_tvm, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
+from anatune.codegen.linking import link_library
 from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, compile_module, import_tvm, last_line, link_library
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line, triple_of
 from anatune.codegen.cuda.device_modules import Cubins
 from anatune.codegen.extremes import register_pipeline
+from anatune.codegen.linking import link_library
 from anatune.codegen.relax.gpu_kernels import GpuModelKernel
-from anatune.codegen.relax.kernels import Packer
+from anatune.codegen.relax.objects import objects_of
 from anatune.codegen.relax.rest import scheduled
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 
-__all__ = ["Built", "built", "built_for_gpu", "lowered", "packing_library"]
+__all__ = ["Built", "built", "built_for_gpu", "lowered"]
 
 
 class Built(NamedTuple):
@@ -28,15 +30,19 @@ class Built(NamedTuple):
         Functions that TVM wrote and nothing could schedule.
     cubins : Cubins, optional
         Of a GPU's kernels, anatune's and TVM's.
+    aliases, triple
+        As `link_library` takes them.
     """
 
     executable: TvmObject
     unscheduled: tuple[str, ...] = ()
     cubins: Cubins | None = None
+    aliases: Mapping[str, str] = MappingProxyType({})
+    triple: str = ""
 
     def link(self, path: Path) -> None:
         """Write it as a shared library; errors as `link_library` and `Cubins.embed`."""
-        link_library(self.executable, path)
+        link_library(self.executable, path, self.aliases, self.triple)
         if self.cubins is not None:
             self.cubins.embed(path)
 
@@ -52,26 +58,18 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> Built:
     tvm = import_tvm()
     from tvm import relax
 
-    module = None
     try:
         module, plain = lowered(model.module, target, threads)
-        pipelines = {"relax_pipeline": None, "tir_pipeline": register_pipeline(tvm)}
-        return Built(relax.build(module, target, exec_mode="bytecode", **pipelines), plain)
+        functions = {str(name.name_hint): function for name, function in module.functions_items()}
+        own = {name: function for name, function in functions.items() if isinstance(function, tvm.tirx.PrimFunc)}
+        rest = tvm.IRModule({name: one for name, one in module.functions_items() if name.name_hint not in own})
+        executable = relax.build(rest, target, relax_pipeline=None, exec_mode="bytecode")
     except TVM_ERRORS as error:
-        what = ", ".join(_refused(module, target)) or "the model"
-        raise BuildError(f"TVM cannot compile {what}: {last_line(error)}") from error
-
-
-def _refused(module: TvmObject, target: TvmObject) -> list[str]:
-    """Return the functions of a module that TVM has no code for: their names are the operators'."""
-    refused = []
-    for name, function in module.functions_items() if module is not None else ():
-        if type(function).__name__ == "PrimFunc":
-            try:
-                compile_module(import_tvm().IRModule({"main": function}), target)
-            except TVM_ERRORS:
-                refused.append(str(name.name_hint))
-    return refused
+        raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from error
+    objects = objects_of(own, target)
+    for part in objects.modules():
+        executable.mod.import_module(part)
+    return Built(executable, plain, aliases=objects.aliases, triple=triple_of(target))
 
 
 def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
@@ -97,6 +95,7 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
     lowering = tvm.transform.Sequential(
         [
             passes.RewriteDataflowReshape(),
+            passes.DeadCodeElimination(),  # functions that have become views
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -160,16 +159,3 @@ def _gpu_passes(target: TvmObject) -> TvmObject:
     passes = [step for stage in stages for step in stage(target)]
     unused = tvm.relax.transform.DeadCodeElimination()
     return tvm.transform.Sequential([*passes, unused, *pipeline.finalize_passes(target)])
-
-
-def packing_library(packers: Iterable[Packer], target: TvmObject) -> TvmObject:
-    """Return a library with packing functions, each once; None: there are none.
-
-    Raises
-    ------
-    BuildError
-        TVM refuses one.
-    """
-    tvm = import_tvm()
-    functions = {packer.name: packer.function for packer in packers}
-    return compile_module(tvm.IRModule(functions), target) if functions else None

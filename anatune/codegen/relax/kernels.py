@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from anatune.codegen.compat import TvmObject, parse_program
@@ -14,6 +15,7 @@ from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_progra
 from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
+from anatune.codegen.relax.packing import Copy, copies_of
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
@@ -43,17 +45,30 @@ _OPAQUE = 8
 
 @dataclass(frozen=True)
 class Packer:
-    """A function ``(tensor, packed)`` that packs a constant operand, and the elements of the packed form.
+    """What packs a constant operand, and the elements of the packed form.
 
     Attributes
     ----------
     name : str
-        Of the function: packers of one name make the same of the same operand, whatever their kernels compute.
+        Packers of one name make the same of the same operand, whatever their kernels compute.
+    text, llvm : str
+        TVMScript of a function ``(tensor, packed)``, and what it calls.
     """
 
     name: str
-    function: TvmObject
+    text: str
+    llvm: str
     num_elements: int
+
+    @cached_property
+    def copies(self) -> tuple[Copy, ...] | None:
+        """What moves the elements; None: something is computed of them, by `function`."""
+        return None if self.llvm else copies_of(self.text)
+
+    @property
+    def function(self) -> TvmObject:
+        """The function, for TVM."""
+        return parse_program(self.text, self.llvm).with_attr("global_symbol", self.name)
 
 
 @dataclass(frozen=True)
@@ -127,7 +142,7 @@ def _packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
     """Return a function that packs an operand of a kernel, named by what it does."""
     own = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
     name = f"anatune_pack_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
-    return Packer(name, parse_program(text, llvm).with_attr("global_symbol", name), num_elements)
+    return Packer(name, text, llvm, num_elements)
 
 
 def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: int) -> ModelKernel:

@@ -16,7 +16,7 @@ from anatune.graph.onnx.reading import onnx_dtype
 from anatune.named import import_optional
 from anatune.untyped import OnnxObject
 
-__all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes"]
+__all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes", "weight_files"]
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
@@ -54,6 +54,15 @@ def onnx_model(path: Path) -> OnnxObject:
     if not model.graph.output:
         raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
     return model
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files beside an ONNX file that its tensors lie in, each once; errors as `onnx_model`."""
+    onnx = import_optional("onnx", "onnx", "anatune compile of ONNX files")
+    helper = onnx.external_data_helper
+    model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    apart = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
+    return [path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in apart)]
 
 
 def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:

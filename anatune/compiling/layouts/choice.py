@@ -21,7 +21,6 @@ from anatune.compiling.planning import Sum, SumPlanner, without_steps
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, tensor_type, values_in
 from anatune.graph.operators import CONVOLUTION
@@ -36,8 +35,9 @@ from anatune.graph.passes.layouts import (
     reordered_in_place,
     result_order,
 )
-from anatune.graph.products import is_depthwise, known_operands, workload_of
+from anatune.graph.products import is_depthwise, known_operands, workload_named, workload_of
 from anatune.graph.summary import LayoutSummary
+from anatune.templates import CPU
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.pack import COPY_BYTES_PER_CYCLE, moving_cycles
 
@@ -135,7 +135,7 @@ class _Costs:
         if (id(node), form) not in self._sums:
             plain = workload_of(node)
             word = layout_word(*form, len(node.attributes["strides"]))
-            workload = CONSTRUCTORS[plain.operator](**{**plain.attribute, "layout": word})
+            workload = workload_named(plain.operator, **{**plain.attribute, "layout": word})
             self._sums[id(node), form] = workload, (without_steps(workload), known_operands(node))
         return self._sums[id(node), form]
 
@@ -191,17 +191,18 @@ class _Costs:
         return [Form(order, order) for order in orders if can_have(node, Form(order, order))]
 
     def _may_win(self, node: Node, form: Form) -> bool:
-        """Whether a form has a time; what has no moved schedule is planned, unless it cannot win."""
-        if self.kernel_s(node, form) is not None:
-            return True
-        workload, own = self.sum_of(node, form)
+        """Whether a form may cost less than channels last; what may, and has no moved schedule, is planned."""
         last_s = self.kernel_s(node, _LAST)
         assert last_s is not None
         around = [(id(value), order, CHANNELS_LAST) for value, order in ordered_operands(node, form)]
         around.append((id(node), CHANNELS_LAST, form.written))
-        if last_s + sum(self.turning_s(*one) for one in around) <= self.planner.floor_s(workload, own[1]):
+        last_s += sum(self.turning_s(*one) for one in around)
+        last = self.sum_of(node, _LAST)[1]
+        is_plain = self.planner.planned[last].template == CPU.name  # else moved schedules may take less than `floor_s`
+        if last_s <= self.planner.floor_s(*last) * (1.0 + _DOUBT) and (is_plain or self.kernel_s(node, form) is None):
             return False
-        self.planner.plan([own])
+        if self.kernel_s(node, form) is None:
+            self.planner.plan([self.sum_of(node, form)[1]])
         return True
 
     def option(self, node: Node, form: Form, doubt: float = 0.0) -> Option:

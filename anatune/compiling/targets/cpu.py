@@ -17,7 +17,6 @@ from anatune.compiling.plan_cache import PlanCache
 from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
-from anatune.compiling.tuning import tuned
 from anatune.compiling.varying import environments, ranged_attention, ranged_products, varying
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError
@@ -119,6 +118,8 @@ class CpuTarget(ModelTarget):
 
     def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Return kernels with the best measured schedules, and what measuring came to."""
+        from anatune.compiling.tuning import tuned
+
         return tuned(planned.kernels, self.hardware, self.threads, self.request)
 
     def kernels(self, planned: PlannedModel) -> dict[int, ModelKernel]:

@@ -31,7 +31,7 @@ __all__ = ["ACCUMULATOR_DTYPE", "BODIES", "DTYPE_BYTES", "Access", "Attribute", 
 Attribute = int | str | bool | tuple[int | str | tuple[int, ...], ...]
 
 
-class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, cache_hash=True):
     """A perfectly nested affine loop nest: one statement ``write <- combine(write, f(reads))``, an epilogue.
 
     Guarantees: every axis of an access exists, every access has one index per dimension, the spatial axes are

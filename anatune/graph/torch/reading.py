@@ -21,7 +21,7 @@ from anatune.graph.torch.call import Call, Given, RefusedError
 from anatune.graph.torch.operators import READERS
 from anatune.untyped import TorchObject
 
-__all__ = ["graph_of_program", "Symbol", "refused_nodes", "symbols_of_program"]
+__all__ = ["Symbol", "graph_of_program", "refused_nodes", "symbols_of_program"]
 
 _DTYPES = (
     "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-__all__ = ["lacking_features", "missing_features"]
+__all__ = ["lacking_features", "missing_features", "processor_flags"]
 
 _FLAGS = {"sse3": "pni", "bmi": "bmi1", "lzcnt": "abm", "neon": "asimd"}
 """LLVM's name -> Linux' flag, where more than punctuation differs. Source: Linux, arch/x86/.../cpufeatures.h."""
@@ -25,14 +25,19 @@ def missing_features(features: Iterable[str], flags: Collection[str]) -> tuple[s
 
 def lacking_features(features: Iterable[str], cpuinfo: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
     """Return those of `features` (LLVM's names) that the present processor does not offer; (): none, or unknown."""
+    words = processor_flags(cpuinfo)
+    return missing_features(features, words) if words else ()
+
+
+def processor_flags(cpuinfo: str | Path = "/proc/cpuinfo") -> list[str]:
+    """Return what the system says that the present processor offers; []: it says nothing."""
     try:
         lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ()
-    words = next(
+        return []
+    return next(
         (line.partition(":")[2].split() for line in lines if line.lower().startswith(("flags", "features"))), []
     )
-    return missing_features(features, words) if words else ()
 
 
 def _letters(name: str) -> str:

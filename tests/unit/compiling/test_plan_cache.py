@@ -22,13 +22,13 @@ def test_found_again_and_the_same(tmp_path, hardware):
     planned = anatune.plan(WORKLOAD, hardware, 2).schedules
     for _ in range(2):
         cache = PlanCache(hardware, "standard", tmp_path)
-        assert cache.schedules(WORKLOAD, ("w",), lambda: list(planned)) == list(planned)
+        assert cache.schedules(WORKLOAD, ("w",), "cpu", lambda: list(planned)) == list(planned)
     assert len([*tmp_path.rglob("*.json")]) == 1
 
     def never():
         raise AssertionError("planned again")
 
-    found = PlanCache(hardware, "standard", tmp_path).schedules(WORKLOAD, ("w",), never)
+    found = PlanCache(hardware, "standard", tmp_path).schedules(WORKLOAD, ("w",), "cpu", never)
     assert [one.key for one in found] == [one.key for one in planned]
 
 
@@ -39,29 +39,30 @@ def test_whatever_the_answer_depends_on_is_asked(tmp_path, hardware, monkeypatch
         asked.append(None)
         return []
 
-    def look(spec=hardware, accuracy="standard", workload=WORKLOAD, known=("w",)):
-        PlanCache(spec, accuracy, tmp_path).schedules(workload, known, search)
+    def look(spec=hardware, accuracy="standard", workload=WORKLOAD, known=("w",), template="cpu"):
+        PlanCache(spec, accuracy, tmp_path).schedules(workload, known, template, search)
 
     look()
     look(accuracy="relaxed")
     look(workload=matmul(16, 32, 23))
     look(known=())
+    look(template="winograd")
     look(spec=anatune.hardware("xeon_gold_6230r").with_threads(2))
-    monkeypatch.setattr(plan_cache, "_sources", lambda: "other sources")
+    monkeypatch.setattr(plan_cache, "sources_of", lambda *rooms: "other sources")
     look()
-    assert len(asked) == 6
+    assert len(asked) == 7
     look()
-    assert len(asked) == 6
+    assert len(asked) == 7
 
 
 def test_damaged_entries_are_planned_again(tmp_path, hardware):
     cache = PlanCache(hardware, "standard", tmp_path)
-    cache.schedules(WORKLOAD, (), list)
+    cache.schedules(WORKLOAD, (), "cpu", list)
     (entry,) = tmp_path.rglob("*.json")
     for content in (b"", b"damaged", entry.read_bytes()[:32] + b"[]x"):
         entry.write_bytes(content)
         asked = []
-        cache.schedules(WORKLOAD, (), lambda asked=asked: asked.append(None) or [])
+        cache.schedules(WORKLOAD, (), "cpu", lambda asked=asked: asked.append(None) or [])
         assert asked
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from anatune.compiling import session
+from anatune.compiling import tuning
 from anatune.compiling.session import compile as compile_model
 from anatune.compiling.targets import cpu
 from anatune.compiling.tuning import faster, latency
@@ -84,8 +84,8 @@ def test_what_is_kept_is_what_runs_and_the_report_says_it(path, tmp_path, monkey
         chosen["plan"], chosen["tuned"] = planned, other_schedules(planned, *given)
         return chosen["tuned"], None
 
-    monkeypatch.setattr(cpu, "tuned", tuned)
-    monkeypatch.setattr(session, "faster", lambda tuned, plan: Latency(1e-3, 2e-3, is_tuned))
+    monkeypatch.setattr(tuning, "tuned", tuned)
+    monkeypatch.setattr(tuning, "faster", lambda tuned, plan: Latency(1e-3, 2e-3, is_tuned))
     compiled = compile_model(path, threads=1, trials=4)
     (want,) = chosen["tuned" if is_tuned else "plan"]
     assert compiled.summary.kernels[0].schedule == want.schedule.to_json()
@@ -115,8 +115,8 @@ def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
             schedule = msgspec.structs.replace(schedule, workload=wrong)
         return good(name, schedule, threads)
 
-    monkeypatch.setattr(cpu, "tuned", tuned)
-    monkeypatch.setattr(session, "faster", lambda tuned, plan: Latency(1.0, 2.0, True))
+    monkeypatch.setattr(tuning, "tuned", tuned)
+    monkeypatch.setattr(tuning, "faster", lambda tuned, plan: Latency(1.0, 2.0, True))
     monkeypatch.setattr(cpu, "model_kernel", model_kernel)
     with pytest.raises(RunError, match="the first operator that differs is anatune_0_conv2d") as caught:
         compile_model(path, threads=1, trials=4)

@@ -1,12 +1,13 @@
 """Models for ranges of sizes."""
 
-import anatune
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
+
+import anatune
 from anatune.compiling.varying import environments
 from anatune.errors import RunError, SpaceError, WorkloadError
-from onnx import TensorProto, helper
 from tests.unit.compiling.onnx_models import _Net
 
 WIDTH, HEADS = 32, 2

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from anatune.core.sizes import Size, at_run_time, symbols_of
 
 BATCH, TOKENS = Size.symbol("batch", 5), Size.symbol("tokens", 23)

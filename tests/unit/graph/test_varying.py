@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from anatune.core.sizes import Size
 from anatune.errors import WorkloadError
 from anatune.graph.building import elementwise, reshape, sliced, taken

@@ -1,0 +1,188 @@
+"""Compiled modules as object files and shared libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.errors import BuildError
+from anatune.files import temporary_folder
+
+__all__ = ["link_library", "link_objects", "object_of", "static_library"]
+
+
+def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str) -> bytes:
+    """Return a function as an object file.
+
+    It does not look at its arguments, which takes longer to compile than many a kernel: its callers are built with it.
+
+    Parameters
+    ----------
+    symbol : str
+        Name of the function in there.
+    pipeline : str
+        Of TVM's passes.
+
+    Raises
+    ------
+    BuildError
+        TVM refuses it; the message is the last line of its own.
+    """
+    tvm = import_tvm()
+    module = tvm.IRModule({symbol: function.with_attr("global_symbol", symbol)})
+    try:
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True}), temporary_folder() as place:
+            file = place / "function.o"
+            tvm.tirx.build(module, target=target, pipeline=pipeline).write_to_file(str(file), "o")
+            return file.read_bytes()
+    except (*TVM_ERRORS, OSError) as error:
+        raise BuildError(last_line(error)) from None
+
+
+def static_library(file: Path, symbol: str) -> TvmObject:
+    """Return an object file with a function as a module of TVM's, which others may import."""
+    import_tvm()
+    from tvm.runtime.module import load_static_library
+
+    return load_static_library(str(file), [symbol])
+
+
+@cache
+def _linker(prefix: str = "") -> tuple[str, ...]:
+    """Return the words that begin a call of the linker itself; (): the C compiler has to call it.
+
+    The linker alone takes 3 ms of CPU time, behind gcc's driver 15 (2026-11, Zen 4). Objects of LLVM's need nothing
+    of C's start files, and of its libraries what every Python process has loaded, but for libgcc's conversions.
+
+    Parameters
+    ----------
+    prefix : str
+        What the names of the tools for another processor begin with.
+    """
+    found, compiler = shutil.which(f"{prefix}ld"), shutil.which(f"{prefix}gcc")
+    if not sys.platform.startswith("linux") or found is None or compiler is None:
+        return ()
+    asked = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
+    library = asked.stdout.strip()
+    return (found, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
+
+
+_ELF_MACHINES = {0x3E: ("x86_64", "elf_x86_64"), 0xB7: ("aarch64", "aarch64linux")}
+"""Number of a processor in ELF files -> its name in the names of tools, and what ld.lld calls it."""
+
+
+def _elf_machine(path: str) -> int:
+    """Return which processor an object file is for; 0 if it is no ELF file."""
+    with open(path, "rb") as file:
+        header = file.read(20)
+    return int.from_bytes(header[18:20], "little") if header[:4] == b"\x7fELF" else 0
+
+
+def _link_across(output: str, objects: list[str], machine: int, aliases: Sequence[str]) -> None:
+    """Link objects for another processor than the present one; `aliases`: options of the linker."""
+    name, emulation = _ELF_MACHINES.get(machine, ("", ""))
+    prefix = f"{name}-linux-gnu-"
+    if found := _linker(prefix):
+        start, *first, library = found
+        words = [start, *first, "-o", output, *aliases, *objects, library]
+    elif lld := shutil.which("ld.lld"):
+        words = [lld, "-m", emulation, "-shared", "--eh-frame-hdr", "-o", output, *aliases, *objects]
+    else:
+        raise BuildError(
+            f"linking for {name} needs a linker for it, {prefix}ld with {prefix}gcc, or ld.lld: "
+            f"install gcc-{name.replace('_', '-')}-linux-gnu (Debian), or lld"
+        )
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(done.stderr))}")
+
+
+def _link(output: str, objects: list[str], aliases: Sequence[str], options: Sequence[str]) -> None:
+    """Link objects as TVM's own `create_shared` does, faster where that is possible, and for other processors.
+
+    Parameters
+    ----------
+    aliases, options
+        Words for the linker; for a C compiler.
+    """
+    machine = _elf_machine(objects[0])
+    if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _present_machine():
+        _link_across(output, objects, machine, aliases)
+        return
+    if _linker():
+        start, *first, library = _linker()
+        words = [start, *first, "-o", output, *aliases, *objects, library]
+        if subprocess.run(words, capture_output=True, check=False).returncode == 0:
+            return
+    from tvm.support.cc import create_shared
+
+    create_shared(output, objects, options=[*options, *(f"-Wl,{word}" for word in aliases)])
+
+
+def _present_machine() -> str:
+    """Return the processor that this system's own ELF files are for."""
+    import platform
+
+    return platform.machine() if sys.platform.startswith("linux") else ""
+
+
+def link_library(
+    compiled: TvmObject, path: Path, aliases: Mapping[str, str] = MappingProxyType({}), triple: str = ""
+) -> None:
+    """Write what `compile_module` returned as a shared library.
+
+    Parameters
+    ----------
+    aliases : mapping of str to str
+        Further name of a symbol -> the symbol.
+    triple : str
+        LLVM's word for the processor and system, where all code is in object files.
+
+    Raises
+    ------
+    BuildError
+        There is no linker, or no space; the message is the last line of theirs.
+    """
+    words = _options(aliases)
+
+    def link(output: str, objects: list[str], options: Sequence[str] = ()) -> None:
+        _link(output, objects, words, options)
+
+    if triple:
+        link.get_target_triple = lambda: triple  # type: ignore[attr-defined]
+    with _linking(path):
+        compiled.export_library(str(path), fcompile=link)
+
+
+def link_objects(objects: list[str], path: Path, aliases: Mapping[str, str]) -> None:
+    """Link object files; `aliases` and errors as `link_library`."""
+    with _linking(path):
+        _link(str(path), objects, _options(aliases), ())
+
+
+def _options(aliases: Mapping[str, str]) -> list[str]:
+    return [f"--defsym={name}={symbol}" for name, symbol in aliases.items()]
+
+
+@contextlib.contextmanager
+def _linking(path: Path) -> Iterator[None]:
+    """Say in one line what a linker says."""
+    try:
+        yield
+    except BuildError:
+        raise
+    except (RuntimeError, OSError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]
+        full = next((line for line in lines if "no space left" in line.lower()), None)
+        advice = "is a C compiler (cc) installed?"
+        if full is not None:
+            advice = f"free space in {path.parent}, or name another place (TMPDIR)"
+        raise BuildError(f"cannot link {path.name}: {full or said[-1]}; {advice}") from None

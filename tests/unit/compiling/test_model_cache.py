@@ -1,0 +1,139 @@
+"""Compiled models on disk: the same answer for the same question, and none for any other."""
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune.compiling import compiled, model_cache, session
+from anatune.compiling.model_cache import ModelCache
+from anatune.compiling.request import Request
+from tests.unit.compiling.onnx_models import _Net
+
+pytest.importorskip("tvm")
+onnx = pytest.importorskip("onnx")
+WIDTH = 16
+
+
+def network(path, last=WIDTH, factor=1.0, apart=False):
+    net = _Net(3)
+    hidden = net.op("Relu", net.op("MatMul", "x", net.known(np.eye(WIDTH) * factor, np.float32)))
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, WIDTH])
+    net.write(path, x, net.op("MatMul", hidden, net.weight(WIDTH, last)))
+    if apart:
+        path.with_suffix(".bin").unlink(missing_ok=True)  # what is there would be added to
+        onnx.save(
+            onnx.load(path), path, save_as_external_data=True, location=f"{path.stem}.bin", size_threshold=0,
+            convert_attribute=False,
+        )  # fmt: skip
+    return path
+
+
+@pytest.fixture
+def compile_model(tmp_path, monkeypatch):
+    """Return `session.compile` with a folder of its own, and what it compiled rather than found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(model_cache, "MOST_BYTES", 1 << 30)
+    made = []
+    compile_it = session._compiled
+    monkeypatch.setattr(session, "_compiled", lambda *given: made.append(None) or compile_it(*given))
+
+    def call(*given, **options):
+        before = len(made)
+        return session.compile(*given, threads=1, **options), len(made) > before
+
+    return call
+
+
+def test_an_equal_call_is_answered_with_the_same_model(tmp_path, compile_model, monkeypatch):
+    path = network(tmp_path / "a.onnx")
+    first, is_new = compile_model(path)
+    assert is_new
+    monkeypatch.setattr(compiled, "Machine", None)  # what is only saved need not be loaded
+    second, is_new = compile_model(str(path))
+    assert not is_new
+    second.save(tmp_path / "saved")
+    monkeypatch.undo()
+    assert second.summary == first.summary
+    (x,) = first.random_inputs(7)
+    assert np.array_equal(second(x), first(x))
+    assert np.array_equal(anatune.load(tmp_path / "saved")(x), first(x))
+    first.save(tmp_path / "other")
+    assert {p.name for p in (tmp_path / "saved").iterdir()} == {p.name for p in (tmp_path / "other").iterdir()}
+
+
+def test_changed_models_are_compiled(tmp_path, compile_model):
+    for options in ({}, {"factor": 2.0}, {"last": WIDTH + 1}):
+        model, is_new = compile_model(network(tmp_path / "a.onnx", **options), check=True)
+        assert is_new, options
+        assert model.summary.check is not None
+    assert not compile_model(network(tmp_path / "b.onnx"), check=True)[1]  # the first one, under another name
+
+
+def test_weights_beside_the_file_count(tmp_path, compile_model):
+    path = network(tmp_path / "a.onnx", apart=True)
+    assert compile_model(path)[1]
+    assert not compile_model(path)[1]
+    before = path.read_bytes()
+    network(path, factor=2.0, apart=True)
+    assert path.read_bytes() == before
+    assert compile_model(path)[1]
+
+
+def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
+    path, host = network(tmp_path / "a.onnx"), anatune.hardware("xeon_gold_6230r")
+    monkeypatch.setattr(model_cache, "MOST_BYTES", 1 << 30)
+    keys = []
+
+    def ask(example=None, hardware=host, **asked):
+        keys.append(ModelCache(path, example, hardware, Request(**asked), folder=tmp_path / "cache")._key)
+
+    ask()
+    ask(threads=3)
+    ask(accuracy="relaxed")
+    ask(check=False)
+    ask(hardware=host.with_threads(1))
+    ask(hardware=anatune.hardware("rtx3090"))
+    ask([np.zeros((4, WIDTH), np.float32)])
+    ask([np.zeros((5, WIDTH), np.float32)])
+    ask([np.zeros((4, WIDTH), np.int64)])
+    ask([np.ones((4, WIDTH), np.int64)])
+    for name in ("sources_of", "versions_of", "processor_flags", "usable_cores"):
+        with monkeypatch.context() as patched:
+            patched.setattr(model_cache, name, lambda *_: 77)
+            ask()
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    ask([np.ones((4, WIDTH), np.float32)])  # values of numbers that name nothing do not count
+    assert keys[-1] == keys[6]
+
+
+@pytest.mark.parametrize("asked", [{"trials": 5}, {"records": "records.db"}])
+def test_what_is_measured_is_not_kept(tmp_path, asked):
+    path = network(tmp_path / "a.onnx")
+    assert ModelCache(path, None, anatune.hardware("rtx3090"), Request(**asked), folder=tmp_path)._key is None
+
+
+def test_damaged_entries_are_compiled_again(tmp_path, compile_model):
+    path = network(tmp_path / "a.onnx")
+    compile_model(path)
+    (entry,) = tmp_path.rglob("*.model")
+    whole = entry.read_bytes()
+    for content in (b"", b"damaged", whole[:-1], whole[:100] + b"x" + whole[101:]):
+        entry.write_bytes(content)
+        model, is_new = compile_model(path)
+        assert is_new
+        assert model(*model.random_inputs()).shape == (4, WIDTH)
+        assert not compile_model(path)[1]
+
+
+def test_it_can_be_switched_off(tmp_path, compile_model, monkeypatch):
+    monkeypatch.setenv("ANATUNE_CACHE", "off")
+    path = network(tmp_path / "a.onnx")
+    for _ in range(2):
+        assert compile_model(path)[1]
+    assert not [*tmp_path.rglob("*.model"), *tmp_path.rglob("*.o")]
+
+
+def test_files_that_cannot_be_read_say_so_as_before(tmp_path, compile_model):
+    with pytest.raises(anatune.errors.WorkloadError, match=r"missing\.onnx does not exist"):
+        compile_model(tmp_path / "missing.onnx")
