@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from anatune.arguments import checked_flag, checked_integer, checked_path, shown
+from anatune.arguments import checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
-from anatune.codegen.relax.machine import Machine, check_gpu
+from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
 from anatune.compiling.memory import Memory, mapped_file, views
 from anatune.errors import RecordError, RunError
@@ -27,7 +27,7 @@ from anatune.printable import printable
 from anatune.report.models import model_lines
 from anatune.report.text import plain
 
-__all__ = ["CompiledModel", "draw_inputs", "load"]
+__all__ = ["CompiledModel", "draw_inputs"]
 
 _WIDTH = 120
 
@@ -91,12 +91,16 @@ class CompiledModel:
         RunError
             Another number of inputs, or one of another shape or dtype.
         """
-        outputs = self._outputs(self._machine.run(*self._tensors(inputs)))
+        result = self._machine.run(*self._tensors(inputs))
+        return self._returned([result] if hasattr(result, "copyto") else list(result), array_of, inputs)
+
+    def _returned(self, outputs: Sequence[Any], array_for: Callable[[Any], Array], inputs: Sequence[object]) -> Any:
+        """Return outputs as a call does: tensors of PyTorch's where the first input is one."""
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
-            found = tuple(torch.from_dlpack(tensor) for tensor in outputs)
+            found = tuple(torch.from_dlpack(one) if hasattr(one, "__dlpack__") else one for one in outputs)
         else:
-            found = tuple(array_of(tensor) for tensor in outputs)
+            found = tuple(map(array_for, outputs))
         return found if self.summary.is_tuple else found[0]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
@@ -158,52 +162,21 @@ class CompiledModel:
         RecordError
             The folder cannot be written, or holds something else.
         """
-        folder.write(checked_path("save: path", path, RecordError), self.summary, self._code, self._memory)
+        folder.write(checked_path("save: path", path, RecordError), [self.saved()])
 
-    def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
+    def saved(self) -> folder.Saved:
+        """Return what a folder holds of it."""
+        return folder.Saved(self.summary, self._library, self._code, self._memory)
+
+    def _arrays(self, inputs: Sequence[object]) -> list[Array]:
         wanted = self.summary.inputs
         if len(inputs) != len(wanted):
             names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
-        return [_tensor(given, one) for given, one in zip(inputs, wanted, strict=True)]
+        return [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
 
-    def _outputs(self, result: TvmObject) -> list[TvmObject]:
-        return [result] if hasattr(result, "copyto") else list(result)
-
-
-def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
-    """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
-
-    All files are compared with the digests in ``model.json``, on all cores. That finds damage, not bad intent: the
-    library is code, load only what comes from people you trust.
-
-    Parameters
-    ----------
-    mapped : bool
-        The weights' file is mapped, and processes share the memory. False: it is read, about a second for a gigabyte,
-        into large pages where the system has them, from which runs are some per cent faster.
-
-    Raises
-    ------
-    RecordError
-        It is no such folder, or damaged, or of another version.
-    RunError
-        It was compiled for another processor, or its library cannot be loaded.
-    MissingDependencyError
-        TVM is not installed.
-    """
-    place = checked_path("load: path", path, RecordError)
-    mapped = checked_flag("load: mapped", mapped)
-    while True:
-        stamp = folder.stamp(place)
-        try:
-            summary, library, memory = folder.read(place, mapped=mapped)
-            if summary.device == "gpu":
-                check_gpu(str(path), summary.arch)
-            return CompiledModel(summary, library, memory)
-        except (RecordError, RunError):
-            if folder.stamp(place) == stamp:  # else another model was saved here in between
-                raise
+    def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
+        return [tensor_of(array) for array in self._arrays(inputs)]
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[Array]:
@@ -211,6 +184,9 @@ def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[Array]:
     random = np.random.default_rng(seed)
     found = []
     for one in inputs:
+        if one.dtype == "object":
+            found.append(np.full(one.shape, "", object))
+            continue
         drawn = random.standard_normal(one.shape) if one.dtype.startswith("float") else random.integers(0, 2, one.shape)
         found.append(np.asarray(drawn).astype(one.dtype))
     return found
@@ -220,8 +196,8 @@ def _words(one: TensorSummary) -> str:
     return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
 
 
-def _tensor(given: object, one: TensorSummary) -> TvmObject:
-    """Return an input as a tensor of TVM's.
+def _array(given: object, one: TensorSummary) -> Array:
+    """Return an input as an array.
 
     Raises
     ------
@@ -232,10 +208,12 @@ def _tensor(given: object, one: TensorSummary) -> TvmObject:
     array = given.detach().numpy() if torch is not None and isinstance(given, torch.Tensor) else given
     if not isinstance(array, np.ndarray):
         raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
+    if array.dtype.kind in "US":
+        array = array.astype(object)  # text
     if tuple(array.shape) != one.shape or array.dtype.name != one.dtype:
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
         raise RunError(
             f"input {one.name} is {got}, expected {_words(one)}: the model was compiled for that; convert the array, "
             "or compile with example inputs of this kind"
         )
-    return tensor_of(array)
+    return array

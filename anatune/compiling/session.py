@@ -11,9 +11,10 @@ from anatune.codegen.relax.frontends import Imported, imported
 from anatune.codegen.relax.onnx_files import onnx_inputs
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.costs import ModelCosts
+from anatune.compiling.divided import divided_model
 from anatune.compiling.request import Request
 from anatune.compiling.targets.base import ModelTarget
-from anatune.compiling.targets.cpu import CpuTarget
+from anatune.compiling.targets.cpu import CpuTarget, cpu_named
 from anatune.compiling.tuning import faster, latency
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
@@ -49,6 +50,7 @@ def compile(
     stop_at: float | None = None,
     patience: int | None = None,
     on_estimate: Callable[[ModelEstimate], None] | None = None,
+    fallback: str | None = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -96,6 +98,9 @@ def compile(
         As `anatune.tune`, of each kernel: its trials go to the others then.
     on_estimate : callable, optional
         Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take.
+    fallback : {"onnxruntime"}, optional
+        Who runs the nodes of an ONNX model that cannot be read, on the CPU; the parts between them are compiled, each
+        with its share of the trials. The report names them, and each part's share of the time.
 
     Raises
     ------
@@ -120,9 +125,19 @@ def compile(
         threads=threads, accuracy=accuracy, trials=trials, time_limit_s=time_limit_s, records=records, resume=resume,
         check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
         key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
+        fallback=fallback,
     )  # fmt: skip
-    target = _target(hardware(hw), request)
-    return _compiled(imported(model, example_inputs), target)
+    device = hardware(hw if fallback is None else cpu_named(hw))
+    target, source = _target(device, request), imported(model, example_inputs)
+    if fallback is not None:
+
+        def compile_part(part: Imported, asked: Request) -> CompiledModel:
+            return _compiled(part, _target(device, asked))
+
+        divided = divided_model(source, request, target.threads, compile_part)
+        if divided is not None:
+            return divided
+    return _compiled(source, target)
 
 
 def _target(device: HardwareSpec, request: Request) -> ModelTarget:

@@ -53,6 +53,8 @@ class Imported:
         Inputs that the caller gave.
     is_single : bool
         Whether the model returns one tensor, whatever the graph returns.
+    onnx : tuple, optional
+        The model, where it is one of ONNX (onnx.ModelProto), and the sizes of its inputs.
     """
 
     read: Callable[[], Graph]
@@ -60,6 +62,7 @@ class Imported:
     reference: Reference | None
     example: Arrays | None
     is_single: bool = False
+    onnx: tuple[OnnxObject, dict[str, list[int]]] | None = None
 
     def graph(self) -> Graph:
         """Return the graph of the model."""
@@ -231,4 +234,4 @@ def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example) -> 
     example = _arrays(example_inputs)
     shapes = onnx_shapes(model, where, example)
     read = functools.partial(graph_of_onnx, model, shapes, name)
-    return Imported(read, name, onnx_reference(model, name), example)
+    return Imported(read, name, onnx_reference(model, name), example, onnx=(model, shapes))
