@@ -88,12 +88,12 @@ def run_model(
         print_lines(model_lines(model.summary, measured, width=line_width()))
 
 
-def _described(name: str, output: Any) -> dict[str, Any]:
+def _described(name: str, output: object) -> dict[str, object]:
     """Return what is said of an output; of a divided model it may be text, or a sequence."""
     import numpy as np
 
     if not isinstance(output, np.ndarray):
-        return {"name": name, "dtype": type(output).__name__, "shape": (len(output),), "largest": None}
+        return {"name": name, "dtype": type(output).__name__, "shape": (), "largest": None}
     largest = None if output.dtype == object else float(np.abs(output).max(initial=0))
     return {"name": name, "dtype": output.dtype.name, "shape": output.shape, "largest": largest}
 

@@ -94,7 +94,9 @@ class CompiledModel:
         result = self._machine.run(*self._tensors(inputs))
         return self._returned([result] if hasattr(result, "copyto") else list(result), array_of, inputs)
 
-    def _returned(self, outputs: Sequence[Any], array_for: Callable[[Any], Array], inputs: Sequence[object]) -> Any:
+    def _returned(
+        self, outputs: Sequence[TvmObject], array_for: Callable[[TvmObject], Array], inputs: Sequence[object]
+    ) -> TvmObject:
         """Return outputs as a call does: tensors of PyTorch's where the first input is one."""
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):

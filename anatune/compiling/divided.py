@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import msgspec
 
@@ -84,13 +83,13 @@ class DividedModel(CompiledModel):
         self.division, self._engines = division, engines
         self.summary = _merged(division, [one.summary for one in engines if isinstance(one, CompiledModel)])
 
-    def __call__(self, *inputs: object) -> Any:
+    def __call__(self, *inputs: object) -> OnnxObject:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
         return self._returned(self._run(self._arrays(inputs)), lambda one: one, inputs)
 
     def _run(
         self, arrays: Sequence[Array], seen: Callable[[int, Engine, list[object]], None] | None = None
-    ) -> list[Any]:
+    ) -> list[OnnxObject]:
         """Return all outputs; `seen` is called with each part's place, engine and inputs before it runs."""
         values: dict[str, object] = {one.name: array for one, array in zip(self.summary.inputs, arrays, strict=True)}
         for place, (part, engine) in enumerate(zip(self.division.parts, self._engines, strict=True)):
@@ -310,7 +309,7 @@ def _merged(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummar
     checks = [one.check for one in compiled if one.check is not None]
     first, is_alone = compiled[0], len(compiled) == 1
 
-    def named(field: str) -> tuple[Any, ...]:
+    def named(field: str) -> tuple[OnnxObject, ...]:
         return tuple(
             msgspec.structs.replace(one, name=_in_part(place, one.name))
             for place, summary in zip(places, compiled, strict=True)

@@ -185,17 +185,26 @@ class _Divider:
     def groups(self, places: Sequence[int]) -> dict[tuple[int, bool], list[int]]:
         """Return nodes by the part that they are of: how often engines take turns before it, and whose it is.
 
-        A way that leaves a part goes to later ones only, and there is none with fewer turns.
+        A way that leaves a part goes to later ones only, and there is none with fewer turns. What has time waits: a
+        node whose result is needed late is of a late part.
         """
-        made: dict[str, tuple[int, bool]] = {}
+        makers = {word: place for place in places for word in self.model.graph.node[place].output if word}
+        readers: dict[int, list[int]] = {place: [] for place in places}
+        turns: dict[int, int] = {}
+        for place in places:
+            before = {makers[word] for word in self.reads[place] if word in makers and not self.is_known(word)}
+            turns[place] = max((turns[other] + self.is_turn(other, place) for other in before), default=0)
+            for other in before:
+                readers[other].append(place)
+        for place in reversed(places):
+            turns[place] = min((turns[one] - self.is_turn(place, one) for one in readers[place]), default=turns[place])
         found: dict[tuple[int, bool], list[int]] = {}
         for place in places:
-            is_left = place in self.left
-            before = [made[word] for word in self.reads[place] if word in made and not self.is_known(word)]
-            turn = max((turn + (other != is_left) for turn, other in before), default=0)
-            found.setdefault((turn, is_left), []).append(place)
-            made.update((word, (turn, is_left)) for word in self.model.graph.node[place].output if word)
+            found.setdefault((turns[place], place in self.left), []).append(place)
         return dict(sorted(found.items()))
+
+    def is_turn(self, first: int, second: int) -> bool:
+        return (first in self.left) != (second in self.left)
 
     def parts(self) -> list[Part]:
         """Return the parts, in order."""

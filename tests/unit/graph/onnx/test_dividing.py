@@ -84,6 +84,13 @@ def test_branches_need_no_more_parts_than_a_chain():
     assert operators(parts)[2] == "Conv Conv Add"
 
 
+def test_a_node_whose_result_is_needed_late_waits():
+    nodes = [node("SequenceEmpty", [], ["none"]), node("Conv", ["x", "k"], ["c"])]
+    nodes += [node("SequenceInsert", ["none", "c"], ["one"]), node("ConcatFromSequence", ["one"], ["z"], axis=0)]
+    parts = divided(model_of(nodes, ["z"], KERNEL))
+    assert operators(parts) == ["Conv", "[SequenceEmpty SequenceInsert ConcatFromSequence]"]
+
+
 def test_what_stands_between_nodes_that_are_left_without_a_product_is_left():
     nodes = [*through_a_sequence("x", "a"), node("Relu", ["a"], ["b"]), *through_a_sequence("b", "c")]
     parts = divided(model_of([*nodes, node("Conv", ["c", "k"], ["z"])], ["z"], KERNEL))
