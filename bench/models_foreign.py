@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -29,8 +30,8 @@ __all__ = ["ROUTES", "tried"]
 ROUTES = ("module", "onnx")
 _CLOSE = 1e-4
 """Largest error that counts as right, over the largest magnitude of a result."""
-_ROUNDS, _ROUND_S = 15, 2e-3
-"""Turns of each engine, and how long one is at least: short calls are repeated."""
+_ROUNDS, _ROUND_S = 31, 5e-4
+"""Turns of each engine, and how long one is at least: short calls are repeated. Systems share cores in longer ones."""
 _LIMIT_S = 900
 
 
@@ -130,15 +131,17 @@ def _rivals(torch: Any, made: Any, folder: Path) -> dict[str, Callable[[], Any]]
 
 
 def _timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return the median time of each of some calls, which take turns."""
+    """Return the median time of each of some calls, which take turns in a random order."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     counts = {}
     for name, call in calls.items():
         call()
         counts[name] = max(1, round(_ROUND_S / min(_seconds(call, 1) for _ in range(3))))
+    order, chance = list(calls), random.Random(0)
     for _ in range(_ROUNDS):
-        for name, call in calls.items():
-            taken[name].append(_seconds(call, counts[name]))
+        chance.shuffle(order)
+        for name in order:
+            taken[name].append(_seconds(calls[name], counts[name]))
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
