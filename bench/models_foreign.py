@@ -4,8 +4,8 @@
 
 Each model is compiled in a process of its own from PyTorch's module and from the ONNX file that PyTorch exports of it,
 run on its inputs and compared with PyTorch in float64. With --times the compiled model of the first route that is
-right, eager PyTorch, TorchInductor and ONNX Runtime (where they are installed) take turns on one thread: medians. What
-FILE has is not tried again, so that a run that was ended goes on; --page writes it as a page of the docs.
+right, eager PyTorch, TorchInductor and ONNX Runtime (where they are installed) take turns on one thread: medians of the
+process's CPU time. What FILE has is not tried again, so that a run that was ended goes on; --page writes a page.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ def _timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _seconds(call: Callable[[], Any], count: int) -> float:
-    """Return the time of a call, over a few."""
-    began = time.perf_counter()
+    """Return the time of a call, over a few: of the process, whose one thread computes, so that others do not count."""
+    began = time.process_time()
     for _ in range(count):
         call()
-    return (time.perf_counter() - began) / count
+    return (time.process_time() - began) / count
 
 
 def _in_process(name: str, route: str, times: bool) -> dict[str, Any]:

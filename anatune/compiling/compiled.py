@@ -23,6 +23,7 @@ from anatune.files import reason
 from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.cpu.blocks import tensor_of
+from anatune.measure.run.correctness import array_dtype
 from anatune.printable import printable
 from anatune.report.models import model_lines
 from anatune.report.text import plain
@@ -212,7 +213,7 @@ def _array(given: object, one: TensorSummary) -> Array:
         raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
     if array.dtype.kind in "US":
         array = array.astype(object)  # text
-    if tuple(array.shape) != one.shape or array.dtype.name != one.dtype:
+    if array.shape != one.shape or (array.dtype != array_dtype(one.dtype) and array.dtype.name != one.dtype):
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
         raise RunError(
             f"input {one.name} is {got}, expected {_words(one)}: the model was compiled for that; convert the array, "

@@ -21,7 +21,7 @@ Models of torchvision and transformers in small (the operators of the whole, few
 by hand, compiled from PyTorch's module and from the ONNX file that PyTorch exports of it, without measurements, for one
 thread. The error is the largest difference from PyTorch in float64, over the largest magnitude. Others' times are over
 ours: above 1 anatune is faster. All engines take turns in one process, each called as its users do, from arrays to
-arrays: medians. What was not timed yet has no times.
+arrays: medians of the process's CPU time. What was not timed yet has no times.
 
 {told}
 
