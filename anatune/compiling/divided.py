@@ -58,18 +58,14 @@ class _OnnxPart:
         return found
 
     def types(self) -> list[OnnxObject]:
-        """Return what onnxruntime says of its outputs (onnx.ValueInfoProto); no sizes: they are not known."""
+        """Return what onnxruntime says of its outputs (onnx.ValueInfoProto); () may be a shape that is not known."""
         onnx, found = import_module("onnx"), []
         for one in self._session.get_outputs():
+            found.append(onnx.ValueInfoProto(name=one.name))
             word = one.type.removeprefix("tensor(").removesuffix(")").upper()
             if word in onnx.TensorProto.DataType.keys():  # noqa: SIM118  no dictionary
-                found.append(
-                    onnx.helper.make_tensor_value_info(
-                        one.name, onnx.TensorProto.DataType.Value(word), one.shape or None
-                    )
-                )
-            else:
-                found.append(onnx.ValueInfoProto(name=one.name))
+                number = onnx.TensorProto.DataType.Value(word)
+                found[-1] = onnx.helper.make_tensor_value_info(one.name, number, one.shape or None)
         return found
 
 
@@ -170,11 +166,10 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
 
 def _in_order(place: Path, division: Division, models: list[CompiledModel], onnx: list[bytes]) -> list[Engine]:
     """Return the parts of a loaded model in order."""
-    own, left = iter(models), iter(onnx)
-    if [bool(part.left) for part in division.parts].count(True) != len(onnx) or len(division.parts) != len(onnx) + len(
-        models
-    ):
+    is_left = [bool(part.left) for part in division.parts]
+    if (is_left.count(False), is_left.count(True)) != (len(models), len(onnx)):
         raise RecordError(f"{place}: {len(models)} compiled parts and {len(onnx)} others are not those of its summary")
+    own, left = iter(models), iter(onnx)
     threads = models[0].summary.threads
     return [
         _OnnxPart(next(left), part.reads, _words_of(part.left), threads) if part.left else next(own)
