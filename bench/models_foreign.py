@@ -1,24 +1,27 @@
 """Models of others, in small (`bench.cpu.foreign`): which compile, by which route, and what they compute.
 
-    python -m bench.models_foreign [--models unet,lstm] [--routes module onnx] [--times] [--json FILE]
+    python -m bench.models_foreign [--models unet,lstm] [--routes module onnx] [--times] [--json FILE] [--page FILE]
 
 Each model is compiled in a process of its own from PyTorch's module and from the ONNX file that PyTorch exports of it,
-run on its inputs and compared with PyTorch in float64. With --times the compiled model, eager PyTorch, TorchInductor
-and ONNX Runtime (where they are installed) take turns on one thread: medians, and the best of the others over ours.
+run on its inputs and compared with PyTorch in float64. With --times the compiled model of the first route that is
+right, eager PyTorch, TorchInductor and ONNX Runtime (where they are installed) take turns on one thread: medians of the
+process's CPU time. What FILE has is not tried again, so that a run that was ended goes on; --page writes a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,8 @@ __all__ = ["ROUTES", "tried"]
 ROUTES = ("module", "onnx")
 _CLOSE = 1e-4
 """Largest error that counts as right, over the largest magnitude of a result."""
-_ROUNDS = 15
+_ROUNDS, _ROUND_S = 31, 5e-4
+"""Turns of each engine, and how long one is at least: short calls are repeated. Systems share cores in longer ones."""
 _LIMIT_S = 900
 
 
@@ -77,7 +81,7 @@ def tried(name: str, route: str, *, times: bool) -> dict[str, Any]:
         answer = {"state": "right" if error_of <= _CLOSE else "wrong", "error": error_of, "compile_s": seconds}
         answer["kernels"] = len(compiled.summary.kernels)
         if times:
-            calls = {"anatune": compiled.prepared(*inputs), **_rivals(torch, made, Path(folder))}
+            calls = {"anatune": lambda: compiled(*inputs), **_rivals(torch, made, Path(folder))}
             answer["times_s"] = _timed(calls)
         return answer
 
@@ -127,17 +131,26 @@ def _rivals(torch: Any, made: Any, folder: Path) -> dict[str, Callable[[], Any]]
 
 
 def _timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return the median time of each of some calls, which take turns."""
+    """Return the median time of each of some calls, which take turns in a random order."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
+    counts = {}
+    for name, call in calls.items():
         call()
-        call()
+        counts[name] = max(1, round(_ROUND_S / min(_seconds(call, 1) for _ in range(3))))
+    order, chance = list(calls), random.Random(0)
     for _ in range(_ROUNDS):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            taken[name].append(time.perf_counter() - began)
+        chance.shuffle(order)
+        for name in order:
+            taken[name].append(_seconds(calls[name], counts[name]))
     return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _seconds(call: Callable[[], Any], count: int) -> float:
+    """Return the time of a call, over a few: of the process, whose one thread computes, so that others do not count."""
+    began = time.process_time()
+    for _ in range(count):
+        call()
+    return (time.process_time() - began) / count
 
 
 def _in_process(name: str, route: str, times: bool) -> dict[str, Any]:
@@ -153,18 +166,26 @@ def _in_process(name: str, route: str, times: bool) -> dict[str, Any]:
     return answer
 
 
+def _is_tried(routes: Mapping[str, Mapping[str, Any]], route: str, times: bool) -> bool:
+    """Whether nothing more is to be found out of a model by a route: one of its routes is timed, where times are."""
+    right = [one for one in routes.values() if one["state"] == "right"]
+    return route in routes and not (times and routes[route] in right and not any("times_s" in one for one in right))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try the models and print what became of them."""
     from rich.table import Table
 
     from bench.cpu.foreign import FOREIGN
+    from bench.cpu.foreign_table import HEADINGS, page, rows, said
     from bench.results import environment, progress_bar, wide_console, write_json
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", help="names, with commas; all by default")
     parser.add_argument("--routes", nargs="+", default=ROUTES, choices=ROUTES)
     parser.add_argument("--times", action="store_true")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="models that are in it are not tried again")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="what is in it is not tried again")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write a page of the docs about all that --json has")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
@@ -173,37 +194,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     known = json.loads(options.json.read_text())["models"] if options.json and options.json.exists() else {}
     wanted = options.models.split(",") if options.models else sorted(FOREIGN)
+    document = {"environment": environment(processor=_processor(), libraries=_libraries()), "models": known}
     with progress_bar() as bar:
         for name in bar.track(wanted, description="models"):
             for route in options.routes:
-                if route not in known.setdefault(name, {}):
-                    known[name][route] = _in_process(name, route, options.times)
-            if options.json:
-                write_json(options.json, {"environment": environment(), "models": known})
-    table = Table(
-        "model", *(f"{route}: state" for route in options.routes), "error", "compile, CPU s", "others over ours"
-    )
-    for name in wanted:
-        rows = [known[name][route] for route in options.routes]
-        right = next((row for row in rows if row["state"] == "right"), rows[0])
-        times = right.get("times_s", {})
-        ratios = {who: seconds / times["anatune"] for who, seconds in times.items() if who != "anatune"}
-        best = min(ratios, key=ratios.__getitem__) if ratios else ""
-        table.add_row(
-            name, *(row["state"] for row in rows), f"{right.get('error', float('nan')):.0e}",
-            f"{right.get('compile_s', float('nan')):.1f}", f"{best} {ratios[best]:.2f}" if best else "",
-        )  # fmt: skip
+                if not _is_tried(known.setdefault(name, {}), route, options.times):
+                    times = options.times and not any("times_s" in one for one in known[name].values())
+                    answer = _in_process(name, route, times)
+                    if answer["state"] == "right" or known[name].get(route, {}).get("state") != "right":
+                        known[name][route] = answer  # else timing failed
+                    if options.json:
+                        write_json(options.json, document)
+    found = rows({name: known[name] for name in wanted})
+    table = Table(*HEADINGS)
+    for row in found:
+        table.add_row(*row.cells())
     console = wide_console(120)
     console.print(table)
     for name in wanted:
-        for route in options.routes:
-            if known[name][route]["state"] != "right":
-                console.print(f"{name}, {route}: {known[name][route].get('why', 'differs')}", markup=False)
-    for route in options.routes:
-        console.print(f"{route}: {dict(Counter(known[name][route]['state'] for name in wanted))}", markup=False)
-    either = sum(any(known[name][route]["state"] == "right" for route in options.routes) for name in wanted)
-    console.print(f"right by one route at least: {either} of {len(wanted)}")
+        for route, answer in known[name].items():
+            if answer["state"] != "right":
+                console.print(f"{name}, {route}: {answer.get('why', 'differs')}", markup=False)
+    console.print(*said(found), sep="\n", markup=False)
+    if options.page:
+        options.page.write_text(page(document))
     return 0
+
+
+def _libraries() -> dict[str, str]:
+    """Return the versions of what is compared, and of what models come from."""
+    found = {}
+    for name in ("torch", "torchvision", "transformers", "onnx", "onnxruntime"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _processor() -> str:
+    """Return the processor's name, as Linux says."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown processor")
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ class InferenceSession:
         All cores by default.
     check : bool
         Compare the outputs of each compiled model with those of ONNX's reference evaluator, on random inputs.
-    hw, accuracy
-        As `anatune.compile`.
+    hw, accuracy, fallback
+        As `anatune.compile`. With a fallback nothing is compiled for the values of inputs.
 
     Raises
     ------
@@ -76,10 +76,13 @@ class InferenceSession:
         check: bool = False,
         hw: HardwareLike = "host",
         accuracy: str = STANDARD,
+        fallback: str | None = None,
     ) -> None:
         self._model = _model_of(path_or_bytes)
         self._where = str(path_or_bytes) if isinstance(path_or_bytes, str | Path) else "ONNX model"
-        self._compile = functools.partial(compile_model, hw=hw, threads=threads, accuracy=accuracy, check=check)
+        self._compile = functools.partial(
+            compile_model, hw=hw, threads=threads, accuracy=accuracy, check=check, fallback=fallback
+        )
         self._fixed: tuple[str, ...] = ()
         self._compiled: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
 
@@ -220,6 +223,7 @@ def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
 def _checked(value: OnnxObject, given: object) -> Array:
     """Return an input as an array; RunError: its type or its sizes are not those that the model says."""
     array, info, dtype = np.asarray(given), _info(value), onnx_dtype(value)
+    array = array.astype(object) if array.dtype.kind in "US" else array  # text
     if array.dtype.name != dtype:
         shape = "x".join(map(str, array.shape)) or "scalar"
         raise RunError(f"input {info.name} is {shape} {array.dtype.name}, expected {shape} {dtype}")

@@ -29,6 +29,7 @@ from anatune.codegen.relax.frontends import decomposed, exported
 from anatune.compiling import session
 from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
+from anatune.report import units
 from anatune.untyped import TorchObject
 
 __all__ = ["OPTIONS", "backend"]
@@ -185,7 +186,8 @@ class _SubGraph:
             raise WorkloadError(f"operators that cannot be imported: {names}; leave out strict to run them by PyTorch")
         parts = divided(program, inputs, self._model, self._fewest)
         more = f"; and other blocks: {'; '.join(parts.failed)}" if parts.failed else ""
-        self._warn(f"anatune leaves {names} to PyTorch, between {len(parts.models)} compiled blocks{more}")
+        text = f"anatune leaves {names} to PyTorch, between {len(parts.models)} compiled blocks"
+        self._warn(text, f": {units.percent(parts.left_share)} of the time of a run{more}")
         return parts.run
 
     def _model(self, model: TorchObject, inputs: tuple[TorchObject, ...]) -> Call:
@@ -215,11 +217,11 @@ class _SubGraph:
     def _version(self, weight: TorchObject) -> int:
         return 0 if weight.is_inference() else int(weight._version)
 
-    def _warn(self, text: str) -> None:
+    def _warn(self, text: str, more: str = "") -> None:
         """Say something, once of each sub-graph: another set of weights is left to PyTorch in the same words."""
         if text not in self._said:
             self._said.add(text)
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text + more, stacklevel=3)
 
     def _words(self) -> str:
         """Return what the sub-graph is, for people: its first operators."""

@@ -6,6 +6,7 @@ model of anatune's, everything else stays as it was.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from importlib import import_module
@@ -21,6 +22,8 @@ __all__ = ["Divided", "divided", "number_places", "unsupported", "varying_sizes"
 _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 """What names of PyTorch's core operators begin with that anatune has kernels for."""
 
+_REPEATS = 3
+"""Runs of which the fastest counts."""
 Call = Callable[..., TorchObject]
 
 
@@ -34,11 +37,14 @@ class Divided(NamedTuple):
     models : tuple of CompiledModel
     failed : tuple of str
         Why other blocks are not, once each.
+    left_share : float
+        Of the time of a run, that is not theirs: the least of a few.
     """
 
     run: Call
     models: tuple[CompiledModel, ...]
     failed: tuple[str, ...]
+    left_share: float
 
 
 def unsupported(program: TorchObject) -> Counter[str]:
@@ -77,7 +83,7 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
     seen = _arguments_of_blocks(torch, fused, [*weights.values(), *inputs])
     names = {node.name: node for node in fused.graph.nodes}
     compiled: dict[str, CompiledModel] = {}
-    failed = []
+    failed, own_s = [], 0.0
     for target, given in seen.items():
         (call,) = (node for node in names.values() if node.op == "call_module" and node.target == target)
         known_places = {place: weights[node.name] for place, node in enumerate(call.args) if node.name in weights}
@@ -89,13 +95,30 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
             failed.append(str(error))
             continue
         compiled[target] = model
+        own_s += _least(model, changing)
         fused.add_submodule(target, _caller(torch, model, frozenset(known_places)))
     if not compiled:
         raise WorkloadError(failed[0] if failed else "it has no block that reads its inputs")
     own = {node for node in names.values() if node.op == "call_module" and node.target in compiled}
     # blocks have their own
     held = [tensor if set(names[name].users) - own else None for name, tensor in weights.items()]
-    return Divided(lambda *given: fused(*held, *given), tuple(compiled.values()), tuple(dict.fromkeys(failed)))
+
+    def run(*given: TorchObject) -> TorchObject:
+        return fused(*held, *given)
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        share = max(0.0, 1 - own_s / _least(run, inputs))
+    return Divided(run, tuple(compiled.values()), tuple(dict.fromkeys(failed)), share)
+
+
+def _least(call: Call, given: Sequence[TorchObject]) -> float:
+    """Return the least time of a few calls."""
+    taken = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        call(*given)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
 
 
 class Varying(NamedTuple):
@@ -227,7 +250,7 @@ def _arguments_of_blocks(
                 seen[target] = tuple(args)
             return super().call_module(target, args, kwargs)
 
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         Recorder(fused).run(*arguments)
     return seen
 

@@ -87,11 +87,20 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             show_default=False,
         ),
     ] = None
+    fallback: Annotated[
+        str | None,
+        typer.Option(
+            "--fallback",
+            metavar="onnxruntime",
+            help="Leave the nodes of an ONNX model that cannot be read to it, and compile the parts between them.",
+            show_default=False,
+        ),
+    ] = None
     measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False
 
     def keywords(self) -> Keywords:
         """Return what `anatune.compile` takes of it by the same name."""
-        names = ("threads", "accuracy", "trials", "time_limit_s", "stop_at", "patience", "resume", "check")
+        names = ("fallback", "threads", "accuracy", "trials", "time_limit_s", "stop_at", "patience", "resume", "check")
         return {name: getattr(self, name) for name in names}
 
 

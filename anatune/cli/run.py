@@ -54,7 +54,7 @@ def run_model(
     import numpy as np
 
     from anatune.cli.outputs import ARRAYS, marked
-    from anatune.compiling.compiled import load
+    from anatune.compiling.divided import load
     from anatune.files import Output
 
     target = None if output is None else Output(output, ARRAYS)
@@ -65,20 +65,12 @@ def run_model(
     result = model(*arrays)
     outputs = result if isinstance(result, tuple) else (result,)
     answer: dict[str, Any] = {
-        "outputs": [
-            {
-                "name": tensor.name,
-                "dtype": tensor.dtype,
-                "shape": array.shape,
-                "largest": float(np.abs(array).max(initial=0)),
-            }
-            for tensor, array in zip(model.summary.outputs, outputs, strict=True)
-        ]
+        "outputs": [_described(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)]
     }
     if target is not None:
         stream = io.BytesIO()
-        names = [tensor.name for tensor in model.summary.outputs]
-        np.savez(stream, **dict(zip(names, outputs, strict=True)))  # type: ignore[arg-type]
+        kept = {one.name: _kept(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)}
+        np.savez(stream, **kept)  # type: ignore[arg-type]
         target.write(marked(stream.getvalue()))
     if benchmark:
         answer["benchmark"] = model.benchmark(*arrays, runs=runs)
@@ -94,7 +86,8 @@ def run_model(
 
     for described in answer["outputs"]:
         shape = "x".join(map(str, described["shape"])) or "scalar"
-        print_text(f"{described['name']}: {shape} {described['dtype']}, largest magnitude {described['largest']:.6g}")
+        largest = "" if described["largest"] is None else f", largest magnitude {described['largest']:.6g}"
+        print_text(f"{described['name']}: {shape} {described['dtype']}{largest}")
     if benchmark:
         times = answer["benchmark"]
         print_text(
@@ -113,6 +106,25 @@ def _numbers(words: list[str] | None) -> dict[str, int]:
         if not word.isdecimal():
             raise UsageError(f"--size {name} is {word!r}, expected a number such as {name}=128")
     return {name: int(word) for name, word in sizes.items()}
+
+
+def _described(name: str, output: object) -> dict[str, object]:
+    """Return what is said of an output; of a divided model it may be text, or a sequence."""
+    import numpy as np
+
+    if not isinstance(output, np.ndarray):
+        return {"name": name, "dtype": type(output).__name__, "shape": (), "largest": None}
+    largest = None if output.dtype == object else float(np.abs(output).max(initial=0))
+    return {"name": name, "dtype": output.dtype.name, "shape": output.shape, "largest": largest}
+
+
+def _kept(name: str, output: object) -> NDArray[np.generic]:
+    """Return an output as a .npz file can hold it; UsageError: it is none that can be."""
+    import numpy as np
+
+    if not isinstance(output, np.ndarray):
+        raise UsageError(f"-o: output {name} is a {type(output).__name__}, expected arrays; call the model from Python")
+    return output.astype(str) if output.dtype == object else output
 
 
 def _array(path: Path) -> NDArray[np.generic]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from anatune.arguments import checked_flag, checked_integer, checked_path, shown
+from anatune.arguments import checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
-from anatune.codegen.relax.machine import Machine, check_gpu
+from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
 from anatune.compiling.called import check_size, shape_at, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, new_memory, views
@@ -24,11 +24,12 @@ from anatune.files import reason
 from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.cpu.blocks import tensor_of
+from anatune.measure.run.correctness import array_dtype
 from anatune.printable import printable
 from anatune.report.models import model_lines
 from anatune.report.text import plain
 
-__all__ = ["CompiledModel", "draw_inputs", "load"]
+__all__ = ["CompiledModel", "draw_inputs"]
 
 _WIDTH = 120
 
@@ -112,12 +113,18 @@ class CompiledModel:
         RunError
             Another number of inputs, or one of another shape or dtype.
         """
-        outputs = self._outputs(self._machine.run(*self._tensors(inputs)))
+        result = self._machine.run(*self._tensors(inputs))
+        return self._returned([result] if hasattr(result, "copyto") else list(result), array_of, inputs)
+
+    def _returned(
+        self, outputs: Sequence[TvmObject], array_for: Callable[[TvmObject], Array], inputs: Sequence[object]
+    ) -> TvmObject:
+        """Return outputs as a call does: tensors of PyTorch's where the first input is one."""
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
-            found = tuple(torch.from_dlpack(tensor) for tensor in outputs)
+            found = tuple(torch.from_dlpack(one) if hasattr(one, "__dlpack__") else one for one in outputs)
         else:
-            found = tuple(array_of(tensor) for tensor in outputs)
+            found = tuple(map(array_for, outputs))
         return found if self.summary.is_tuple else found[0]
 
     def takes(self, inputs: Sequence[object]) -> bool:
@@ -202,54 +209,25 @@ class CompiledModel:
         RecordError
             The folder cannot be written, or holds something else.
         """
-        folder.write(checked_path("save: path", path, RecordError), self.summary, self.code, self.memory)
+        folder.write(checked_path("save: path", path, RecordError), [self.saved()])
 
-    def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
+    def saved(self) -> folder.Saved:
+        """Return what a folder holds of it."""
+        return folder.Saved(self.summary, self._library, self.code, self.memory)
+
+    def _arrays(self, inputs: Sequence[object]) -> list[Array]:
         wanted = self.summary.inputs
         if len(inputs) != len(wanted):
             names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
         arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
         known = sizes_of(self.summary, [array.shape for array in arrays])
-        return [_tensor(array, one, known) for array, one in zip(arrays, wanted, strict=True)]
+        for array, one in zip(arrays, wanted, strict=True):
+            _check(array, one, known)
+        return arrays
 
-    def _outputs(self, result: TvmObject) -> list[TvmObject]:
-        return [result] if hasattr(result, "copyto") else list(result)
-
-
-def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
-    """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
-
-    All files are compared with the digests in ``model.json``, on all cores. That finds damage, not bad intent: the
-    library is code, load only what comes from people you trust.
-
-    Parameters
-    ----------
-    mapped : bool
-        The weights' file is mapped, and processes share the memory. False: it is read, about a second for a gigabyte,
-        into large pages where the system has them, from which runs are some per cent faster.
-
-    Raises
-    ------
-    RecordError
-        It is no such folder, or damaged, or of another version.
-    RunError
-        It was compiled for another processor, or its library cannot be loaded.
-    MissingDependencyError
-        TVM is not installed.
-    """
-    place = checked_path("load: path", path, RecordError)
-    mapped = checked_flag("load: mapped", mapped)
-    while True:
-        stamp = folder.stamp(place)
-        try:
-            summary, library, memory = folder.read(place, mapped=mapped)
-            if summary.device == "gpu":
-                check_gpu(str(path), summary.arch)
-            return CompiledModel(summary, library, memory)
-        except (RecordError, RunError):
-            if folder.stamp(place) == stamp:  # else another model was saved here in between
-                raise
+    def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
+        return [tensor_of(array) for array in self._arrays(inputs)]
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
@@ -258,6 +236,9 @@ def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, 
     found = []
     for one in inputs:
         shape = shape_at(one, sizes or {})
+        if one.dtype == "object":
+            found.append(np.full(shape, "", object))
+            continue
         drawn = random.standard_normal(shape) if one.dtype.startswith("float") else random.integers(0, 2, shape)
         found.append(np.asarray(drawn).astype(one.dtype))
     return found
@@ -268,16 +249,16 @@ def _words(one: TensorSummary) -> str:
 
 
 def _array(given: object, one: TensorSummary) -> Array:
-    """Return an input as an array; errors as `_tensor`."""
+    """Return an input as an array; errors as `_check`."""
     torch = sys.modules.get("torch")
     array = given.detach().numpy() if torch is not None and isinstance(given, torch.Tensor) else given
     if not isinstance(array, np.ndarray):
         raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
-    return array
+    return array.astype(object) if array.dtype.kind in "US" else array  # text
 
 
-def _tensor(array: Array, one: TensorSummary, sizes: Mapping[str, int]) -> TvmObject:
-    """Return an input as a tensor of TVM's; `sizes`: those that vary, as all inputs have them.
+def _check(array: Array, one: TensorSummary, sizes: Mapping[str, int]) -> None:
+    """Raise RunError unless an array is of an input's shape and dtype; `sizes`: those that vary, as inputs have them.
 
     Raises
     ------
@@ -285,11 +266,10 @@ def _tensor(array: Array, one: TensorSummary, sizes: Mapping[str, int]) -> TvmOb
         It is no array of the shape and dtype.
     """
     shape = shape_at(one, sizes) if array.ndim == len(one.shape) else one.shape
-    if tuple(array.shape) != shape or array.dtype.name != one.dtype:
+    if array.shape != shape or (array.dtype != array_dtype(one.dtype) and array.dtype.name != one.dtype):
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
         there = "" if shape == one.shape else f" (here {'x'.join(map(str, shape))})"
         raise RunError(
             f"input {one.name} is {got}, expected {_words(one)}{there}: the model was compiled for that; convert the "
             "array, or compile with example inputs of this kind"
         )
-    return tensor_of(array)

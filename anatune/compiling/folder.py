@@ -14,29 +14,32 @@ import io
 import os
 import platform
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from anatune.arguments import shown
 from anatune.compiling.memory import Memory, mapped_file
 from anatune.decoding import from_json
 from anatune.errors import RecordError, RunError
 from anatune.files import OutputKind, check_folder, json_with, open_file, read_file, reason, replace_file
-from anatune.graph.summary import ModelSummary
+from anatune.graph.summary import Division, ModelSummary
 from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.features import lacking_features
 
-__all__ = ["FORMAT", "check_place", "read", "stamp", "write"]
+__all__ = ["FORMAT", "Saved", "check_place", "read", "stamp", "write"]
 
 FORMAT = 3
 """Of the folder. A change of what its files hold makes another one."""
 _SUMMARY = "model.json"
-_OURS = re.compile(r"model-[0-9a-f]{16}\.so|weights-[0-9a-f]{16}\.bin|\.anatune-[0-9a-f]{16}\.part")
-"""Files beside the summary: those of a model, and what a save that was killed left."""
+_OURS = re.compile(
+    r"model-[0-9a-f]{16}\.so|weights-[0-9a-f]{16}\.bin|part-[0-9a-f]{16}\.onnx|\.anatune-[0-9a-f]{16}\.part"
+)
+"""Files beside the summary: those of a model and its parts, and what a save that was killed left."""
 _KIND = OutputKind("one of a compiled model", json_with("format", "sha256", "contents"))
 """Of the summary."""
 _PIECE_BYTES = 4 << 20
@@ -58,7 +61,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contents: msgspec.Raw
 
 
-class _Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model, and the digests (`_digest`) of its two other files."""
 
     library: _Digest
@@ -71,15 +74,36 @@ class _Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"model-{self.library[:16]}.so", f"weights-{self.weights[:16]}.bin"
 
 
-def write(path: Path, summary: ModelSummary, code: Memory, weights: Memory) -> None:
+class _Contents(_Compiled, frozen=True, forbid_unknown_fields=True):
+    """A model that may be divided: the first of its compiled parts, the others, what onnxruntime runs."""
+
+    others: tuple[_Compiled, ...] = ()
+    onnx: tuple[_Digest, ...] = ()
+    division: Division | None = None
+
+
+class Saved(NamedTuple):
+    """What a folder holds of a model, or of one of its compiled parts; `code` is what is in the library's file."""
+
+    summary: ModelSummary
+    library: Path
+    code: Memory
+    weights: Memory
+
+
+def write(path: Path, models: Sequence[Saved], onnx: Sequence[bytes] = (), division: Division | None = None) -> None:
     """Write a model's folder; one that it holds already stays whole until the new one is.
 
     Several processes may save into one folder: one after the other.
 
     Parameters
     ----------
-    code : ndarray
-        What is in the library's file.
+    models : sequence of Saved
+        Its compiled parts, one or more, wherever their libraries are.
+    onnx : sequence of bytes
+        Its other parts.
+    division : Division, optional
+        Says how they belong together; None: it is one part, and not divided.
 
     Raises
     ------
@@ -87,11 +111,15 @@ def write(path: Path, summary: ModelSummary, code: Memory, weights: Memory) -> N
         It cannot be written, or something else lies there.
     """
     path = Path(os.path.abspath(path))
-    contents = _Contents(_digest(code), _digest(weights), summary)
+    first, *others = [_Compiled(_digest(one.code), _digest(one.weights), one.summary) for one in models]
+    left = tuple(_digest(np.frombuffer(content, np.uint8)) for content in onnx)
+    contents = _Contents(first.library, first.weights, first.model, tuple(others), left, division)
     raw = msgspec.json.format(msgspec.json.encode(contents), indent=1)
     file = msgspec.json.encode(_File(FORMAT, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
-    library, memory = contents.names
-    files: dict[str, bytes | memoryview] = {library: code.data, memory: weights.data, _SUMMARY: file}
+    files: dict[str, bytes | memoryview] = dict(zip(map(_onnx_name, left), onnx, strict=True))
+    for (library, memory), one in zip([part.names for part in (first, *others)], models, strict=True):
+        files |= {library: one.code.data, memory: one.weights.data}
+    files[_SUMMARY] = file  # last
     check_place(path)
     try:
         is_new = not path.exists()
@@ -120,8 +148,8 @@ def check_place(path: Path) -> None:
         raise RecordError(f"{path}: {reason(error)}") from None
 
 
-def read(path: Path, *, mapped: bool = True) -> tuple[ModelSummary, Path, Memory]:
-    """Return what is in a model's folder: its summary, its library, its weights. All files are what was written.
+def read(path: Path, *, mapped: bool = True) -> tuple[list[Saved], list[bytes], Division | None]:
+    """Return what is in a model's folder, as `write` takes it. All files are what was written.
 
     Parameters
     ----------
@@ -138,20 +166,37 @@ def read(path: Path, *, mapped: bool = True) -> tuple[ModelSummary, Path, Memory
     """
     path = Path(os.path.abspath(path))
     contents = _contents(path)
-    summary = contents.model
+    saved = [_saved(path, one, mapped=mapped) for one in (contents, *contents.others)]
+    onnx = [_checked(path / _onnx_name(digest), mapped_file, digest).tobytes() for digest in contents.onnx]
+    return saved, onnx, contents.division
+
+
+def _saved(path: Path, compiled: _Compiled, *, mapped: bool) -> Saved:
+    """Return a model of a folder, or a compiled part of it; errors as `read`."""
+    summary = compiled.model
     _check_processor(path, summary)
-    library, weights = (path / name for name in contents.names)
+    library, weights = (path / name for name in compiled.names)
+    code = _checked(library, mapped_file, compiled.library)
+    size = summary.weight_bytes
+    memory = _checked(weights, mapped_file if mapped else _in_memory, compiled.weights, size)
+    return Saved(summary, library, code, memory)
+
+
+def _checked(place: Path, how: Callable[[Path], Memory], digest: str, size: int | None = None) -> Memory:
+    """Return what is in a file of a model's; RecordError: it is not there, or not what was written."""
     try:
-        code = mapped_file(library)
-        memory = mapped_file(weights) if mapped else _in_memory(weights)
+        content = how(place)
     except OSError as error:
-        raise RecordError(f"{error.filename or path}: {reason(error)}; compile the model again") from None
-    if memory.size != summary.weight_bytes:
-        raise RecordError(f"{weights} has {memory.size:,} bytes, expected {summary.weight_bytes:,}; compile it again")
-    for place, content, digest in ((library, code, contents.library), (weights, memory, contents.weights)):
-        if _digest(content) != digest:
-            raise RecordError(f"{place} is damaged: it is not what was written; compile the model again")
-    return summary, library, memory
+        raise RecordError(f"{error.filename or place}: {reason(error)}; compile the model again") from None
+    if size is not None and content.size != size:
+        raise RecordError(f"{place} has {content.size:,} bytes, expected {size:,}; compile it again")
+    if _digest(content) != digest:
+        raise RecordError(f"{place} is damaged: it is not what was written; compile the model again")
+    return content
+
+
+def _onnx_name(digest: str) -> str:
+    return f"part-{digest[:16]}.onnx"
 
 
 def stamp(path: Path) -> tuple[int, int] | None:

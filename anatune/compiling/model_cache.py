@@ -70,7 +70,7 @@ class ModelCache:
     ) -> None:
         base = folder or user_cache_folder()
         self._disk = DiskCache(None if base is None else base / "models", ".model", MOST_BYTES)
-        is_measured = request.trials > 0 or request.records is not None
+        is_measured = request.trials > 0 or request.records is not None or request.fallback is not None
         self._key = None
         if isinstance(model, str | Path) and self._disk.folder is not None and not is_measured:
             digest = hashlib.sha256(_settings(hardware, request) + repr(sorted((sizes or {}).items())).encode())

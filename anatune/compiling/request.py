@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, checked_integer, checked_seconds
+from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, checked_integer, checked_seconds, shown
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import RecordError, SpaceError
 from anatune.records.place import ServerAddress, record_place
@@ -37,6 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
     stop_at, patience
         As `anatune.tune`, of each kernel.
+    fallback : {"onnxruntime"}, optional
 
     Raises
     ------
@@ -61,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: float | None = None
     patience: int | None = None
     on_estimate: Callable[[ModelEstimate], None] | None = None
+    fallback: str | None = None
 
     @property
     def elsewhere(self) -> dict[str, Any]:
@@ -87,6 +89,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # NumPy's, too
         for name in ("progress", "tuning_progress", "on_estimate"):
             checked_function(f"compile: {name}", getattr(self, name))
+        if self.fallback not in (None, "onnxruntime"):
+            raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime', or none")
         checked_accuracy("compile: accuracy", self.accuracy)
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)

@@ -52,6 +52,7 @@ def compile(
     on_estimate: Callable[[ModelEstimate], None] | None = None,
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
+    fallback: str | None = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -106,6 +107,9 @@ def compile(
         included ("1..32", (1, 32)), or its only value. By default those of ``torch.export.Dim``, 1 to 512 without any.
     dynamic_shapes : optional
         Of a module: which of its sizes vary, as ``torch.export.export`` takes them.
+    fallback : {"onnxruntime"}, optional
+        Who runs the nodes of an ONNX model that cannot be read, on the CPU; the parts between them are compiled, each
+        with its share of the trials. The report names them, and each part's share of the time.
 
     Raises
     ------
@@ -130,8 +134,13 @@ def compile(
         threads=threads, accuracy=accuracy, trials=trials, time_limit_s=time_limit_s, records=records, resume=resume,
         check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
         key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
+        fallback=fallback,
     )  # fmt: skip
     device = hardware(hw)
+    if fallback is not None:
+        from anatune.compiling.targets.cpu import cpu_named
+
+        device = cpu_named(device)
     cache = ModelCache(model, example_inputs, device, request, sizes)
     compiled = cache.read()
     if compiled is None:
@@ -160,6 +169,20 @@ def _compiled_model(
             f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels "
             "are measured at fixed ones; leave trials and records out, or give example inputs (--input-shape)"
         )
+    if request.fallback is not None and varying(source.ranges):
+        raise SpaceError(
+            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and a fallback "
+            "runs fixed ones; give example inputs (--input-shape), or leave it out"
+        )
+    if request.fallback is not None:
+        from anatune.compiling.divided import divided_model
+
+        def compile_part(part: Imported, asked: Request) -> CompiledModel:
+            return _compiled(part, _target(device, asked))
+
+        divided = divided_model(source, request, target.threads, compile_part)
+        if divided is not None:
+            return divided
     return _compiled(source, target)
 
 

@@ -27,6 +27,7 @@ EXTRAS = {
     "cuda": Serves("kernels of NVIDIA GPUs, no GPU needed", "plan --compile, tune, compile and export for GPUs"),
     "learn": Serves("learned corrections", "plan --model, tune, records train"),
     "onnx": Serves("ONNX models", "compile MODEL.onnx"),
+    "onnxruntime": Serves("nodes of ONNX models that cannot be read", "compile --fallback onnxruntime"),
     "report": Serves("reports as pages", "--html, anatune.plots"),
     "cluster": Serves("many machines", "worker, cluster, tune --cluster"),
     "boards": Serves("boards behind TVM's tracker", "tune --tracker, hw detect --tracker"),
@@ -55,7 +56,17 @@ _WHY = {
 
 _TOLD = (
     *("numpy", "numba", "llvmlite", "scipy", "msgspec", "pandas", "SQLAlchemy", "apache-tvm", "apache-tvm-ffi"),
-    *("cuda-bindings", "nvidia-cuda-nvrtc-cu12", "lightgbm", "scikit-learn", "onnx", "torch", "triton", "optuna"),
+    *(
+        "cuda-bindings",
+        "nvidia-cuda-nvrtc-cu12",
+        "lightgbm",
+        "scikit-learn",
+        "onnx",
+        "onnxruntime",
+        "torch",
+        "triton",
+        "optuna",
+    ),
     *("kernel-tuner", "distributed", "psycopg", "plotly"),
 )
 """Packages whose versions `anatune --version` tells."""

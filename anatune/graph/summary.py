@@ -13,12 +13,14 @@ import msgspec
 
 __all__ = [
     "Check",
+    "Division",
     "KernelSummary",
     "KernelTuning",
     "Latency",
     "LayoutSummary",
     "ModelSummary",
     "OperatorSummary",
+    "PartSummary",
     "RangeSummary",
     "TensorSummary",
     "TuningSummary",
@@ -33,7 +35,7 @@ _Predicted = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 _Extent = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 _Shape = tuple[_Extent, ...]
 _Expression = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z0-9_ ()*+/-]{1,500}\Z")]
-_Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|b?float16|float32|float64)\Z")]
+_Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|b?float16|float32|float64|object)\Z")]
 _BITS = re.compile("[0-9]+$")
 _MOST_BYTES = 2**47
 """Of an array: what a process can address."""
@@ -46,7 +48,11 @@ def _num_bytes(one: TensorSummary | WeightPlace) -> int:
 
 
 class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input or output of a model; sizes that vary are symbols, or expressions of them."""
+    """An input or output of a model.
+
+    Sizes that vary are symbols, or expressions of them. A dtype of "object" is text, or, of a divided model's, what has
+    no shape that is known.
+    """
 
     name: str
     dtype: _Dtype
@@ -246,6 +252,35 @@ class TuningSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: tuple[KernelTuning, ...]
 
 
+class PartSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the parts that a model was divided into, which run one behind the other.
+
+    Attributes
+    ----------
+    reads, makes : tuple of str
+        Names of its inputs and outputs in the model.
+    nodes : int
+    left : tuple of (str, str)
+        Its nodes and why each is left to onnxruntime; (): it is compiled.
+    time_s : float, optional
+        Of one run, measured when it was compiled: the least of several. None: the model did not run on random inputs.
+    """
+
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    nodes: _Count
+    left: tuple[tuple[str, str], ...] = ()
+    time_s: _Seconds | None = None
+
+
+class Division(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a model was divided: its inputs and outputs, its parts in the order in which they run."""
+
+    inputs: tuple[TensorSummary, ...]
+    outputs: tuple[TensorSummary, ...]
+    parts: tuple[PartSummary, ...]
+
+
 class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything about a compiled model but its code and the values of its weights.
 
@@ -287,6 +322,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         None: kernels were not measured, nor taken from records.
     ranges : dict of str to RangeSummary
         By the symbol of a size that varies.
+    parts : tuple of PartSummary
+        Of a model that shares its nodes with onnxruntime: names of functions begin with "part1." and the like then.
     """
 
     version: str
@@ -312,6 +349,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency: Latency | None = None
     tuning: TuningSummary | None = None
     ranges: dict[str, RangeSummary] = {}
+    parts: tuple[PartSummary, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for what contradicts itself."""

@@ -31,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 LEFT = "left to TVM"
-_KIND = re.compile(r"^anatune_[a-z]+_[0-9]+_")
+_KIND = re.compile(r"^(?:part[0-9]+\.)?anatune_[a-z]+_[0-9]+_")
 """What the name of a kernel without a plan begins with; its kind follows."""
 Measured = Mapping[str, float] | None
 """Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`); None: not measured."""
@@ -43,8 +43,9 @@ def measured_of(measured_s: Measured, name: str) -> float | None:
 
 
 def _others(summary: ModelSummary, measured_s: Measured) -> dict[str, float]:
-    """Return what was measured of functions that are none of anatune's."""
+    """Return what was measured of functions that are TVM's."""
     own = {member.name for members in (summary.kernels, summary.rows) for member in members}
+    own |= {f"part{number}.onnxruntime" for number in range(1, len(summary.parts) + 1)}
     return {name: time_s for name, time_s in (measured_s or {}).items() if name not in own}
 
 
@@ -90,6 +91,9 @@ def model_parts(summary: ModelSummary, measured_s: Measured = None) -> list[Mode
     if summary.operators or rest:
         calls = sum(operator.count for operator in summary.operators)
         parts.append(ModelPart(LEFT, calls, _sum(operator.predicted_s for operator in summary.operators), rest))
+    left = [part.time_s for part in summary.parts if part.left]
+    if left:
+        parts.append(ModelPart("left to onnxruntime", len(left), None, _sum(left)))
     return sorted(parts, key=lambda part: -(part.measured_s or part.predicted_s or 0.0))
 
 
@@ -187,6 +191,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
         "left_to_tvm_measured_s": None if measured_s is None else _others(summary, measured_s),
         "latency": None if summary.latency is None else msgspec.to_builtins(summary.latency),
         "tuning": None if summary.tuning is None else msgspec.to_builtins(summary.tuning),
+        "parts": msgspec.to_builtins(summary.parts),
         "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
     }
 
@@ -216,8 +221,9 @@ def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]
         f"{units.duration(summary.predicted_s)}"
     )
     if measured_s is not None:
-        text += f", measured with what was left to TVM {units.duration(sum(measured_s.values()))}"
-    told = [(text, True), (_inputs_text(summary), False)]
+        left = "TVM and onnxruntime" if summary.parts else "TVM"
+        text += f", measured with what was left to {left} {units.duration(sum(measured_s.values()))}"
+    told = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
     if summary.layouts is not None:
         told.append((_layouts_text(summary.layouts), False))
     if summary.rows:
@@ -252,6 +258,21 @@ def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line
 
 def _on_gpu(summary: ModelSummary) -> bool:
     return summary.device == "gpu"
+
+
+def _parts_texts(summary: ModelSummary) -> list[str]:
+    """Return what is said of the parts of a divided model: each with its share of the time, and why nodes are left."""
+    total_s, texts = _sum(part.time_s for part in summary.parts), []
+    for number, part in enumerate(summary.parts, 1):
+        who = "left to onnxruntime" if part.left else "compiled"
+        share = "not measured" if not total_s else f"{units.percent((part.time_s or 0.0) / total_s)} of the time"
+        time_s = "" if part.time_s is None else f" ({units.duration(part.time_s)} when it was compiled)"
+        texts.append(f"part {number} of {len(summary.parts)}, {units.many(part.nodes, 'node')} {who}: {share}{time_s}")
+        reasons: dict[str, list[str]] = {}
+        for node, why in part.left:
+            reasons.setdefault(why, []).append(node)
+        texts += [f"{', '.join(nodes)}: {why}" for why, nodes in reasons.items()]
+    return texts
 
 
 def _inputs_text(summary: ModelSummary) -> str:

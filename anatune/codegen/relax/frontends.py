@@ -56,6 +56,8 @@ class Imported:
         Whether the model returns one tensor, whatever the graph returns.
     ranges : mapping of str to (int, int)
         Symbol of sizes that vary -> least and largest value.
+    onnx : tuple, optional
+        The model, where it is one of ONNX (onnx.ModelProto), and the sizes of its inputs.
     """
 
     read: Callable[[Mapping[str, int]], Graph]
@@ -64,6 +66,7 @@ class Imported:
     example: Arrays | None
     is_single: bool = False
     ranges: Ranges = field(default_factory=dict)
+    onnx: tuple[OnnxObject, dict[str, list[int]]] | None = None
 
     def graph(self, sizes: Mapping[str, int] | None = None) -> Graph:
         """Return the graph of the model at values of its symbols."""
@@ -252,4 +255,6 @@ def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, ask
         }
         return graph_of_onnx(model, known, name)
 
-    return Imported(read, name, onnx_reference(model, name), example, ranges=ranges)
+    least = {word: ends[0] for word, ends in ranges.items()}  # the only sizes, where none varies
+    fixed = {word: [size if isinstance(size, int) else least[size] for size in shape] for word, shape in shapes.items()}
+    return Imported(read, name, onnx_reference(model, name), example, ranges=ranges, onnx=(model, fixed))

@@ -22,8 +22,10 @@ from anatune.graph.onnx.operators import READERS
 from anatune.graph.onnx.operators.control import OUTSIDE
 from anatune.untyped import OnnxObject
 
-__all__ = ["graph_of_onnx", "onnx_dtype"]
+__all__ = ["LEAVE", "Reader", "check_operators", "graph_of_onnx", "graphs_in", "inlined", "onnx_dtype", "place_of"]
 
+LEAVE = '--fallback onnxruntime (in Python fallback="onnxruntime") leaves such nodes to it'
+"""Advice where single nodes are refused."""
 _OLDEST = 6
 _STANDARD = ("", "ai.onnx")
 _DEEPEST = 8
@@ -59,9 +61,9 @@ def graph_of_onnx(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: 
         A size, an axis or the like is known only when the model runs.
     """
     try:
-        model, large = _inlined(_of_readable_version(model, name))
-        _check_operators(model, name)
-        return _Reader(model, large, shapes, name).graph
+        model, large = inlined(model, name)
+        check_operators(model.graph.node, name)
+        return Reader(model, large, name).graph(shapes)
     except WorkloadError:
         raise
     except Exception as error:  # a damaged file may hold what no package expects, as names that are no text
@@ -107,11 +109,13 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
         ) from error
 
 
-def _inlined(model: OnnxObject) -> tuple[OnnxObject, list[OnnxObject]]:
+def inlined(model: OnnxObject, name: str) -> tuple[OnnxObject, list[OnnxObject]]:
     """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt.
 
-    The second result is those of its weights that it lacks then: it is copied a few times meanwhile.
+    The second result is those of its weights that it lacks then: it is copied a few times meanwhile. Errors as
+    `graph_of_onnx`.
     """
+    model = _of_readable_version(model, name)
     if not model.functions and not _with_bodies(model):
         return model, []
     inliner, (model, large) = import_module("onnx.inliner"), _apart(model)
@@ -161,7 +165,7 @@ def _copy(source: OnnxObject, made: OnnxObject, without: str) -> None:
 def _with_bodies(model: OnnxObject) -> list[tuple[str, str]]:
     """Return domains and names of a model's operators that have no reader here, and a body in the standard."""
     defs, versions, found = import_module("onnx.defs"), _versions(model), set()
-    for node in _nodes_of(model.graph):
+    for node in _with_inner(model.graph.node):
         domain = "" if node.domain in _STANDARD else node.domain
         if node.op_type not in READERS:
             with contextlib.suppress(defs.SchemaError):  # an operator of the model's own
@@ -180,7 +184,7 @@ def _with_types(model: OnnxObject) -> OnnxObject:
         made.graph.value_info.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
     made = onnx.shape_inference.infer_shapes(made)
     made.graph.value_info.append(onnx.helper.make_tensor_value_info("", 1, None))  # of inputs that are left out
-    for node in _nodes_of(made.graph):
+    for node in _with_inner(made.graph.node):
         with contextlib.suppress(defs.SchemaError):
             domain = "" if node.domain in _STANDARD else node.domain
             schema = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
@@ -222,80 +226,98 @@ def _check_results(results: Sequence[Value]) -> None:
             raise RefusedError(f"makes {math.prod(value.type.shape):,} elements, expected {_MOST_ELEMENTS:,} at most")
 
 
-def _check_operators(model: OnnxObject, name: str) -> None:
-    """Raise a `WorkloadError` that names the operators of a model that nothing reads, and where they are."""
+def check_operators(nodes: Sequence[OnnxObject], name: str) -> None:
+    """Raise a `WorkloadError` that names the operators among nodes that nothing reads, and where they are."""
     missing: dict[str, list[str]] = {}
-    for node in _nodes_of(model.graph):
+    for node in _with_inner(nodes):
         if node.op_type in OUTSIDE:
-            raise WorkloadError(f"{name}: {node.op_type} ({_place(node)}) {OUTSIDE[node.op_type]}")
+            raise WorkloadError(f"{name}: {node.op_type} ({place_of(node)}) {OUTSIDE[node.op_type]}; {LEAVE}")
         if node.op_type not in READERS:
             word = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
-            missing.setdefault(word, []).append(_place(node))
+            missing.setdefault(word, []).append(place_of(node))
     if missing:
         words = [
             f"{operator} ({places[0]}{f' and {len(places) - 1} more' if places[1:] else ''})"
             for operator, places in missing.items()
         ]
         raise WorkloadError(
-            f"{name}: operators that are not known: {', '.join(words)}; export the model with other operators"
+            f"{name}: operators that are not known: {', '.join(words)}; export the model with other operators, or "
+            f"{LEAVE}"
         )
 
 
-def _place(node: OnnxObject) -> str:
+def place_of(node: OnnxObject) -> str:
     """Return where a model has a node."""
     return f"node {node.name or next((word for word in node.output if word), '')}"
 
 
-def _nodes_of(graph: OnnxObject) -> list[OnnxObject]:
-    """Return the nodes of a graph and of the graphs inside them."""
-    found = list(graph.node)
-    for node in graph.node:
-        for entry in node.attribute:
-            for inner in (*([entry.g] if entry.HasField("g") else []), *entry.graphs):
-                found += _nodes_of(inner)
+def graphs_in(node: OnnxObject) -> list[OnnxObject]:
+    """Return the graphs that a node holds: branches, bodies."""
+    held = [(*([entry.g] if entry.HasField("g") else []), *entry.graphs) for entry in node.attribute]
+    return [graph for graphs in held for graph in graphs]
+
+
+def _with_inner(nodes: Sequence[OnnxObject]) -> list[OnnxObject]:
+    """Return nodes and those of the graphs inside them."""
+    found = list(nodes)
+    for node in nodes:
+        for inner in graphs_in(node):
+            found += _with_inner(inner.node)
     return found
 
 
-class _Reader:
-    """Walks the nodes of a model in order; `graph` is what comes out."""
+class Reader:
+    """Walks the nodes of a model, which lacks some large weights, in order."""
 
-    def __init__(
-        self, model: OnnxObject, large: Sequence[OnnxObject], shapes: Mapping[str, Sequence[int]], name: str
-    ) -> None:
+    def __init__(self, model: OnnxObject, large: Sequence[OnnxObject], name: str) -> None:
         self.name, self.read_nodes = name, 0
+        self.model, self.large = model, large
         self.versions = _versions(model)
         self.weights: dict[int, tuple[OnnxObject, dict[str, Value]]] = {}
         self.helper = import_module("onnx.helper")
         self.numpy_helper = import_module("onnx.numpy_helper")
         self.defs = import_module("onnx.defs")
-        weights = {weight.name for weight in (*model.graph.initializer, *large)}
-        inputs = []
-        for value in model.graph.input:
-            if value.name not in weights:
-                if onnx_dtype(value) not in DTYPES.values():
-                    raise WorkloadError(f"{name}: input {value.name} is {onnx_dtype(value)}, expected {_NUMBERS}")
-                inputs.append(Input(value.name, TensorType(tuple(map(int, shapes[value.name])), onnx_dtype(value))))
-        own: dict[str, Value] = {one.name: one for one in inputs}
-        own |= {one.name: self.weight(one) for one in large}
-        outputs = self.outputs_of(model.graph, own, {})
-        for output, kind in zip(model.graph.output, outputs, strict=True):
-            if not isinstance(kind.type, TensorType):
-                raise WorkloadError(f"{name}: output {output.name} is no tensor, expected one")
-        self.graph = Graph(tuple(inputs), tuple(outputs), is_tuple=len(outputs) != 1)
 
-    def outputs_of(self, graph: OnnxObject, own: Mapping[str, Value], around: Mapping[str, Value]) -> list[Value]:
-        """Return the outputs of a graph; `own` are its inputs, `around` what is seen in it beside them."""
-        if id(graph) not in self.weights:  # the body of a loop is read often
+    def graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
+        """Return the model for inputs of some sizes; errors as `graph_of_onnx`."""
+        inputs = []
+        for value in self.inputs():
+            if onnx_dtype(value) not in DTYPES.values():
+                raise WorkloadError(
+                    f"{self.name}: input {value.name} is {onnx_dtype(value)}, expected {_NUMBERS}; {LEAVE}"
+                )
+            inputs.append(Input(value.name, TensorType(tuple(map(int, shapes[value.name])), onnx_dtype(value))))
+        own: dict[str, Value] = {one.name: one for one in inputs}
+        own |= {one.name: self.weight(one) for one in self.large}
+        outputs = self.outputs_of(self.model.graph, own, {})
+        for output, kind in zip(self.model.graph.output, outputs, strict=True):
+            if not isinstance(kind.type, TensorType):
+                raise WorkloadError(f"{self.name}: output {output.name} is no tensor, expected one; {LEAVE}")
+        return Graph(tuple(inputs), tuple(outputs), is_tuple=len(outputs) != 1)
+
+    def inputs(self) -> list[OnnxObject]:
+        """Return the inputs of the model that are no weights."""
+        weights = {weight.name for weight in (*self.model.graph.initializer, *self.large)}
+        return [value for value in self.model.graph.input if value.name not in weights]
+
+    def weights_of(self, graph: OnnxObject) -> dict[str, Value]:
+        """Return the weights that a graph holds, read once: the body of a loop is read often."""
+        if id(graph) not in self.weights:
             known: dict[str, Value] = {one.name: self.weight(one) for one in graph.initializer}
             known.update((one.values.name, self.sparse(one)) for one in graph.sparse_initializer)
             self.weights[id(graph)] = graph, known
-        values = {**around, **self.weights[id(graph)][1], **own}
+        return self.weights[id(graph)][1]
+
+    def outputs_of(self, graph: OnnxObject, own: Mapping[str, Value], around: Mapping[str, Value]) -> list[Value]:
+        """Return the outputs of a graph; `own` are its inputs, `around` what is seen in it beside them."""
+        values = {**around, **self.weights_of(graph), **own}
         for node in graph.node:
             results = self.results_of(node, values)
             values.update((word, value) for word, value in zip(node.output, results, strict=False) if word)
         return [self.value(output.name, values, "the outputs") for output in graph.output]
 
     def value(self, word: str, values: Mapping[str, Value], what: str) -> Value:
+        """Return a value by its name, for `what` reads it; WorkloadError: nothing computes it."""
         if word not in values:
             raise WorkloadError(
                 f"{self.name}: {what} read {word}, which nothing before computes (a cycle, or a damaged file); export "
@@ -344,7 +366,7 @@ class _Reader:
         if self.read_nodes > _MOST_NODES:
             raise WorkloadError(f"{self.name}: loops write out more than {_MOST_NODES:,} operators; export it without")
         domain = "" if node.domain in _STANDARD else node.domain
-        place, convert = _place(node), READERS[node.op_type]
+        place, convert = place_of(node), READERS[node.op_type]
 
         def read(graph: OnnxObject, given: Sequence[Value]) -> list[Value]:
             own = {value.name: one for value, one in zip(graph.input, given, strict=True)}
@@ -370,7 +392,7 @@ class _Reader:
                 f"{self.name}: {node.op_type} ({place}) {error}{advice if error.inputs else ''}", error.inputs
             ) from error
         except RefusedError as error:
-            raise WorkloadError(f"{self.name}: {node.op_type} ({place}) {error}") from error
+            raise WorkloadError(f"{self.name}: {node.op_type} ({place}) {error}; {LEAVE}") from error
         except WorkloadError:
             raise
         except Exception as error:  # a model that contradicts itself may break any reader

@@ -79,11 +79,16 @@ def tensor_of(array: Array) -> TvmObject:
     flags = array.flags
     if not array.size:
         return tvm.runtime.empty(array.shape, array.dtype.name)  # DLPack wants an aligned place of no elements, too
-    if not (flags.c_contiguous and flags.writeable and array.ctypes.data % ALIGNMENT_BYTES == 0):
-        block = Block(array.dtype.name, array.shape)
-        block.array[...] = array
-        array = block.array
-    if array.dtype.name != "bfloat16":
+    if not (flags.c_contiguous and flags.writeable and _place(array) % ALIGNMENT_BYTES == 0):
+        raw = np.empty(array.nbytes + ALIGNMENT_BYTES, np.uint8)
+        block: Array = np.ndarray(array.shape, array.dtype, raw, -_place(raw) % ALIGNMENT_BYTES)
+        block[...] = array
+        array = block
+    if array.dtype.kind != "V" or array.dtype.name != "bfloat16":  # names take as long as all the rest
         return tvm.runtime.from_dlpack(array)
     words = tvm.runtime.from_dlpack(array.view(np.uint16))  # NumPy cannot export bfloat16
     return words._create_view(array.shape, "bfloat16")
+
+
+def _place(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])

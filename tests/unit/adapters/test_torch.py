@@ -98,7 +98,7 @@ def turned(x):
 def test_an_operator_that_tvm_does_not_know_stays_with_pytorch_and_is_named_once(compiled):
     module = Layers(turned)
     run = optimized(module)
-    said = r"anatune leaves linalg_qr\.default \(1\).* to PyTorch, between 2 compiled blocks$"
+    said = r"anatune leaves linalg_qr\.default \(1\).* to PyTorch, between 2 compiled blocks: [0-9.]+ % of the time"
     with pytest.warns(UserWarning, match=said) as caught:
         assert close(run(X), module(X))
     assert len([one for one in caught if "anatune" in str(one.message)]) == 1
@@ -161,7 +161,9 @@ def test_a_block_that_cannot_be_compiled_stays_with_pytorch(compiled, monkeypatc
 
     monkeypatch.setattr(adapter.session, "compile", second_fails)
     module = Layers(turned)
-    with pytest.warns(UserWarning, match="between 1 compiled blocks; and other blocks: this one is too hard"):
+    with pytest.warns(
+        UserWarning, match="between 1 compiled blocks: .* of a run; and other blocks: this one is too hard"
+    ):
         assert close(optimized(module)(X), module(X))
 
 

@@ -84,6 +84,26 @@ def test_a_model_for_a_gpu_is_written_here_and_runs_elsewhere(folder, tmp_path):
     assert "compiled for a GPU (sm_86), and there is none here" in run.stderr
 
 
+def test_nodes_are_left_to_onnxruntime(tmp_path):
+    pytest.importorskip("onnxruntime")
+    import onnx
+
+    from tests.unit.compiling.test_divided import network
+
+    onnx.save(network(), str(tmp_path / "network.onnx"))
+    words = ("compile", tmp_path / "network.onnx", "-o", tmp_path / "out", "--threads", 1, "--fallback", "onnxruntime")
+    done = anatune(*words, variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "part 2 of 4, 3 nodes left to onnxruntime: " in text
+    assert "SplitToSequence (node split): handles sequences" in text
+    done = anatune("run", tmp_path / "out", "--profile", "-o", tmp_path / "y.npz", variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "z: 4x5 float32, largest magnitude " in done.stdout
+    assert "part 4 of 4, 1 node left to onnxruntime: " in done.stdout
+    assert np.load(tmp_path / "y.npz")["places"].shape[0] == 2
+
+
 def test_bad_words_are_one_line(folder, tmp_path):
     (tmp_path / "x.npy").write_bytes(b"no array")
     np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
