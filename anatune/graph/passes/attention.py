@@ -100,6 +100,7 @@ def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
     attributes = {
         "batch": batch, "heads": heads, "queries": queries, "keys": keys, "dim": dim, "value_dim": value_dim,
         **softmax.attributes, "places": tuple(places), "visible": _visible(softmax, queries),
+        "causal": None,
     }  # fmt: skip
     kind = TensorType((batch * queries, heads * value_dim), tensor_type(values).dtype)
     return Node(ATTENTION, operands, kind, attributes)
