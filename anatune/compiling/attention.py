@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from anatune.codegen.cpu.attention import AttentionKernel, Blocks, pitch, tile_schedule
+from anatune.codegen.cpu.attention import AttentionKernel, Blocks, pitch, tile_rows, tile_schedule
 from anatune.codegen.cpu.rows import RowKernel, row_function
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
@@ -23,14 +23,14 @@ from anatune.graph.operators import ATTENTION
 from anatune.graph.passes.attention import with_attention
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["PlannedAttention", "attention_at_run_time", "plan_attentions"]
+__all__ = ["PlannedAttention", "attention_at_run_time", "plan_attention", "plan_attentions"]
 
 _MOST_SIZES = 8
 """Numbers of keys that blocks of queries see under a causal mask: each has code of its own. With 8 the products are
 9/16 of those of all keys, at best they would be half."""
-_ACROSS = 2
-"""Vectors of keys, or of a result's row, in a register tile whose other size is known at run time."""
-_MOST_STEPS = 8
+_ACROSS = 3
+"""Vectors of keys in a register tile whose other size is known at run time."""
+_MOST_STEPS = 4
 """Of a microkernel's loop, unrolled."""
 _FLOAT_BYTES = 4
 _MORE_CALLS = 6
@@ -124,6 +124,11 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
     return graph, planned, tuple(decided)
 
 
+def plan_attention(node: Node, hardware: CpuSpec) -> AttentionKernel:
+    """Return the kernel of an attention of which some block fits into the L2 cache."""
+    return _Planner(hardware).kernel(node)
+
+
 def attention_at_run_time(planned: AttentionKernel, node: Node) -> AttentionKernel:
     """Return the kernel of an attention some of whose sizes are known at run time, for the device of a planned one.
 
@@ -139,14 +144,15 @@ def attention_at_run_time(planned: AttentionKernel, node: Node) -> AttentionKern
         return kernel
     like = planned.blocks[0].scores
     assert isinstance(like.hardware, CpuSpec)
-    columns = _ACROSS * like.hardware.fp32_lanes
-    rows = like.hardware.compute.num_vector_registers // _ACROSS - 2  # the others hold what is multiplied
+    compute, lanes = like.hardware.compute, like.hardware.fp32_lanes
+    rows = tile_rows(like, 2)
+    most = rows * -(-math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle) // rows)  # sums of one vector a row
     if not at_run_time(kernel.queries):
-        rows = min(rows, kernel.queries)
+        rows, most = min(rows, kernel.queries), min(most, kernel.queries)
     unroll = max(size for size in range(1, _MOST_STEPS + 1) if kernel.dim % size == 0)
-    scores = tile_schedule(like, rows, columns, kernel.dim, unroll)
-    values = tile_schedule(like, rows, min(columns, kernel.value_dim), 2, 1)
-    blocks = Blocks(0, (kernel.queries + rows - 1) // rows, rows, kernel.keys, scores, values)
+    scores = tile_schedule(like, rows, _ACROSS * lanes, kernel.dim, unroll)
+    values = tile_schedule(like, rows, min(2 * lanes, kernel.value_dim), 2, 1)
+    blocks = Blocks(0, (kernel.queries + most - 1) // most, most, kernel.keys, scores, values)
     return dataclasses.replace(kernel, blocks=(blocks,))
 
 

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Sequence
 
 from anatune.core.hardware.dot import HALF_SUMS
-from anatune.core.sizes import Size
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.emit.sizes import number_of
 
 __all__ = ["LLVM_TYPE", "LlvmCode", "lane_mask"]
 
@@ -151,19 +151,7 @@ class LlvmCode:
         """Return the address `offset` elements further."""
         if offset == 0:
             return pointer
-        return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {self.size(offset)}")
-
-    def size(self, size: int) -> str:
-        """Return a number of 64 bits; symbols of one that is known at run time are parameters of the function."""
-        if not isinstance(size, Size):
-            return str(size)
-        total = "0"
-        for symbols, factor in size.polynomial:
-            product = str(factor)
-            for symbol in symbols:
-                product = self.emit(f"mul nsw i64 {product}, %{symbol}")
-            total = self.emit(f"add nsw i64 {total}, {product}")
-        return total
+        return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {number_of(offset, self.emit)}")
 
     def splat(self, value: str, scalar: str | None = None, lanes: int | None = None) -> str:
         """Return a vector of equal elements."""
@@ -333,8 +321,7 @@ class LlvmCode:
 
     def binary(self, operation: str, left: str, right: str) -> str:
         """Append an element-wise operation ("add", "mul") of the accumulator's type."""
-        prefix = "" if self.scalar == "i32" else "f"
-        return self.emit(f"{prefix}{operation} {self.vector} {left}, {right}")
+        return self.emit(f"{'' if self.scalar == 'i32' else 'f'}{operation} {self.vector} {left}, {right}")
 
     def divide(self, value: str, count: int) -> str:
         """Return sums over `count` as a mean (integers: towards zero)."""

@@ -13,7 +13,7 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,
     ``queries``, ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as of the softmax; ``places``, a
     `graph.strided.Place` of each tensor; ``visible``, for each query how many keys it sees at most, the first ones;
-    (): all.
+    (): all; ``causal``, where sizes are known at run time: query q sees ``q + 1 + causal`` at most; None: all.
 ``anatune.softmax``
     Takes data (rows, length) and, where there is a mask, (mask_rows, length), of which a row is added to each row of
     the data times attribute ``scale``: the rows of the mask belong to the first ``block`` rows again and again, or,

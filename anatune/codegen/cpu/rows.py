@@ -124,7 +124,8 @@ def row_function(kernel: RowKernel, name: str, lanes: int) -> Function:
     """Return (the function of one row in LLVM IR, the declarations it needs).
 
     Its parameters: a pointer and an offset in elements of the data, the mask or factor and term, the result; of
-    "powers": of the data, which become the powers, the mask, the factor. Then the length, if it is known at run time.
+    "powers": of the data, which become the powers, the mask, the factor. Then the length, if it is known at run time:
+    then data of "powers" are whole vectors.
     """
     return _Row(kernel, name, lanes, 2 + (1 if kernel.mask_rows else kernel.operands)).function
 

@@ -15,7 +15,7 @@ def signed(folder, changed):
     """Write contents with the digest that belongs to them; NaN and the like as Python's json does."""
     text = json.dumps(changed)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    (folder / "model.json").write_text(f'{{"format": 2, "sha256": "{digest}", "contents": {text}}}')
+    (folder / "model.json").write_text(f'{{"format": 3, "sha256": "{digest}", "contents": {text}}}')
 
 
 def fill_disk(monkeypatch):

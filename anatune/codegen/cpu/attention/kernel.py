@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.sizes import at_run_time
 from anatune.core.workload.operators import matmul
 from anatune.templates.cpu.program.layout import PITCH_ELEMENTS
 
-__all__ = ["AttentionKernel", "Blocks", "pitch", "tile_schedule"]
+__all__ = ["AttentionKernel", "Blocks", "pitch", "tile_rows", "tile_schedule"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Blocks:
     keys : int
         Keys that the queries may see: the first ones.
     scores, values : Schedule
-        "matmul" of the template "cpu": (rows, keys, dim) and (rows, value_dim, keys), nothing packed. At run time of one
-        register tile (`tile_schedule`): (rows, columns, dim) and (rows, columns, 2).
+        "matmul" of the template "cpu": (rows, keys, dim) and (rows, value_dim, keys), nothing packed. At run time of
+        the widest register tile (`tile_schedule`): (rows, columns, dim) and (rows, columns, 2).
     """
 
     first: int
@@ -98,3 +99,9 @@ def tile_schedule(like: Schedule, rows: int, columns: int, depth: int, unroll: i
         tiles={"i": (1, 1, 1, 1, rows), "j": (1, 1, 1, 1, columns), "k": (1, 1, depth // unroll, unroll)},
         options={name: like.options[name] for name in kept},
     )
+
+
+def tile_rows(schedule: Schedule, vectors: int) -> int:
+    """Return the most rows of a register tile so many vectors wide: its sums, a row of vectors, and one element."""
+    assert isinstance(schedule.hardware, CpuSpec)
+    return (schedule.hardware.compute.num_vector_registers - vectors - 1) // vectors

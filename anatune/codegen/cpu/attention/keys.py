@@ -10,6 +10,7 @@ from __future__ import annotations
 from anatune.core.sizes import symbols_of
 from anatune.emit.kernels import Function, finished, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
+from anatune.emit.sizes import number_of
 
 __all__ = ["dots", "turning"]
 
@@ -55,7 +56,7 @@ def _started(lanes: int, row: int, tensors: list[str], name: str) -> tuple[LlvmC
     code = LlvmCode(lanes, _FLOAT, "multiply_add")
     start_function(code, name, len(tensors), "keys", *sorted(symbols_of(row)), spills=False)
     starts = starts_of(code, len(tensors))
-    last, apart, keys = code.emit("sub i64 %keys, 1"), code.size(row), [starts[0]]
+    last, apart, keys = code.emit("sub i64 %keys, 1"), number_of(row, code.emit), [starts[0]]
     for lane in range(1, lanes):
         is_there = code.emit(f"icmp slt i64 {lane}, {last}")
         place = code.emit(f"select i1 {is_there}, i64 {lane}, i64 {last}")

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from anatune.codegen.cpu.attention.kernel import AttentionKernel, Blocks, pitch
-from anatune.codegen.cpu.attention.writer import Head, Writer, scaled
+from anatune.codegen.cpu.attention.writer import Head, Writer, named, scaled
 from anatune.core.schedule import Schedule
-from anatune.emit.kernels import Function
 from anatune.emit.script import affine
 from anatune.templates.cpu.program.kernels import Kernels
-from anatune.templates.cpu.program.microkernel import microkernel_ir
 from anatune.templates.cpu.program.nest import Part
 from anatune.templates.cpu.program.program import write_calls
 from anatune.templates.cpu.program.register_tile import Microkernel
@@ -79,10 +77,6 @@ class PlannedWriter(Writer):
         tiles: list[tuple[dict[str, Part], Microkernel]] = []
         for parts in kernels.tiles():
             microkernel = kernels.microkernel("", parts)
-            name = self.function(microkernel, partial(_named, microkernel))
+            name = self.function(microkernel, partial(named, microkernel))
             tiles.append((parts, dataclasses.replace(microkernel, name=name)))
         write_calls(self.text, kernels, tiles, pointers, origins)
-
-
-def _named(kernel: Microkernel, name: str) -> Function:
-    return microkernel_ir(dataclasses.replace(kernel, name=name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 
@@ -12,9 +13,10 @@ from anatune.core.sizes import Size, at_run_time
 from anatune.core.workload.access import Access, Term
 from anatune.emit.kernels import Function, call, loop_over, open_kernel
 from anatune.emit.script import Script, affine
-from anatune.templates.cpu.program.microkernel import module_ir
+from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
+from anatune.templates.cpu.program.register_tile import Microkernel
 
-__all__ = ["Head", "Writer", "scaled"]
+__all__ = ["Head", "Writer", "named", "scaled"]
 
 
 class Head:
@@ -110,7 +112,7 @@ class Writer:
         self.over_keys(start, name, lambda vector: [("turned", place(vector))])
 
     def over_keys(self, start: str, name: str, others: Callable[[str], list[tuple[str, str]]]) -> None:
-        """Write the calls of a function of `keys` for the keys of a head, whose other tensors a vector's number tells."""
+        """Write the calls of a function of `keys` for the keys of a head; a vector's number tells its other tensors."""
         keys, lanes = self.kernel.keys, self.lanes
         numbers = [self.numbers["key_row"]] if "key_row" in self.numbers else []
         with self.text.scope(f"for v in range({(keys + lanes - 1) // lanes}):"):
@@ -155,3 +157,8 @@ class Writer:
 def scaled(rows: int) -> list[tuple[str, Access]]:
     """Return the fused step that multiplies each row of a product by its factor."""
     return [("scale", Access("factor", "float32", (rows,), ((Term("i"),),), (0,)))]
+
+
+def named(kernel: Microkernel, name: str) -> Function:
+    """Return the function of a microkernel under a name."""
+    return microkernel_ir(dataclasses.replace(kernel, name=name))

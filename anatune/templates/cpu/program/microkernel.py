@@ -10,11 +10,12 @@ Notation: see `register_tile`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from anatune.core.hardware.dot import HALF_SUMS, TILES
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
+from anatune.emit.sizes import number_of
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.amx import tile_steps, tile_sums
 from anatune.templates.cpu.program.epilogue import added, finish
@@ -28,7 +29,7 @@ from anatune.templates.cpu.program.prefetch import (
 )
 from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Tile
 
-__all__ = ["choice_ir", "microkernel_ir", "module_ir"]
+__all__ = ["choice_ir", "microkernel_ir", "module_ir", "shares"]
 
 _SHORT_STEPS = 4
 """Unrolled steps up to which LLVM keeps to the order of the loads by itself where registers are free. Source: tiles of
@@ -105,25 +106,44 @@ def _arguments(kernel: Microkernel) -> list[str]:
     return [*arguments, *(f"i64 %{number}" for number in kernel.numbers)]
 
 
-def choice_ir(name: str, kernels: Mapping[int, Microkernel]) -> str:
+def choice_ir(
+    name: str, kernels: Mapping[int, Microkernel], sizes: Iterable[int] = (), apart: Sequence[int] = ()
+) -> str:
     """Return a function ``void name(arguments of the microkernels, i64 size)`` that calls the one of that size.
 
     Parameters
     ----------
     kernels : mapping of int to Microkernel
         Size -> a microkernel; all take the same arguments.
+    sizes : iterable of int
+        Those that there are, where that is not one for each microkernel: larger ones are `shares` of several.
+    apart : sequence of int
+        How far each tensor's address moves with one element of the size.
     """
-    some = next(iter(kernels.values()))
-    arguments = ", ".join(_arguments(some))
-    cases = " ".join(f"i64 {size}, label %size{size}" for size in kernels)
-    lines = [
-        f"define internal void @{name}({arguments}, i64 %size) noinline nounwind {some.attributes} {{",
-        "entry:",
-        f"  switch i64 %size, label %none [ {cases} ]",
-    ]
-    for size, kernel in kernels.items():
-        lines += [f"size{size}:", f"  tail call void @{kernel.name}({arguments})", "  ret void"]
-    return "\n".join([*lines, "none:", "  unreachable", "}"])
+    some, largest = next(iter(kernels.values())), max(kernels)
+    arguments, sizes = _arguments(some), tuple(sizes or kernels)
+    cases = " ".join(f"i64 {size}, label %size{size}" for size in sizes)
+    code = LlvmCode(some.lanes, some.accumulator, some.body)
+    code.line(f"define internal void @{name}({', '.join(arguments)}, i64 %size) noinline nounwind {some.attributes} {{")
+    code.line("entry:")
+    code.line(f"  switch i64 %size, label %none [ {cases} ]")
+    for size in sizes:
+        code.line(f"size{size}:")
+        own, done = list(arguments), 0
+        for share in shares(size, largest):
+            for place, distance in enumerate(apart if done else ()):
+                moved = code.emit(f"add i64 %o{place}, {number_of(done * distance, code.emit)}")
+                own[place] = f"ptr noalias %p{place}, i64 {moved}"
+            code.line(f"  tail call void @{kernels[share].name}({', '.join(own)})")
+            done += share
+        code.line("  ret void")
+    return "\n".join([*code.lines, "none:", "  unreachable", "}"])
+
+
+def shares(size: int, most: int) -> list[int]:
+    """Return sizes up to `most`, as few and as equal as can be, that are `size` together."""
+    count = -(-size // most)
+    return [(size + place) // count for place in range(count)]
 
 
 def _started(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> Tile:
@@ -190,9 +210,9 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, s
             code.line(f"  %d{level}_{row}_{vector} = phi {code.vector} [{value}, %{came_from}]")
         code.line(f"  %next{level} = add nuw nsw i64 %i{level}, 1")
         for i, operand in enumerate(kernel.operands):
-            stride = code.size(operand.loops[level])
+            stride = number_of(operand.loops[level], code.emit)
             code.line(f"  %r{level}_{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %q{level}_{i}, i64 {stride}")
-        end = f"%end{level}" if level in kernel.moving else code.size(kernel.trips[level])
+        end = f"%end{level}" if level in kernel.moving else number_of(kernel.trips[level], code.emit)
         code.line(f"  %last{level} = icmp eq i64 %next{level}, {end}")
         out = f"latch{level - 1}" if level else "done"
         code.line(f"  br i1 %last{level}, label %{out}, label %head{level}, !llvm.loop !{level}")

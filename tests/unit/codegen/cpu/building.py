@@ -12,8 +12,11 @@ def built(program, shape, threads=1):
     return lambda *arrays: call(shape, *arrays)
 
 
-def built_for_sizes(program, threads=1):
-    """Return such a program as a function of a result's shape, arrays, and symbols by name, that returns the result."""
+def built_for_sizes(program, threads=1, *, by_reference=False):
+    """Return such a program as a function of a result's shape, arrays, and symbols by name, that returns the result.
+
+    `by_reference`: arrays are read where they lie, multiples of 64 bytes.
+    """
     import tvm
 
     from anatune import api
@@ -27,7 +30,8 @@ def built_for_sizes(program, threads=1):
         memory = np.full(size + 2 * _BEHIND, np.nan, np.float32)
         memory = memory[-(memory.ctypes.data // 4) % 16 :]  # TVM asks for 64 bytes
         result = tvm.runtime.from_dlpack(memory[:size].reshape(shape))
-        code["kernel"](*map(tvm.runtime.tensor, arrays), *(symbols[name] for name in sorted(symbols)), result)
+        tensor = tvm.runtime.from_dlpack if by_reference else tvm.runtime.tensor
+        code["kernel"](*map(tensor, arrays), *(symbols[name] for name in sorted(symbols)), result)
         assert np.isnan(memory[size:]).all()
         return memory[:size].reshape(shape)
 
