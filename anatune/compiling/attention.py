@@ -92,8 +92,10 @@ class PlannedAttention(NamedTuple):
         )
 
 
-def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[PlannedAttention], tuple[bool, ...]]:
-    """Return a graph whose attentions are kernels where that is predicted to be faster, these kernels, and which pay.
+def plan_attentions(
+    graph: Graph, hardware: CpuSpec, decided: list[bool] | None = None
+) -> tuple[Graph, list[PlannedAttention]]:
+    """Return a graph whose attentions are kernels where that is predicted to be faster, and these kernels.
 
     Parameters
     ----------
@@ -101,9 +103,11 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
         Behind `graph.passes.order.CPU_KERNELS`.
     hardware : CpuSpec
         With the cores that kernels may use.
+    decided : list of bool, optional
+        Takes, for each attention in order, whether it becomes a kernel.
     """
     planner = _Planner(hardware)
-    decided: list[bool] = []
+    decided = [] if decided is None else decided
 
     def pays(node: Node) -> bool:
         chosen = planner.chosen(node)
@@ -121,7 +125,7 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
         assert chosen is not None
         name = f"anatune_attention_{number}"
         planned.append(PlannedAttention(name, kernel, chosen.parts_s, planner.separate_s(nodes[0]), tuple(nodes)))
-    return graph, planned, tuple(decided)
+    return graph, planned
 
 
 def plan_attention(node: Node, hardware: CpuSpec) -> AttentionKernel:

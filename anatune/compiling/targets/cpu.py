@@ -73,7 +73,7 @@ class CpuTarget(ModelTarget):
         self.features = tuple(name for name in features if name not in hidden)
         self.measures = request.trials > 0 or request.records is not None
         self._planner: SumPlanner | None = None
-        self._decided: tuple[list[Form | None], tuple[bool, ...]] = ([], ())
+        self._decided: tuple[list[Form | None], list[bool]] = ([], [])
 
     def planned(self, graph: Graph) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels."""
@@ -104,7 +104,8 @@ class CpuTarget(ModelTarget):
         self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
         choice, layouts = chosen_layouts(graph, self._planner, self.request.progress if is_first else None)
         orders = [choice.get(id(node)) for node in graph.nodes()]
-        graph, attentions, pay = plan_attentions(after(CPU_KERNELS, laid_out(graph, choice)), self.cores)
+        pay: list[bool] = []
+        graph, attentions = plan_attentions(after(CPU_KERNELS, laid_out(graph, choice)), self.cores, pay)
         self._decided = orders, pay
         return graph, attentions, layouts
 
