@@ -8,7 +8,7 @@ import pytest
 from bench.cpu.foreign_table import page, rows, said
 from bench.models_foreign import _is_tried
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RIGHT = {"state": "right", "error": 2e-7, "compile_s": 12.3, "kernels": 3}
 TIMES = {"anatune": 1e-3, "eager": 2e-3, "inductor": 1.5e-3}
 MODELS = {
