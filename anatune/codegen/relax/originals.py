@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 
 import numpy as np
@@ -139,11 +139,12 @@ def onnx_reference(model: OnnxObject, name: str) -> Reference:
 def _operators() -> list[OnnxObject]:
     """Return operators, as the standard has them, in place of those of the evaluator's that fail or are slow (1.23).
 
-    Its GatherElements fails from 65 elements of an axis on; its Erf and MaxPool are loops of Python's, half a second
-    for BERT, a second and a half for ResNet-50.
+    Its GatherElements fails from 65 elements of an axis on; its Erf and its pools are loops of Python's: half a second
+    for BERT, a second and a half for ResNet-50, forty for Inception-V3.
     """
     run: OnnxObject = import_module("onnx.reference.op_run").OpRun
-    pool: OnnxObject = import_module("onnx.reference.ops.op_max_pool").MaxPool
+    largest: OnnxObject = import_module("onnx.reference.ops.op_max_pool").MaxPool
+    average: OnnxObject = import_module("onnx.reference.ops.op_average_pool").AveragePool_19
 
     class GatherElements(run):  # type: ignore[misc]
         op_domain = ""
@@ -159,28 +160,38 @@ def _operators() -> list[OnnxObject]:
 
             return (erf(x).astype(x.dtype),)
 
-    class MaxPool(pool):  # type: ignore[misc]
+    class MaxPool(largest):  # type: ignore[misc]
         op_domain = ""
 
         def _run(self, x: Array, **attributes: TorchObject) -> tuple[Array, ...]:
-            rank, taps = x.ndim - 2, attributes["kernel_shape"]
-            pads, steps = (attributes.get(name) or [word] * rank for name, word in (("pads", 0), ("strides", 1)))
-            pads = pads if len(pads) == 2 * rank else pads * 2
-            plain = attributes.get("auto_pad") in (None, "NOTSET") and not attributes.get("ceil_mode")
-            if (
-                not plain
-                or set(attributes.get("dilations") or [1]) != {1}
-                or x.dtype.kind != "f"
-                or len(self.onnx_node.output) > 1
-            ):
+            windows = None if len(self.onnx_node.output) > 1 else _windows(x, attributes, -np.inf)
+            if windows is None:
                 return tuple(super()._run(x, **attributes))
-            wide = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
-            padded = np.pad(x, wide, constant_values=-np.inf)
-            windows = sliding_window_view(padded, tuple(taps), tuple(range(2, x.ndim)))
-            chosen = windows[(slice(None), slice(None), *(slice(None, None, step) for step in steps))]
-            return (chosen.max(axis=tuple(range(x.ndim, windows.ndim))),)
+            return (windows.max(axis=tuple(range(x.ndim, windows.ndim))),)
 
-    return [GatherElements, Erf, MaxPool]
+    class AveragePool(average):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, x: Array, **attributes: TorchObject) -> tuple[Array, ...]:
+            windows, taps = _windows(x, attributes, 0.0), tuple(range(x.ndim, 2 * x.ndim - 2))
+            counted = _windows(np.ones_like(x[:1, :1]), attributes, float(bool(attributes.get("count_include_pad"))))
+            if windows is None or counted is None:
+                return tuple(super()._run(x, **attributes))
+            return ((windows.sum(axis=taps) / counted.sum(axis=taps)).astype(x.dtype),)
+
+    return [GatherElements, Erf, MaxPool, AveragePool]
+
+
+def _windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) -> Array | None:
+    """Return what a pool's windows hold, (N, C, *positions, *taps); None: it has more than steps and borders."""
+    rank, taps = x.ndim - 2, attributes["kernel_shape"]
+    pads, steps = attributes.get("pads") or [0] * 2 * rank, attributes.get("strides") or [1] * rank
+    is_plain = attributes.get("auto_pad") in (None, "NOTSET") and not attributes.get("ceil_mode")
+    if not is_plain or set(attributes.get("dilations") or [1]) != {1} or x.dtype.kind != "f" or len(pads) != 2 * rank:
+        return None
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=fill)
+    found = sliding_window_view(padded, tuple(taps), tuple(range(2, x.ndim)))
+    return found[(slice(None), slice(None), *(slice(None, None, step) for step in steps))]
 
 
 def _one_thread() -> contextlib.AbstractContextManager[object]:

@@ -27,18 +27,29 @@ def evaluators(op, outputs=1, **attributes):
         {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
         {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 0, 1]},
         {"kernel_shape": [2, 2]},
+        {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]},
         {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
         {"kernel_shape": [2, 2], "strides": [2, 2], "dilations": [2, 2]},
         {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
         {"kernel_shape": [2, 2], "strides": [2, 2], "outputs": 2},
     ],
 )
-def test_max_pool(attributes):
-    theirs, ours = evaluators("MaxPool", **attributes)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_pools(op, attributes):
+    if op == "AveragePool" and {"outputs", "dilations"} & attributes.keys():
+        return
+    theirs, ours = evaluators(op, **attributes)
     x = np.random.default_rng(0).standard_normal((2, 3, 9, 11))
     for expected, found in zip(theirs.run(None, {"x": x}), ours.run(None, {"x": x}), strict=True):
         assert found.dtype == expected.dtype
-        assert np.array_equal(found, expected)
+        assert found == pytest.approx(expected, rel=1e-14)
+
+
+def test_borders_count_where_they_are_said_to():
+    theirs, ours = evaluators("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 5))
+    (expected,), (found,) = theirs.run(None, {"x": x}), ours.run(None, {"x": x})
+    assert found == pytest.approx(expected, rel=1e-14)
 
 
 def test_erf_is_in_float64():
