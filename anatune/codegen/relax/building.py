@@ -11,7 +11,7 @@ from anatune.codegen.cuda.device_modules import Cubins
 from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.relax.gpu_kernels import GpuModelKernel
 from anatune.codegen.relax.kernels import Packer
-from anatune.codegen.relax.rest import scheduled
+from anatune.codegen.relax.rest.schedule import scheduled
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 

@@ -166,7 +166,7 @@ def with_reductions(graph: Graph) -> Graph:
         if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE:
             return own
         data = own.arguments[0] if own.arguments else None
-        if not (operator_of(own).own == REDUCTION or own.op in _ADAPTIVE) or not isinstance(data, Value):
+        if not (own.op in _ADAPTIVE) or not isinstance(data, Value):
             return own
         axes = _axes(own, tensor_type(data).shape)
         return own if axes is None else _reduction(own, data, axes)

@@ -1,0 +1,77 @@
+"""What is left to TVM: its element-wise functions, reductions, pools and moves, as loops of `loops`.
+
+Blocks that can be inlined are, unless that would compute anything dear again and again; each that is left is a nest of
+its own. What is more than nests stays as TVM wrote it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.relax.kernels import KERNEL
+from anatune.codegen.relax.rest.loops import written
+from anatune.codegen.relax.rest.nests import nest_of, number
+
+__all__ = ["scheduled"]
+
+_log = logging.getLogger(__name__)
+
+_AGAIN = 2
+"""Times that an element may be computed, a root or a power, rather than be stored."""
+
+
+def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Return a module whose functions, but for anatune's kernels, have vectors and parallel loops.
+
+    And the names of those that have none: they stay as TVM wrote them, right, and slow.
+    """
+    tvm = import_tvm()
+    from tvm.relax.analysis import has_reshape_pattern
+
+    plain = []
+    for name, function in module.functions_items():
+        if type(function).__name__ != "PrimFunc" or (function.attrs is not None and KERNEL in function.attrs):
+            continue
+        if has_reshape_pattern(function):  # becomes a view
+            continue
+        try:
+            module[name] = _scheduled(tvm, function, threads)
+        except TVM_ERRORS as error:
+            _log.info("%s stays as TVM wrote it: %s", name.name_hint, last_line(error))
+            plain.append(str(name.name_hint))
+    return module, tuple(plain)
+
+
+def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
+    root = schedule.get_sblock("root", func_name="main")
+    for block in schedule.get_child_blocks(root):
+        try:
+            schedule.compute_inline(block)
+        except TVM_ERRORS:
+            continue
+    made = schedule.mod["main"]
+    realize = made.body
+    block = realize.block
+    parts = list(block.body.seq) if isinstance(block.body, tvm.tirx.SeqStmt) else [block.body]
+    parts = [_part(tvm, one, threads) for one in parts]
+    body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
+    block = tvm.s_tir.SBlock(
+        list(block.iter_vars), list(block.reads), list(block.writes), block.name_hint, body, block.init,
+        list(block.alloc_buffers), list(block.match_buffers), block.annotations,
+    )  # fmt: skip
+    made = made.with_body(tvm.s_tir.SBlockRealize(list(realize.iter_values), realize.predicate, block))
+    return made.with_attrs(function.attrs) if function.attrs is not None else made
+
+
+def _part(tvm: TvmObject, statement: TvmObject, threads: int) -> TvmObject:
+    """Return one of a function's statements, as loops of ours where it is a nest."""
+    loops, inner = [], statement
+    while isinstance(inner, tvm.tirx.For):
+        loops.append(inner)
+        inner = inner.body
+    if not isinstance(inner, tvm.s_tir.SBlockRealize):
+        return statement
+    nest = nest_of(tvm, inner, loops)
+    return statement if nest is None or any(number(one) == 0 for one in nest.extents) else written(tvm, nest, threads)
