@@ -15,11 +15,13 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
-from anatune.graph.operators import ATTENTION, PRODUCTS, REDUCTION, WINDOW
+from anatune.graph.operators import ATTENTION, PRODUCTS, WINDOW
 from anatune.graph.summary import KernelSummary, OperatorSummary, TensorSummary
 from anatune.templates import templates_of
 
 __all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "rows_of"]
+
+_SUMS = ("max", "mean", "min", "prod", "sum")
 
 
 def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
@@ -131,4 +133,4 @@ def _flop(node: Node) -> int:
     if node.op == WINDOW:
         taps: int = math.prod(node.attributes["window"])
         return (2 if node.attributes["kind"] == "depthwise" else 1) * taps * math.prod(tensor_type(node).shape)
-    return math.prod(tensor_type(node.arguments[0]).shape) if node.op == REDUCTION else 0
+    return math.prod(tensor_type(node.arguments[0]).shape) if node.op in _SUMS else 0

@@ -31,8 +31,6 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     (blocks, channels), a sum as the result. Where channels come last there is one block. ``outputs``, ``window``,
     ``strides``, ``dilation`` and ``before`` (the padding) are of height and width; ``counts_padding`` says whether
     padding counts as zeros in a mean. Images of one dimension have the height 1.
-``anatune.reduction``
-    Takes data (outer, length, inner) and returns (outer, inner); attribute ``kind`` is "sum", "mean", "max" or "min".
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ __all__ = [
     "MATMUL",
     "OPERATORS",
     "PRODUCTS",
-    "REDUCTION",
     "SOFTMAX",
     "WINDOW",
     "Operator",
@@ -69,7 +66,7 @@ CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "an
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
 ATTENTION = "anatune.attention"
 SOFTMAX, LAYER_NORM, MAP, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.map", "anatune.concat"
-WINDOW, REDUCTION = "anatune.window", "anatune.reduction"
+WINDOW = "anatune.window"
 _ATTRS = "relax.attrs."
 _STATISTICS = f"{_ATTRS}StatisticalAttrs"
 
@@ -239,7 +236,7 @@ _ENTRIES = (
     Operator("matmul", np.matmul, kind=f"{_ATTRS}MatmulAttrs", own=MATMUL),
     # Sums, means and extremes.
     *(
-        Operator(name, getattr(np, name), kind=_STATISTICS, layout="reduction", own=REDUCTION)
+        Operator(name, getattr(np, name), kind=_STATISTICS, layout="reduction")
         for name in ("max", "mean", "min", "sum")
     ),
     *(Operator(name, getattr(np, name), kind=f"{_ATTRS}ArgmaxArgminAttrs") for name in ("argmax", "argmin")),
@@ -305,7 +302,6 @@ _ENTRIES = (
     Operator(MAP, lambda array, function: _function_called(function)(array)),
     Operator(CONCAT, lambda *arrays: np.concatenate(arrays, axis=1)),
     Operator(WINDOW, meanings.window),
-    Operator(REDUCTION, lambda array, kind: getattr(np, kind)(array, axis=1)),
 )
 
 OPERATORS = {operator.name: operator for operator in _ENTRIES}

@@ -11,7 +11,6 @@ from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
-from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
 from anatune.core.compiler_facts import CompilerFacts
@@ -19,7 +18,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, REDUCTION, SOFTMAX, WINDOW
+from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, SOFTMAX, WINDOW
 
 __all__ = [
     "KERNEL",
@@ -175,10 +174,6 @@ def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: Cpu
     )
 
 
-def _reduction(node: Node) -> ReductionKernel:
-    return ReductionKernel(node.attributes["kind"], *tensor_type(node.arguments[0]).shape)
-
-
 def _permute(node: Node) -> PermuteKernel:
     return PermuteKernel(tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"]))
 
@@ -200,6 +195,5 @@ _OPERATORS: dict[str, _Operator] = {
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     WINDOW: _Operator("windows", _window, _window_program),
-    REDUCTION: _Operator("reduction", _reduction, _on_lanes(reduction_program)),
 }
-"""What has kernels on CPUs that are not planned: rows, windows, reductions, moves."""
+"""What has kernels on CPUs that are not planned: rows, windows, moves."""

@@ -17,7 +17,7 @@ from anatune.graph.passes.products import with_products
 from anatune.graph.passes.rows import with_concatenations, with_maps, with_rows
 from anatune.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.passes.simplify import simplified
-from anatune.graph.passes.windows import with_reductions, with_windows
+from anatune.graph.passes.windows import with_means, with_windows
 
 __all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
 
@@ -39,7 +39,7 @@ chosen next."""
 CPU_KERNELS: tuple[Pass, ...] = (
     with_maps,
     simplified,
-    with_reductions,
+    with_means,
     with_windows,
     simplified,
     with_concatenations,

@@ -10,6 +10,7 @@ import logging
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import KERNEL
+from anatune.codegen.relax.rest.functions import with_formulas
 from anatune.codegen.relax.rest.loops import written
 from anatune.codegen.relax.rest.nests import nest_of, number
 
@@ -74,4 +75,6 @@ def _part(tvm: TvmObject, statement: TvmObject, threads: int) -> TvmObject:
     if not isinstance(inner, tvm.s_tir.SBlockRealize):
         return statement
     nest = nest_of(tvm, inner, loops)
-    return statement if nest is None or any(number(one) == 0 for one in nest.extents) else written(tvm, nest, threads)
+    if nest is None or any(number(one) == 0 for one in nest.extents):
+        return statement
+    return with_formulas(tvm, written(tvm, nest, threads))
