@@ -7,10 +7,10 @@ its own. What is more than nests stays as TVM wrote it.
 from __future__ import annotations
 
 import logging
+import math
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import KERNEL
-from anatune.codegen.relax.rest.functions import with_formulas
 from anatune.codegen.relax.rest.loops import written
 from anatune.codegen.relax.rest.nests import nest_of, number
 
@@ -18,8 +18,11 @@ __all__ = ["scheduled"]
 
 _log = logging.getLogger(__name__)
 
-_AGAIN = 2
-"""Times that an element may be computed, a root or a power, rather than be stored."""
+_DEAR = frozenset(
+    "acos acosh asin asinh atan atan2 atanh cos cosh erf exp exp2 log log10 log1p log2 pow rsqrt sigmoid sin sinh "
+    "sqrt tan tanh".split()
+)
+"""Functions that take longer than a store and a load of their result."""
 
 
 def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
@@ -47,7 +50,10 @@ def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ..
 def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
     root = schedule.get_sblock("root", func_name="main")
-    for block in schedule.get_child_blocks(root):
+    blocks = list(schedule.get_child_blocks(root))
+    for block in blocks:
+        if _is_stored(tvm, schedule, block):
+            continue
         try:
             schedule.compute_inline(block)
         except TVM_ERRORS:
@@ -66,6 +72,27 @@ def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
     return made.with_attrs(function.attrs) if function.attrs is not None else made
 
 
+def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
+    """Whether a block has functions that inlining would compute more than once for an element."""
+    import tvm_ffi
+
+    found: list[bool] = []
+
+    def called(call: TvmObject) -> None:
+        found.append(str(getattr(call.op, "name", "")).rpartition(".")[2] in _DEAR)
+
+    tvm_ffi.structural_walk(schedule.get(block).body, (tvm.ir.Call, called))
+    if not any(found):
+        return False
+    readers = schedule.get_consumers(block)
+    own = _iterations(schedule, block)
+    return len(readers) > 1 or any(2 * own <= _iterations(schedule, one) for one in readers)
+
+
+def _iterations(schedule: TvmObject, block: TvmObject) -> int:
+    return math.prod(number(one.dom.extent) or 1 for one in schedule.get(block).iter_vars)
+
+
 def _part(tvm: TvmObject, statement: TvmObject, threads: int) -> TvmObject:
     """Return one of a function's statements, as loops of ours where it is a nest."""
     loops, inner = [], statement
@@ -77,4 +104,4 @@ def _part(tvm: TvmObject, statement: TvmObject, threads: int) -> TvmObject:
     nest = nest_of(tvm, inner, loops)
     if nest is None or any(number(one) == 0 for one in nest.extents):
         return statement
-    return with_formulas(tvm, written(tvm, nest, threads))
+    return written(tvm, nest, threads)
