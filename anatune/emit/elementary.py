@@ -104,7 +104,9 @@ class _Vectors:
         return self.code.emit(f"fcmp olt {self.code.vector} {left}, {right}")
 
     def where(self, holds: str, yes: str, no: str) -> str:
-        return self.code.emit(f"select <{self.code.lanes} x i1> {holds}, {self.code.vector} {yes}, {self.code.vector} {no}")
+        return self.code.emit(
+            f"select <{self.code.lanes} x i1> {holds}, {self.code.vector} {yes}, {self.code.vector} {no}"
+        )
 
     def bits(self, x: str) -> str:
         return self.code.emit(f"bitcast {self.code.vector} {x} to {self.integers.vector}")
@@ -184,9 +186,7 @@ def _erf(ops: Arithmetic[T], x: T) -> T:
     size = ops.absolute(x)
     square = ops.binary("mul", x, x)
     small = ops.multiply_add(_polynomial(ops, _ERF, square), x, x)
-    high, low = (
-        ops.multiply_add(ops.constant(_ERF_TAIL[at]), size, ops.constant(_ERF_TAIL[at + 1])) for at in (0, 2)
-    )
+    high, low = (ops.multiply_add(ops.constant(_ERF_TAIL[at]), size, ops.constant(_ERF_TAIL[at + 1])) for at in (0, 2))
     tail = ops.multiply_add(high, square, low)
     for factor in _ERF_TAIL[4:]:
         tail = ops.multiply_add(tail, size, ops.constant(factor))

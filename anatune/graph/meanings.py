@@ -24,6 +24,7 @@ __all__ = [
     "log_softmax",
     "masked_softmax",
     "pad",
+    "recurrent",
     "scatter_elements",
     "sigmoid",
     "softmax",
@@ -159,6 +160,50 @@ def attention(query: Array, key: Array, value: Array, mask: Array | None = None,
     named = {name: own[name] for name in ("scale", "zero_rows", "block")}
     powers = masked_softmax(scores.reshape(-1, own["keys"]), mask, **named).reshape(scores.shape)
     return np.asarray(np.swapaxes(powers @ found[2], 1, 2).reshape(own["batch"] * own["queries"], -1))
+
+
+def recurrent(inputs: Array, *operands: Array, **own: Any) -> Array:
+    """Return the states of all steps of a layer, and the last ones, as ``recurrent`` and ``anatune.recurrent``."""
+    more, kind = list(operands), own["kind"]
+    hidden = inputs.shape[2] // {"rnn": 1, "gru": 3, "lstm": 4}[kind]
+    weight = more.pop(0)
+    if weight.ndim == 4:
+        parts = [weight, *(more.pop(0) for _ in range(kind == "gru" and not own["is_late"]))]
+        flat = [one.transpose(1, 2, 0, 3).reshape(hidden, one.shape[2], -1)[:, :, :hidden] for one in parts]
+        weight = np.concatenate(flat, axis=1).reshape(hidden, -1)
+    state, cells = more.pop(0), more.pop(0) if kind == "lstm" else None
+    term, peepholes, lengths = (more.pop(0) if own[f"has_{word}"] else None for word in _OPTIONAL)
+    functions = [ACTIVATIONS["relu"] if name == "nn.relu" else {"sigmoid": sigmoid, "tanh": np.tanh}[name]
+                 for name in own["functions"]]  # fmt: skip
+    found = np.zeros((*inputs.shape[:2], hidden), inputs.dtype)
+    order = range(len(inputs))
+    for number, place in enumerate(reversed(order) if own["is_turned"] else order):
+        gates, new_cells = np.split(inputs[place], inputs.shape[2] // hidden, axis=1), cells
+        if kind == "rnn":
+            new = functions[0](gates[0] + state @ weight)
+        elif kind == "gru":
+            update, reset = (functions[0](gates[at] + state @ weight[:, at * hidden :][:, :hidden]) for at in (0, 1))
+            if own["is_late"]:
+                inner = reset * (state @ weight[:, 2 * hidden :] + (0 if term is None else term))
+            else:
+                inner = (reset * state) @ weight[:, 2 * hidden :]
+            new = (1 - update) * functions[1](gates[2] + inner) + update * state
+        else:
+            assert cells is not None
+            sums = np.split(np.concatenate(gates, axis=1) + state @ weight, 4, axis=1)
+            peeps = np.zeros((3, hidden)) if peepholes is None else peepholes.reshape(3, hidden)
+            taken = functions[0](sums[0] + peeps[0] * cells)
+            kept = 1 - taken if own["joins_forget"] else functions[0](sums[2] + peeps[2] * cells)
+            new_cells = kept * cells + taken * functions[1](sums[3])
+            new = functions[0](sums[1] + peeps[1] * new_cells) * functions[2](new_cells)
+        inside = np.ones((len(state), 1), bool) if lengths is None else (lengths > number)[:, None]
+        found[place] = np.where(inside, new, 0)
+        state = np.where(inside, new, state)
+        cells = None if cells is None else np.where(inside, new_cells, cells)
+    return np.concatenate([found, state[None], *([] if cells is None else [cells[None]])])
+
+
+_OPTIONAL = ("term", "peepholes", "lengths")
 
 
 def window(data: Array, *operands: Array, **own: Any) -> Array:

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -205,6 +205,24 @@ def _exported(program: TorchObject, name: str, example_inputs: Example, original
     )
 
 
+def _decompositions(program: TorchObject) -> TorchObject:
+    """Return what PyTorch decomposes: recurrent layers, but for projected states, are read as they are."""
+    torch = _torch()
+    table, own = torch.export.default_decompositions(), torch.ops.aten
+    for node in program.graph.nodes:
+        if node.target == own.lstm.input and _is_projected(node.args[2], 4 if node.args[3] else 2):
+            return table
+    for operator in (own.lstm.input, own.gru.input, own.rnn_tanh.input, own.rnn_relu.input):
+        table.pop(operator, None)
+    return table
+
+
+def _is_projected(parameters: Sequence[TorchObject], count: int) -> bool:
+    """Whether an LSTM's state is a product of what it would be: `count` parameters a layer if it is not."""
+    gates, hidden = parameters[1].meta["val"].shape
+    return len(parameters) % count != 0 or bool(gates != 4 * hidden)
+
+
 def decomposed(program: TorchObject, name: str) -> TorchObject:
     """Return an exported program of PyTorch's core operators.
 
@@ -216,7 +234,7 @@ def decomposed(program: TorchObject, name: str) -> TorchObject:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            simple = program.run_decompositions()
+            simple = program.run_decompositions(_decompositions(program))
     except Exception as error:
         raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
     signature = simple.graph_signature

@@ -11,6 +11,7 @@ from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
+from anatune.codegen.cpu.recurrent import RecurrentKernel, recurrent_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
 from anatune.core.compiler_facts import CompilerFacts
@@ -18,7 +19,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, SOFTMAX, WINDOW
+from anatune.graph.operators import CONCAT, LAYER_NORM, RECURRENCE, SOFTMAX, WINDOW
 
 __all__ = [
     "KERNEL",
@@ -152,10 +153,8 @@ def _row_kernel(node: Node) -> RowKernel:
     if node.op == SOFTMAX:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
         return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
-    if node.op == LAYER_NORM:
-        return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
-    assert node.op == MAP
-    return RowKernel(own["function"], rows, length)
+    assert node.op == LAYER_NORM
+    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
 
 
 def _window(node: Node) -> WindowKernel:
@@ -172,6 +171,12 @@ def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: Cpu
         registers=hardware.compute.num_vector_registers,
         caches=(hardware.l1.size_bytes, hardware.l2.size_bytes),
     )
+
+
+def _recurrent(node: Node) -> RecurrentKernel:
+    steps, batch, _ = tensor_type(node.arguments[0]).shape
+    own = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
+    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own)
 
 
 def _permute(node: Node) -> PermuteKernel:
@@ -191,9 +196,10 @@ class _Operator(NamedTuple):
 
 
 _OPERATORS: dict[str, _Operator] = {
-    **dict.fromkeys((SOFTMAX, LAYER_NORM, MAP), _Operator("rows", _row_kernel, _on_lanes(row_program))),
+    **dict.fromkeys((SOFTMAX, LAYER_NORM), _Operator("rows", _row_kernel, _on_lanes(row_program))),
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
+    RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program),
     WINDOW: _Operator("windows", _window, _window_program),
 }
 """What has kernels on CPUs that are not planned: rows, windows, moves."""

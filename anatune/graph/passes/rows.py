@@ -17,14 +17,12 @@ from anatune.graph.nodes import (
     rewritten_beside,
     tensor_type,
 )
-from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, SOFTMAX, operator_of
+from anatune.graph.operators import CONCAT, LAYER_NORM, SOFTMAX
 from anatune.graph.passes.simplify import reshaped, source_of
 
-__all__ = ["with_concatenations", "with_maps", "with_rows"]
+__all__ = ["with_concatenations", "with_rows"]
 
 _DTYPE = "float32"
-_SHORT = 64
-"""Elements below which a row is a part of a longer one: a call for each would cost more than its work."""
 
 
 def with_rows(graph: Graph) -> Graph:
@@ -40,24 +38,6 @@ def with_rows(graph: Graph) -> Graph:
         if own.op == "nn.layer_norm":
             return _layer_norm(own)
         return own
-
-    return rewritten(graph, replace)
-
-
-def with_maps(graph: Graph) -> Graph:
-    """Return a graph in which elementary functions are anatune's."""
-
-    def replace(own: Node) -> Value:
-        operator = operator_of(own)
-        if operator.own != MAP or own.type != own.arguments[0].type or tensor_type(own).dtype != _DTYPE:
-            return own
-        shape = tensor_type(own).shape
-        length = math.prod(shape)
-        if length == 0:
-            return own
-        kind = (length // shape[-1], shape[-1]) if shape and shape[-1] >= _SHORT else (1, length)
-        attributes = {"function": operator.word}
-        return reshaped(Node(MAP, (reshaped(own.arguments[0], kind),), TensorType(kind, _DTYPE), attributes), shape)
 
     return rewritten(graph, replace)
 

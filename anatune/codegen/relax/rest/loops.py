@@ -351,9 +351,7 @@ class _Reduction:
 
             begun = writer.lanes(whole, lambda lane: placed(replaced(self.nest.first, values, writer.tvm), lane))
             pieces = writer.pieces(row.extent, chains=chains)
-            body = writer.within(
-                reductions, lambda own: writer.sequence(part(piece, own) for piece in pieces), values
-            )
+            body = writer.within(reductions, lambda own: writer.sequence(part(piece, own) for piece in pieces), values)
             folds = []
             half = size // 2
             while half:
@@ -361,7 +359,9 @@ class _Reduction:
                     writer.loop(
                         half,
                         lambda lane, half=half: tirx.BufferStore(  # type: ignore[misc]
-                            buffer, kind(tirx.BufferLoad(buffer, [lane]), tirx.BufferLoad(buffer, [lane + half])), [lane]
+                            buffer,
+                            kind(tirx.BufferLoad(buffer, [lane]), tirx.BufferLoad(buffer, [lane + half])),
+                            [lane],
                         ),
                         "VECTORIZED",
                     )

@@ -239,4 +239,3 @@ def _skipped() -> object:
     from tvm_ffi.structural import WalkResult
 
     return WalkResult.SKIP
-

@@ -19,8 +19,32 @@ __all__ = ["scheduled"]
 _log = logging.getLogger(__name__)
 
 _DEAR = frozenset(
-    "acos acosh asin asinh atan atan2 atanh cos cosh erf exp exp2 log log10 log1p log2 pow rsqrt sigmoid sin sinh "
-    "sqrt tan tanh".split()
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "erf",
+        "exp",
+        "exp2",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "pow",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+    ]
 )
 """Functions that take longer than a store and a load of their result."""
 
