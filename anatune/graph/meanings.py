@@ -30,6 +30,7 @@ __all__ = [
     "softmax",
     "strided_slice",
     "take",
+    "top_places",
     "window",
 ]
 
@@ -66,8 +67,8 @@ def log_softmax(array: Array, axis: int) -> Array:
 
 def layer_norm(
     data: Array,
-    factor: Array,
-    term: Array,
+    factor: Array | float = 1.0,
+    term: Array | float = 0.0,
     *,
     epsilon: float,
     axes: Sequence[int] = (-1,),
@@ -132,6 +133,11 @@ def argsort(array: Array, axis: int, *, descending: bool) -> Array:
         found = np.argsort(np.flip(array, axis), axis, kind="stable")
         return np.asarray(array.shape[axis] - 1 - np.flip(found, axis))
     return np.argsort(array, axis, kind="stable")
+
+
+def top_places(array: Array, k: int, axis: int, largest: bool, **_: object) -> Array:
+    """Return the places of the k largest or smallest elements in order; equal ones stay in order."""
+    return argsort(array, axis, descending=largest).take(range(k), axis)
 
 
 def masked_softmax(data: Array, mask: Array | None = None, *, scale: float, zero_rows: bool, block: int) -> Array:

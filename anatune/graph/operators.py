@@ -249,6 +249,7 @@ _ENTRIES = (
     Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),
     Operator("prod", np.prod, kind=_STATISTICS),
     Operator("std", np.std),
+    Operator("topk", meanings.top_places, kind=f"{_ATTRS}TopKAttrs"),
     Operator("variance", np.var, layout="reduction"),
     # Pools.
     *(
@@ -267,7 +268,7 @@ _ENTRIES = (
     Operator("concat", np.concatenate, kind=f"{_ATTRS}ConcatAttrs", layout="concat", own=CONCAT),
     Operator("expand_dims", np.expand_dims, is_reshape=True),
     Operator("flatten", is_reshape=True),
-    Operator("flip", np.flip),
+    Operator("flip", np.flip, kind=f"{_ATTRS}FlipAttrs"),
     Operator("gather_elements", np.take_along_axis, kind=f"{_ATTRS}GatherElementsAttrs"),
     Operator("index_tensor", lambda array, indices: array[tuple(indices)]),
     Operator("nn.batch_flatten", is_reshape=True),

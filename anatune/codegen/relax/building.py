@@ -11,7 +11,7 @@ from anatune.codegen.cuda.device_modules import Cubins
 from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.relax.gpu_kernels import GpuModelKernel
 from anatune.codegen.relax.kernels import Packer
-from anatune.codegen.relax.rest.schedule import scheduled
+from anatune.codegen.relax.rest.schedule import scheduled, with_gathers
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 
@@ -89,6 +89,7 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
             relax.backend.DispatchSortScan(),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
+            tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
             passes.FuseOps(),
             passes.FuseTIR(),
             passes.DeadCodeElimination(),

@@ -11,6 +11,7 @@ from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
+from anatune.codegen.cpu.places import SCATTERED, ScatterKernel, TopKernel, scatter_program, top_program
 from anatune.codegen.cpu.recurrent import RecurrentKernel, recurrent_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
@@ -130,7 +131,7 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
     made: dict[str, dict[Hashable, ModelKernel]] = {}
     kernels = {}
     for node in graph.nodes():
-        if node.op not in _OPERATORS or tensor_type(node).dtype != "float32" or 0 in tensor_type(node).shape:
+        if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
             continue
         operator = _OPERATORS[node.op]
         known = made.setdefault("rows" if operator.word == "rows" else "others", {})
@@ -187,12 +188,39 @@ def _concat(node: Node) -> ConcatKernel:
     return ConcatKernel(tensor_type(node).shape[0], tuple(tensor_type(part).shape[1] for part in node.arguments))
 
 
+def _scatter(node: Node) -> ScatterKernel:
+    data, index, updates = map(tensor_type, node.arguments)
+    own = node.attributes
+    return ScatterKernel(
+        data.shape, updates.shape, data.dtype, index.dtype, own["axis"] % len(data.shape), own["reduction"]
+    )
+
+
+def _scatters(node: Node) -> bool:
+    data, index, updates = map(tensor_type, node.arguments)
+    return data.dtype not in _FOREIGN and index.shape == updates.shape and node.attributes["reduction"] in SCATTERED
+
+
+def _top(node: Node) -> TopKernel:
+    (shape, dtype), own = tensor_type(node.arguments[0]), node.attributes
+    return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"])
+
+
+def _is_float32(node: Node) -> bool:
+    return tensor_type(node).dtype == "float32"
+
+
+_FOREIGN = ("bool", "float16", "bfloat16")
+"""Dtypes without arithmetic of their own on CPUs."""
+
+
 class _Operator(NamedTuple):
-    """An operator of anatune's: its word in names of functions, what a node asks for, and the code of that."""
+    """An operator: its word in names of functions, what a node asks for, the code of that, and which nodes have it."""
 
     word: str
     kernel_of: Callable[[Node], Any]
     program: Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+    takes: Callable[[Node], bool] = _is_float32
 
 
 _OPERATORS: dict[str, _Operator] = {
@@ -200,6 +228,8 @@ _OPERATORS: dict[str, _Operator] = {
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program),
+    "scatter_elements": _Operator("places", _scatter, scatter_program, _scatters),
+    "topk": _Operator("places", _top, top_program, lambda node: tensor_type(node.arguments[0]).dtype not in _FOREIGN),
     WINDOW: _Operator("windows", _window, _window_program),
 }
 """What has kernels on CPUs that are not planned: rows, windows, moves."""

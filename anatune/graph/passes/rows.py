@@ -158,6 +158,9 @@ def _layer_norm(node: Node) -> Value:
     term = beta if node.attributes["center"] else Constant(np.zeros(length, np.float32))
     kind = (math.prod(shape[: axes[0]]), length)
     operands = (reshaped(data, kind), reshaped(factor, (length,)), reshaped(term, (length,)))
+    plain = zip((factor, term), (1, 0), strict=True)
+    if all(isinstance(one, Constant) and np.all(one.array == number) for one, number in plain):
+        operands = operands[:1]
     attributes = {"epsilon": node.attributes["epsilon"]}
     return reshaped(Node(LAYER_NORM, operands, TensorType(kind, _DTYPE), attributes), shape)
 

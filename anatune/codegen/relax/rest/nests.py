@@ -7,6 +7,7 @@ the loop is tangled: nothing is known of it but its extent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -136,14 +137,15 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> N
     if not plain or set(kinds) - {_SPATIAL, _REDUCTION} or number(realize.predicate) != 1 or block.match_buffers:
         return None
     reader = _Reader(tvm, [one.var for one in block.iter_vars], [loop.extent for loop in loops])
-    reader.read(block.body)
+    body = reader.divided(block.body)
+    reader.read(body)
     if reader.is_more:
         return None
     return Nest(
         reader.variables,
         reader.extents,
         [kind == _REDUCTION for kind in kinds],
-        block.body,
+        body,
         block.init,
         tuple(reader.accesses),
         frozenset(reader.tangled),
@@ -167,6 +169,44 @@ class _Reader:
         self.analyzer = tvm.sym.Analyzer()
         for variable, extent in zip(variables, extents, strict=True):
             self.analyzer.bind(variable, tvm.ir.Range(0, extent))
+
+    def divided(self, root: TvmObject) -> TvmObject:
+        """Return a statement whose quotients and remainders depend on as few loops as they can.
+
+        Of ``(a v + b w) % m`` with a and m multiples of g and ``0 <= b w < g`` only ``a v / g % (m / g)`` is one: what
+        reshapes leave then lies next to each other again along w.
+        """
+        import tvm_ffi
+
+        tirx = self.tvm.tirx
+        return tvm_ffi.structural_map(root, [((tirx.FloorMod, tirx.FloorDiv), self._divided)])
+
+    def _divided(self, node: TvmObject) -> TvmObject:
+        from tvm.sym import detect_linear_equation
+
+        value, modulus = self.analyzer.simplify(node.a), number(node.b)
+        if not modulus or modulus < 1:
+            return node
+        factors = [number(one) for one in detect_linear_equation(value, self.variables)]
+        if not factors or any(one is None or one < 0 for one in factors):
+            return node
+        terms = [(variable, factor or 0) for variable, factor in zip(self.variables, factors[:-1], strict=True)]
+        for step in sorted({math.gcd(factor, modulus) for _, factor in terms if factor} - {1}, reverse=True):
+            rest = self._total([(one, factor) for one, factor in terms if factor % step], factors[-1] or 0)
+            bound = self.analyzer.const_int_bound(rest)
+            if not 0 <= bound.min_value <= bound.max_value < step:
+                continue
+            whole = self._total([(one, factor // step) for one, factor in terms if factor % step == 0], 0)
+            if isinstance(node, self.tvm.tirx.FloorDiv):
+                return self.analyzer.simplify(self.tvm.tirx.floordiv(whole, modulus // step))
+            return self.analyzer.simplify(self.tvm.tirx.floormod(whole, modulus // step) * step + rest)
+        return node
+
+    def _total(self, terms: Sequence[tuple[TvmObject, int]], constant: int) -> TvmObject:
+        total = self.tvm.tirx.const(constant, "int64")
+        for variable, factor in terms:
+            total = total + variable * factor
+        return total
 
     def read(self, root: TvmObject) -> None:
         """Go through a statement or an expression."""

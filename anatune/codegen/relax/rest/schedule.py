@@ -12,12 +12,16 @@ import math
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import KERNEL
 from anatune.codegen.relax.rest.loops import written
-from anatune.codegen.relax.rest.nests import nest_of, number
+from anatune.codegen.relax.rest.nests import Nest, nest_of, number
 
-__all__ = ["scheduled"]
+__all__ = ["scheduled", "with_gathers"]
 
 _log = logging.getLogger(__name__)
 
+_LOADS_AGAIN = 8
+"""Loads of an element of all its readers together from which on it is stored."""
+_OPAQUE, _INJECTIVE = 8, 2
+"""TVM's words for functions that nothing is fused with, and of which each result is made of one element of each tensor."""
 _DEAR = frozenset(
     [
         "acos",
@@ -71,6 +75,21 @@ def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ..
     return module, tuple(plain)
 
 
+def with_gathers(module: TvmObject) -> TvmObject:
+    """Return a module in which what reads elements at places that tensors say is fused as what moves elements is."""
+    tvm = import_tvm()
+    for name, function in module.functions_items():
+        if type(function).__name__ != "PrimFunc" or function.attrs is None or KERNEL in function.attrs:
+            continue
+        if int(function.attrs.get("op_pattern", 0)) != _OPAQUE:
+            continue
+        body = function.body.block.body
+        nest = None if isinstance(body, tvm.tirx.SeqStmt) else _nest(tvm, body)
+        if nest is not None and not any(nest.is_reduction):
+            module[name] = function.with_attr("op_pattern", _INJECTIVE)
+    return module
+
+
 def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
     root = schedule.get_sblock("root", func_name="main")
@@ -97,20 +116,32 @@ def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
 
 
 def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
-    """Whether a block has functions that inlining would compute more than once for an element."""
+    """Whether inlining a block would compute too much of it more than once for an element."""
     import tvm_ffi
 
-    found: list[bool] = []
+    load = tvm.ir.expr.TensorLoad
+    dear: list[bool] = []
+    loads: list[TvmObject] = []
 
     def called(call: TvmObject) -> None:
-        found.append(str(getattr(call.op, "name", "")).rpartition(".")[2] in _DEAR)
+        dear.append(str(getattr(call.op, "name", "")).rpartition(".")[2] in _DEAR)
 
-    tvm_ffi.structural_walk(schedule.get(block).body, (tvm.ir.Call, called))
-    if not any(found):
-        return False
+    tvm_ffi.structural_walk(schedule.get(block).body, [(tvm.ir.Call, called), (load, loads.append)])
     readers = schedule.get_consumers(block)
     own = _iterations(schedule, block)
-    return len(readers) > 1 or any(2 * own <= _iterations(schedule, one) for one in readers)
+    if any(dear) and (len(readers) > 1 or any(2 * own <= _iterations(schedule, one) for one in readers)):
+        return True
+    if len(readers) * len(loads) < _LOADS_AGAIN:
+        return False
+    places: list[TvmObject] = []  # in indices: elements are read here and there, not each once
+
+    def taken(one: TvmObject) -> None:
+        for index in one.indices:
+            tvm_ffi.structural_walk(index, (load, places.append))
+
+    for reader in readers:
+        tvm_ffi.structural_walk(schedule.get(reader).body, (load, taken))
+    return bool(places)
 
 
 def _iterations(schedule: TvmObject, block: TvmObject) -> int:
@@ -119,13 +150,17 @@ def _iterations(schedule: TvmObject, block: TvmObject) -> int:
 
 def _part(tvm: TvmObject, statement: TvmObject, threads: int) -> TvmObject:
     """Return one of a function's statements, as loops of ours where it is a nest."""
+    nest = _nest(tvm, statement)
+    return statement if nest is None else written(tvm, nest, threads)
+
+
+def _nest(tvm: TvmObject, statement: TvmObject) -> Nest | None:
+    """Return the nest that a statement is; None: it is none."""
     loops, inner = [], statement
     while isinstance(inner, tvm.tirx.For):
         loops.append(inner)
         inner = inner.body
     if not isinstance(inner, tvm.s_tir.SBlockRealize):
-        return statement
+        return None
     nest = nest_of(tvm, inner, loops)
-    if nest is None or any(number(one) == 0 for one in nest.extents):
-        return statement
-    return written(tvm, nest, threads)
+    return None if nest is None or any(number(one) == 0 for one in nest.extents) else nest
