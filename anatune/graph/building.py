@@ -65,9 +65,6 @@ __all__ = [
     "where",
 ]
 
-_ROW = 16
-"""Elements next to each other from which on it does not matter where each of them lies."""
-_MOST_RUNS = 4
 _MOST_TOP = 64
 """Elements that are chosen without all being sorted."""
 _ORDERS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -205,18 +202,11 @@ def turned(value: Value, axis: int) -> Value:
 
 
 def taken_at(value: Value, places: Array, axis: int) -> Value:
-    """Return the parts of a tensor at known places along a dimension, none negative.
-
-    Few runs of neighbours are slices behind each other where single elements would be taken.
-    """
-    kind = tensor_type(value)
-    axis = _within(axis, len(kind.shape))
-    if places.ndim == 1 and places.size and math.prod(kind.shape[axis + 1 :]) < _ROW:
-        if np.array_equal(places, np.arange(places[0], places[0] - places.size, -1)):
-            return turned(sliced(value, [axis], [places[-1]], [places[0] + 1]), axis)
-        runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
-        if len(runs) <= min(_MOST_RUNS, places.size / 2 + 1):
-            return concat([sliced(value, [axis], [run[0]], [run[-1] + 1]) for run in runs], axis)
+    """Return the parts of a tensor at known places along a dimension, none negative."""
+    if places.ndim == 1 and places.size > 1:
+        first = int(places[0])
+        if np.array_equal(places, np.arange(first, first - places.size, -1)):
+            return turned(sliced(value, [axis], [places[-1]], [first + 1]), axis)
     return taken(value, constant(places, "int64"), axis)
 
 

@@ -109,8 +109,8 @@ _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multi
 
 def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
     """Return data with updates at indices along an axis: in place of elements, or joined with them."""
-    found, places = data.copy(), [*np.ix_(*map(range, indices.shape))]
-    places[axis] = indices
+    found, places = data.copy(), [*np.ix_(*map(range, updates.shape))]
+    places[axis] = np.broadcast_to(indices, updates.shape)
     if reduction == "update":
         found[tuple(places)] = updates
     else:

@@ -29,6 +29,8 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     (blocks, channels), a sum as the result. Where channels come last there is one block. ``outputs``, ``window``,
     ``strides``, ``dilation`` and ``before`` (the padding) are of height and width; ``counts_padding`` says whether
     padding counts as zeros in a mean. Images of one dimension have the height 1.
+``anatune.scatter``
+    Takes data, indices and updates as ``scatter_elements``; the indices are broadcast to the updates.
 ``recurrent``, ``anatune.recurrent``
     All steps of a layer in one direction (`graph.recurrent`). Takes what the inputs contribute (steps, batch, gates *
     hidden), weights (hidden, gates * hidden), which the second one has in blocks of units (blocks, hidden, gates,
@@ -60,6 +62,7 @@ __all__ = [
     "PRODUCTS",
     "RECURRENCE",
     "RECURRENT",
+    "SCATTER",
     "SOFTMAX",
     "UNITS",
     "WINDOW",
@@ -73,6 +76,7 @@ PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
 ATTENTION = "anatune.attention"
 SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
 WINDOW = "anatune.window"
+SCATTER = "anatune.scatter"
 RECURRENT, RECURRENCE = "recurrent", "anatune.recurrent"
 UNITS = 16
 """Units whose weights lie together in ``anatune.recurrent``: a whole number of vectors of every processor."""
@@ -276,7 +280,7 @@ _ENTRIES = (
     Operator("permute_dims", np.transpose, _permuted, f"{_ATTRS}PermuteDimsAttrs"),
     Operator("repeat", np.repeat),
     Operator("reshape", np.reshape, _reshaped, is_conversion=True),
-    Operator("scatter_elements", meanings.scatter_elements, kind=f"{_ATTRS}ScatterElementsAttrs"),
+    Operator("scatter_elements", meanings.scatter_elements, kind=f"{_ATTRS}ScatterElementsAttrs", own=SCATTER),
     Operator("split", kind=f"{_ATTRS}SplitAttrs"),
     Operator("squeeze", np.squeeze, is_reshape=True),
     Operator("stack", np.stack),
@@ -303,6 +307,7 @@ _ENTRIES = (
     Operator(LAYER_NORM, meanings.layer_norm),
     Operator(CONCAT, lambda *arrays: np.concatenate(arrays, axis=1)),
     Operator(WINDOW, meanings.window),
+    Operator(SCATTER, meanings.scatter_elements),
     Operator(RECURRENT, meanings.recurrent),
     Operator(RECURRENCE, meanings.recurrent),
 )

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from anatune.emit.kernels import loop_over
 from anatune.emit.script import Script, buffer_type, open_function, whole_region
 
-__all__ = ["SCATTERED", "ScatterKernel", "TopKernel", "scatter_program", "top_program"]
+__all__ = ["ScatterKernel", "TopKernel", "scatter_program", "top_program"]
 
-SCATTERED = {
+_SCATTERED = {
     "add": "{0} + {1}",
     "max": "T.max({0}, {1})",
     "min": "T.min({0}, {1})",
@@ -25,11 +25,12 @@ _PARALLEL_FROM = 1 << 14
 
 @dataclass(frozen=True)
 class ScatterKernel:
-    """Updates of a shape put into data (or joined with it) at indices along an axis."""
+    """Updates put into data (or joined with it) at indices along an axis, which are broadcast to them."""
 
     shape: tuple[int, ...]
     updates: tuple[int, ...]
     dtype: str
+    indices: tuple[int, ...]
     index: str
     axis: int
     reduction: str
@@ -57,7 +58,7 @@ def scatter_program(kernel: ScatterKernel, name: str, threads: int, _: object) -
         name,
         {
             "data": (kernel.shape, kernel.dtype),
-            "indices": (kernel.updates, kernel.index),
+            "indices": (kernel.indices, kernel.index),
             "updates": (kernel.updates, kernel.dtype),
             "result": (kernel.shape, kernel.dtype),
         },
@@ -68,23 +69,20 @@ def scatter_program(kernel: ScatterKernel, name: str, threads: int, _: object) -
     with text.scope(*_heads(names, kernel.shape, spread=spread)):
         text.line(f"result[{place}] = data[{place}]")
     with text.scope(*_heads(names, kernel.updates, spread=spread)):
-        own = f"indices[{place}]"
-        size = f"T.{kernel.index}({kernel.shape[kernel.axis]})"
-        at = (
-            own
-            if kernel.index.startswith("u")
-            else f"{own} + T.Select({own} < T.{kernel.index}(0), {size}, T.{kernel.index}(0))"
-        )
+        own = f"indices[{', '.join('0' if size == 1 else one for one, size in zip(names, kernel.indices, strict=True))}]"
+        number = f"T.{kernel.index}"
+        end = f"T.Select({own} < {number}(0), {number}({kernel.shape[kernel.axis]}), {number}(0))"
+        at = own if kernel.index.startswith("u") else f"{own} + {end}"
         target = f"result[{', '.join([*names[: kernel.axis], at, *names[kernel.axis + 1 :]])}]"
-        text.line(f"{target} = {SCATTERED[kernel.reduction].format(target, f'updates[{place}]')}")
+        text.line(f"{target} = {_SCATTERED[kernel.reduction].format(target, f'updates[{place}]')}")
     return str(text), ""
 
 
 def top_program(kernel: TopKernel, name: str, threads: int, _: object) -> tuple[str, str]:
     """Return (the function in TVMScript, no LLVM IR); its parameters: the data and the result, int64.
 
-    The best elements so far are kept in order, behind those that are equal: most of the others lose one comparison, with
-    the last one. A NaN is the largest number, as in PyTorch.
+    The best elements so far are kept in order, behind those that are equal: most of the others lose one comparison,
+    with the last one. A NaN is the largest number, as in PyTorch.
     """
     count, axis, shape = kernel.count, kernel.axis, kernel.shape
     result = (*shape[:axis], count, *shape[axis + 1 :])
@@ -102,17 +100,17 @@ def top_program(kernel: TopKernel, name: str, threads: int, _: object) -> tuple[
     if kernel.dtype.startswith("float"):
         first, second = ("x[0]", "best[{0}]") if kernel.largest else ("best[{0}]", "x[0]")
         better = f"({better}) or (T.isnan({first}) and not T.isnan({second}))"
-    with text.scope(*_heads([names[place] for place in others], [shape[place] for place in others], spread=False)):
-        with text.scope(f"for j in T.serial({shape[axis]}):"):
-            text.line(f"x[0] = {at('data', 'j')}")
-            with text.scope(f"if j < {count} or {better.format(count - 1)}:"):
-                text.line(f"at[0] = T.min(j, {count - 1})")
-                with text.scope(f"while at[0] > 0 and ({better.format('at[0] - 1')}):"):
-                    text.line("best[at[0]] = best[at[0] - 1]")
-                    text.line(f"{at('result', 'at[0]')} = {at('result', 'at[0] - 1')}")
-                    text.line("at[0] = at[0] - 1")
-                text.line("best[at[0]] = x[0]")
-                text.line(f'{at("result", "at[0]")} = T.Cast("int64", j)')
+    loops = _heads([*(names[place] for place in others), "j"], [*(shape[place] for place in others), shape[axis]], spread=False)
+    with text.scope(*loops):
+        text.line(f"x[0] = {at('data', 'j')}")
+        with text.scope(f"if j < {count} or {better.format(count - 1)}:"):
+            text.line(f"at[0] = T.min(j, {count - 1})")
+            with text.scope(f"while at[0] > 0 and ({better.format('at[0] - 1')}):"):
+                text.line("best[at[0]] = best[at[0] - 1]")
+                text.line(f"{at('result', 'at[0]')} = {at('result', 'at[0] - 1')}")
+                text.line("at[0] = at[0] - 1")
+            text.line("best[at[0]] = x[0]")
+            text.line(f'{at("result", "at[0]")} = T.Cast("int64", j)')
     return str(text), ""
 
 

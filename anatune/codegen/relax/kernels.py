@@ -11,7 +11,7 @@ from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
-from anatune.codegen.cpu.places import SCATTERED, ScatterKernel, TopKernel, scatter_program, top_program
+from anatune.codegen.cpu.places import ScatterKernel, TopKernel, scatter_program, top_program
 from anatune.codegen.cpu.recurrent import RecurrentKernel, recurrent_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
@@ -20,7 +20,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.graph.operators import CONCAT, LAYER_NORM, RECURRENCE, SOFTMAX, WINDOW
+from anatune.graph.operators import CONCAT, LAYER_NORM, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 
 __all__ = [
     "KERNEL",
@@ -192,13 +192,8 @@ def _scatter(node: Node) -> ScatterKernel:
     data, index, updates = map(tensor_type, node.arguments)
     own = node.attributes
     return ScatterKernel(
-        data.shape, updates.shape, data.dtype, index.dtype, own["axis"] % len(data.shape), own["reduction"]
+        data.shape, updates.shape, data.dtype, index.shape, index.dtype, own["axis"] % len(data.shape), own["reduction"]
     )
-
-
-def _scatters(node: Node) -> bool:
-    data, index, updates = map(tensor_type, node.arguments)
-    return data.dtype not in _FOREIGN and index.shape == updates.shape and node.attributes["reduction"] in SCATTERED
 
 
 def _top(node: Node) -> TopKernel:
@@ -228,7 +223,7 @@ _OPERATORS: dict[str, _Operator] = {
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program),
-    "scatter_elements": _Operator("places", _scatter, scatter_program, _scatters),
+    SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True),
     "topk": _Operator("places", _top, top_program, lambda node: tensor_type(node.arguments[0]).dtype not in _FOREIGN),
     WINDOW: _Operator("windows", _window, _window_program),
 }

@@ -15,7 +15,7 @@ from anatune.graph.passes.activations import with_activations
 from anatune.graph.passes.pools import pools_last
 from anatune.graph.passes.products import with_products
 from anatune.graph.passes.recurrent import with_recurrences, without_recurrences
-from anatune.graph.passes.rows import with_concatenations, with_rows
+from anatune.graph.passes.rows import with_concatenations, with_rows, with_scatters
 from anatune.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.windows import with_means, with_windows
@@ -42,6 +42,7 @@ CPU_KERNELS: tuple[Pass, ...] = (
     with_windows,
     simplified,
     with_concatenations,
+    with_scatters,
     simplified,
 )
 """Of a model for a CPU whose activations lie in the chosen orders. Attentions are chosen next."""

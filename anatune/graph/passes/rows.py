@@ -17,10 +17,10 @@ from anatune.graph.nodes import (
     rewritten_beside,
     tensor_type,
 )
-from anatune.graph.operators import CONCAT, LAYER_NORM, SOFTMAX
+from anatune.graph.operators import CONCAT, LAYER_NORM, SCATTER, SOFTMAX
 from anatune.graph.passes.simplify import reshaped, source_of
 
-__all__ = ["with_concatenations", "with_rows"]
+__all__ = ["with_concatenations", "with_rows", "with_scatters"]
 
 _DTYPE = "float32"
 
@@ -40,6 +40,27 @@ def with_rows(graph: Graph) -> Graph:
         return own
 
     return rewritten(graph, replace)
+
+
+def with_scatters(graph: Graph) -> Graph:
+    """Return a graph whose updates are put at places that are not repeated for all elements of a row."""
+
+    def replace(own: Node) -> Value:
+        if own.op != "scatter_elements" or tensor_type(own).dtype in _FOREIGN or own.attributes["reduction"] not in _PUT:
+            return own
+        data, indices, updates = own.arguments
+        if isinstance(indices, Node) and indices.op == "broadcast_to":
+            before = tensor_type(indices.arguments[0]).shape
+            rank = len(tensor_type(indices).shape)
+            indices = reshaped(indices.arguments[0], (1,) * (rank - len(before)) + before)
+        return Node(SCATTER, (data, indices, updates), own.type, own.attributes)
+
+    return rewritten(graph, replace)
+
+
+_FOREIGN = ("bool", "float16", "bfloat16")
+"""Dtypes without arithmetic of their own on CPUs."""
+_PUT = ("add", "max", "min", "mul", "update")
 
 
 def with_concatenations(graph: Graph) -> Graph:
