@@ -77,6 +77,7 @@ class Layer(NamedTuple):
 
     @property
     def hidden(self) -> int:
+        """Units of the state."""
         return tensor_type(self.weight).shape[0]
 
     def gate(self, value: Value, first: int, count: int = 1) -> Value:

@@ -69,7 +69,8 @@ def scatter_program(kernel: ScatterKernel, name: str, threads: int, _: object) -
     with text.scope(*_heads(names, kernel.shape, spread=spread)):
         text.line(f"result[{place}] = data[{place}]")
     with text.scope(*_heads(names, kernel.updates, spread=spread)):
-        own = f"indices[{', '.join('0' if size == 1 else one for one, size in zip(names, kernel.indices, strict=True))}]"
+        spots = ["0" if size == 1 else one for one, size in zip(names, kernel.indices, strict=True)]
+        own = f"indices[{', '.join(spots)}]"
         number = f"T.{kernel.index}"
         end = f"T.Select({own} < {number}(0), {number}({kernel.shape[kernel.axis]}), {number}(0))"
         at = own if kernel.index.startswith("u") else f"{own} + {end}"
@@ -100,8 +101,9 @@ def top_program(kernel: TopKernel, name: str, threads: int, _: object) -> tuple[
     if kernel.dtype.startswith("float"):
         first, second = ("x[0]", "best[{0}]") if kernel.largest else ("best[{0}]", "x[0]")
         better = f"({better}) or (T.isnan({first}) and not T.isnan({second}))"
-    loops = _heads([*(names[place] for place in others), "j"], [*(shape[place] for place in others), shape[axis]], spread=False)
-    with text.scope(*loops):
+    order = [*others, axis]
+    loops = [*(names[place] for place in others), "j"], [shape[place] for place in order]
+    with text.scope(*_heads(*loops, spread=False)):
         text.line(f"x[0] = {at('data', 'j')}")
         with text.scope(f"if j < {count} or {better.format(count - 1)}:"):
             text.line(f"at[0] = T.min(j, {count - 1})")

@@ -47,6 +47,7 @@ class RecurrentKernel:
 
     @property
     def gates(self) -> int:
+        """Gates of a unit."""
         return {"rnn": 1, "gru": 3, "lstm": 4}[self.kind]
 
     @property
@@ -105,9 +106,8 @@ class _Writer:
         regions = [f"{tensor}[{whole_region(shape)}]" for tensor, shape in shapes.items()]
         text.open('with T.sblock("recurrent"):')
         text.line(f"T.reads({', '.join(regions[:-1])})")
-        text.line(
-            f"T.writes({', '.join([regions[-1], *(f'{one}[{whole_region(shape)}]' for one, shape in buffers.items())])})"
-        )
+        written = [regions[-1], *(f"{one}[{whole_region(shape)}]" for one, shape in buffers.items())]
+        text.line(f"T.writes({', '.join(written)})")
         text.open(CARRIER)
         with text.scope(f"for b, j in T.grid({batch}, {hidden}):"):
             text.line("state[0, b, j] = first[b, j]")

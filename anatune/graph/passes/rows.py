@@ -46,7 +46,11 @@ def with_scatters(graph: Graph) -> Graph:
     """Return a graph whose updates are put at places that are not repeated for all elements of a row."""
 
     def replace(own: Node) -> Value:
-        if own.op != "scatter_elements" or tensor_type(own).dtype in _FOREIGN or own.attributes["reduction"] not in _PUT:
+        if (
+            own.op != "scatter_elements"
+            or tensor_type(own).dtype in _FOREIGN
+            or own.attributes["reduction"] not in _PUT
+        ):
             return own
         data, indices, updates = own.arguments
         if isinstance(indices, Node) and indices.op == "broadcast_to":

@@ -284,6 +284,10 @@ class _Reduction:
             return next((other for target, other in pairs if target.same_as(buffer)), None)
 
         def placed(root: TvmObject, lane: TvmObject) -> TvmObject:
+            bound: list[TvmObject] = []  # each copy of a statement has names of its own
+            tvm_ffi.structural_walk(root, (tirx.Bind, bound.append))
+            fresh = {one.var: tirx.Var(f"v{next(self.writer.names)}", one.var.ty) for one in bound}
+
             def store(one: TvmObject) -> TvmObject:
                 other = own(one.buffer)
                 return one if other is None else tirx.BufferStore(other, one.value, [lane])
@@ -292,7 +296,11 @@ class _Reduction:
                 other = own(one.source)
                 return one if other is None else tirx.BufferLoad(other, [lane])
 
-            return tvm_ffi.structural_map(root, [(tirx.BufferStore, store), (load, taken)])
+            named = [
+                (tirx.Bind, lambda one: tirx.Bind(fresh.get(one.var, one.var), one.value)),
+                (tirx.Var, lambda one: fresh.get(one, one)),
+            ]
+            return tvm_ffi.structural_map(root, [(tirx.BufferStore, store), (load, taken), *(named if fresh else [])])
 
         return buffers, placed
 

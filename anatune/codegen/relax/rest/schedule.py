@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _LOADS_AGAIN = 8
 """Loads of an element of all its readers together from which on it is stored."""
 _OPAQUE, _INJECTIVE = 8, 2
-"""TVM's words for functions that nothing is fused with, and of which each result is made of one element of each tensor."""
+"""TVM's words for functions that nothing is fused with, and whose results are each made of an element of each tensor."""
 _DEAR = frozenset(
     [
         "acos",

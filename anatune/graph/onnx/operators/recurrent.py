@@ -163,10 +163,9 @@ def _layer(call: Call, data: Value, direction: int, functions: list[Activation])
     is_late = call.op == "GRU" and bool(call.attributes.get("linear_before_reset"))
     term = None
     if bias is not None:
-        product, term = with_biases(
-            product, sliced(bias, [0], [0], [gates * hidden]), sliced(bias, [0], [gates * hidden], [2 * gates * hidden]),
-            is_late=is_late,
-        )  # fmt: skip
+        size = gates * hidden
+        terms = (sliced(bias, [0], [first], [first + size]) for first in (0, size))
+        product, term = with_biases(product, *terms, is_late=is_late)
     return Layer(
         call.op.lower(),
         reshape(product, (steps, batch, gates * hidden)),
