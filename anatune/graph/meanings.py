@@ -6,7 +6,7 @@ Functions take arrays in the order of an operator's arguments, and its attribute
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -179,8 +179,8 @@ def recurrent(inputs: Array, *operands: Array, **own: Any) -> Array:
         weight = np.concatenate(flat, axis=1).reshape(hidden, -1)
     state, cells = more.pop(0), more.pop(0) if kind == "lstm" else None
     term, peepholes, lengths = (more.pop(0) if own[f"has_{word}"] else None for word in _OPTIONAL)
-    functions = [ACTIVATIONS["relu"] if name == "nn.relu" else {"sigmoid": sigmoid, "tanh": np.tanh}[name]
-                 for name in own["functions"]]  # fmt: skip
+    known: dict[str, Callable[[Array], Array]] = {"sigmoid": sigmoid, "tanh": np.tanh, "nn.relu": ACTIVATIONS["relu"]}
+    functions = [known[name] for name in own["functions"]]
     found = np.zeros((*inputs.shape[:2], hidden), inputs.dtype)
     order = range(len(inputs))
     for number, place in enumerate(reversed(order) if own["is_turned"] else order):
@@ -205,7 +205,7 @@ def recurrent(inputs: Array, *operands: Array, **own: Any) -> Array:
         inside = np.ones((len(state), 1), bool) if lengths is None else (lengths > number)[:, None]
         found[place] = np.where(inside, new, 0)
         state = np.where(inside, new, state)
-        cells = None if cells is None else np.where(inside, new_cells, cells)
+        cells = cells if new_cells is None or cells is None else np.where(inside, new_cells, cells)
     return np.concatenate([found, state[None], *([] if cells is None else [cells[None]])])
 
 

@@ -96,7 +96,7 @@ def _models(torch: Any) -> dict[str, Case]:
         "pixel_shuffle": (lambda x: f.pixel_shuffle(x, 2), (image,)),
         "where_broadcast": (lambda c, x, y: torch.where(c, x, y), (matrix > 0, matrix[:1], matrix[:, :1])),
         "masked_add": (lambda x, y: (x * y).masked_fill(x > y, 0.5), (matrix, matrix[:1])),
-        "one_hot": (lambda i: f.one_hot(i, 256).float(), (ids,)),
+        "one_hot": (lambda i: f.one_hot(i, 256).float(), (ids % 256,)),
         "cast_int8": (lambda x: (x * 10).to(torch.int8), (matrix,)),
         "gelu_chain": (lambda x, y: f.softplus(x) * torch.sin(y) + x.abs().sqrt(), (matrix, matrix[0])),
         "group_norm": (nn.GroupNorm(8, 32).eval(), (image,)),

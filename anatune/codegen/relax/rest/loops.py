@@ -213,7 +213,7 @@ class _Reduction:
         if row is not None and self.is_along(row) and self.joins() is not None:
             return self.along(spatial, reductions[:-1], row)
         if not spatial:
-            return self.block([], None, _Piece(0, 1, 1, 1), writer.alone)
+            return self.block(reductions, None, _Piece(0, 1, 1, 1), writer.alone)
         columns = self.columns()
         others = [loop for loop in spatial if loop is not columns]
         if columns is None:

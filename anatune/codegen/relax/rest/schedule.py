@@ -14,43 +14,44 @@ from anatune.codegen.relax.kernels import KERNEL
 from anatune.codegen.relax.rest.loops import written
 from anatune.codegen.relax.rest.nests import Nest, nest_of, number
 
-__all__ = ["scheduled", "with_gathers"]
+__all__ = ["LEGALISED", "scheduled", "with_gathers"]
 
 _log = logging.getLogger(__name__)
 
 _LOADS_AGAIN = 8
 """Loads of an element of all its readers together from which on it is stored."""
 _OPAQUE, _INJECTIVE = 8, 2
-"""TVM's words for functions that nothing is fused with, and whose results are each made of an element of each tensor."""
-_DEAR = frozenset(
-    [
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cos",
-        "cosh",
-        "erf",
-        "exp",
-        "exp2",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "pow",
-        "rsqrt",
-        "sigmoid",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-    ]
-)
+"""TVM's words for functions that nothing is fused with, and whose results are made of an element of each tensor."""
+_DEAR = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "exp2", "log", "log10",
+    "log1p", "log2", "pow", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
 """Functions that take longer than a store and a load of their result."""
+
+
+def _taken(builder: TvmObject, call: TvmObject) -> TvmObject:
+    """Return parts that indices name: TVM warns of the mode "fast", which is that of indices known to be in range."""
+    from tvm import te, topi
+
+    data, indices = call.args
+    axis, mode = call.attrs.axis, str(call.attrs.mode)
+    if mode != "fast" or axis is None:
+        return builder.call_te(topi.take, data, indices, axis, mode=mode)
+    first = int(axis) % len(data.ty.shape)
+
+    def take(values: TvmObject, places: TvmObject) -> TvmObject:
+        rank = len(places.shape)
+
+        def element(*at: TvmObject) -> TvmObject:
+            return values(*at[:first], places(*at[first : first + rank]), *at[first + rank :])
+
+        return te.compute((*values.shape[:first], *places.shape, *values.shape[first + 1 :]), element, name="T_take")
+
+    return builder.call_te(take, data, indices)
+
+
+LEGALISED = {"relax.take": _taken}
+"""Operator of Relax's -> what writes its code in place of TVM's."""
 
 
 def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
@@ -112,6 +113,7 @@ def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
         list(block.alloc_buffers), list(block.match_buffers), block.annotations,
     )  # fmt: skip
     made = made.with_body(tvm.s_tir.SBlockRealize(list(realize.iter_values), realize.predicate, block))
+    tvm.s_tir.analysis.verify_well_formed(tvm.IRModule({"main": made}))
     return made.with_attrs(function.attrs) if function.attrs is not None else made
 
 

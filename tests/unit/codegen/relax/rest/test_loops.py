@@ -69,11 +69,13 @@ def test_products_means_and_truth_values_of_odd_lengths():
             b.cast(b.reduced("max", b.cast(v, "int8"), [1], keepdims=True), "bool"),
             b.reduced("prod", w, [1], keepdims=False),
             b.reduced("mean", b.elementwise("multiply", w, w), [1], keepdims=False),
+            b.reduced("min", b.sliced(w, [1], [0], [5]), None, keepdims=True),
         ),
         x, small,
     )  # fmt: skip
     np.testing.assert_array_equal(found[0], x.any(axis=1, keepdims=True))
     np.testing.assert_allclose(found[1], small.astype(float).prod(axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(found[3], small[:, :5].min(keepdims=True))
     np.testing.assert_allclose(found[2], (small.astype(float) ** 2).mean(axis=1), rtol=1e-6)
 
 
