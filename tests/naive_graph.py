@@ -6,7 +6,7 @@ import numpy as np
 from scipy import special
 
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value, mapped
-from anatune.graph.operators import ATTENTION, CONCAT, OPERATORS, REDUCTION, SOFTMAX, WINDOW
+from anatune.graph.operators import ATTENTION, CONCAT, OPERATORS, SOFTMAX, WINDOW
 
 
 def run(graph, *inputs):
@@ -224,7 +224,6 @@ _FUNCTIONS = {
     "nn.layer_norm": _layer_norm,
     SOFTMAX: _own(SOFTMAX),
     "anatune.layer_norm": _layer_norm,
-    "anatune.map": lambda own, a: {"sigmoid": special.expit}[own["function"]](a),
     "nn.batch_norm": _batch_norm,
     **{f"nn.max_pool{rank}d": _max_pool for rank in (1, 2, 3)},
     **{f"nn.avg_pool{rank}d": _avg_pool for rank in (1, 2, 3)},
@@ -235,7 +234,6 @@ _FUNCTIONS = {
     ATTENTION: _own(ATTENTION),
     CONCAT: lambda own, *parts: np.concatenate(parts, axis=1),
     WINDOW: _own(WINDOW),
-    REDUCTION: _own(REDUCTION),
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), _plain_convolution),
     "anatune.convolution": _own_convolution,
     "anatune.matmul": lambda own, a, b, *more: _fused(own, a @ b, more, 1),

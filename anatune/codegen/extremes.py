@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from anatune.codegen.formulas import with_formulas
 from anatune.untyped import TvmObject
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
@@ -34,7 +35,7 @@ def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
 
 @lru_cache(maxsize=1)
 def register_pipeline(tvm: TvmObject) -> str:
-    """Make TVM's own passes with `keeping_nan` behind them known to TVM; return their name."""
+    """Make TVM's own passes with `with_formulas` and `keeping_nan` among them known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
     def with_it(finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
@@ -43,7 +44,8 @@ def register_pipeline(tvm: TvmObject) -> str:
 
     def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
-        return passes, with_it(host), with_it(device)
+        formulas = tvm.transform.module_pass(lambda module, _: with_formulas(tvm, module), opt_level=0, name="Formulas")
+        return passes, with_it(lambda: tvm.transform.Sequential([formulas, host()])), with_it(device)
 
     register_tir_pipeline(PIPELINE, factory)
     return PIPELINE

@@ -17,7 +17,7 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.sizes import Size
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.nodes import ITEM, LEADING, Graph, Node, TensorType, Value, tensor_type, values_in
-from anatune.graph.operators import ATTENTION, PRODUCTS, REDUCTION, WINDOW
+from anatune.graph.operators import ATTENTION, PRODUCTS, WINDOW
 from anatune.graph.products import workload_of
 from anatune.graph.summary import KernelSummary, OperatorSummary, RangeSummary, TensorSummary
 from anatune.templates import templates_of
@@ -27,6 +27,8 @@ __all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "
 
 _VIEWS = (ITEM, LEADING, "reshape")
 """Operators that name memory anew."""
+
+_SUMS = ("max", "mean", "min", "prod", "sum")
 
 
 def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
@@ -158,4 +160,4 @@ def _flop(node: Node) -> int:
     if node.op == WINDOW:
         taps: int = math.prod(node.attributes["window"])
         return (2 if node.attributes["kind"] == "depthwise" else 1) * taps * math.prod(tensor_type(node).shape)
-    return math.prod(tensor_type(node.arguments[0]).shape) if node.op == REDUCTION else 0
+    return math.prod(tensor_type(node.arguments[0]).shape) if node.op in _SUMS else 0

@@ -1,6 +1,8 @@
-"""Elementary functions of float32 vectors as LLVM IR without branches: exp, erf, tanh, and the activations of them.
+"""Elementary functions of float32 without branches: exp, log, erf, tanh, and the activations of them.
 
-Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_rows.py`): exp, erf, tanh at most
+They are formulas over an `Arithmetic`: of vectors in LLVM IR here, of expressions of TVM in `codegen.relax.rest`.
+
+Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_rows.py`): exp, log, erf, tanh at most
 2 ulp, denormal results included; sigmoid 3 ulp where it is no denormal; silu and both forms of gelu ``2**-22 |x|``. NaN
 stays NaN, infinities have their limits; ``-inf`` gives NaN where PyTorch's formula does (``-inf * 0``).
 """
@@ -9,10 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from anatune.emit.llvm import LlvmCode
 
-__all__ = ["FUNCTIONS", "exp", "power"]
+__all__ = ["FORMULAS", "FUNCTIONS", "Arithmetic", "power"]
+
+T = TypeVar("T")
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
@@ -23,6 +28,12 @@ _EXP_LOWEST, _EXP_HIGHEST = -104.0, 89.0
 """Beyond them results are 0 and infinite."""
 _POWER_LOWEST = -87.33654
 """Below it e to the power of x is no normal number: ``-126 ln 2``."""
+_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+        2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)  # fmt: skip
+"""(log(1 + r) - r + r**2 / 2) / r**3 for 1 + r between the roots of 1/2 and 2. Source: Cephes, logf.c."""
+_ROOT_HALF_BITS = 0x3F3504F3
+_TINY = 2.0**-126
+"""The smallest normal number."""
 _ONE_BITS = 0x3F800000
 _WHOLE = 1.5 * 2.0**23
 """Added to a float32 below 2**22 it leaves the nearest whole number in the lowest bits."""
@@ -38,28 +49,97 @@ _ERF_TAIL = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06
 """(log(1 - erf(x)) + x) / x above it. Source: the same."""
 
 
-def exp(code: LlvmCode, x: str) -> str:
+class Arithmetic(Protocol[T]):
+    """What formulas are made of: values of float32, whole numbers of their bits, and conditions."""
+
+    def constant(self, number: float) -> T:
+        """Return a float32."""
+
+    def binary(self, operation: str, left: T, right: T) -> T:
+        """Return "add", "sub", "mul" or "div" of two values."""
+
+    def multiply_add(self, left: T, right: T, term: T) -> T:
+        """Return ``left * right + term``, fused where the processor can."""
+
+    def absolute(self, x: T) -> T:
+        """Return a value without its sign."""
+
+    def signed(self, size: T, sign: T) -> T:
+        """Return a value with the sign of another one."""
+
+    def less(self, left: T, right: T) -> T:
+        """Return a condition; a NaN is in no relation."""
+
+    def where(self, holds: T, yes: T, no: T) -> T:
+        """Return one of two values."""
+
+    def bits(self, x: T) -> T:
+        """Return the 32 bits of a value as a whole number."""
+
+    def value(self, bits: T) -> T:
+        """Return the value of 32 bits."""
+
+    def converted(self, whole: T) -> T:
+        """Return a whole number as a value."""
+
+    def whole(self, operation: str, left: T, right: int | T) -> T:
+        """Return "add", "sub", "shl" or "ashr" of whole numbers."""
+
+
+class _Vectors:
+    """Vectors in LLVM IR."""
+
+    def __init__(self, code: LlvmCode) -> None:
+        self.code, self.integers = code, code.of("int32")
+        self.constant, self.binary, self.multiply_add = code.constant, code.binary, code.multiply_add
+
+    def absolute(self, x: str) -> str:
+        return self.code.call(self.code.vector, f"llvm.fabs.v{self.code.lanes}f32", [(self.code.vector, x)])
+
+    def signed(self, size: str, sign: str) -> str:
+        kind = self.code.vector
+        return self.code.call(kind, f"llvm.copysign.v{self.code.lanes}f32", [(kind, size), (kind, sign)])
+
+    def less(self, left: str, right: str) -> str:
+        return self.code.emit(f"fcmp olt {self.code.vector} {left}, {right}")
+
+    def where(self, holds: str, yes: str, no: str) -> str:
+        return self.code.emit(
+            f"select <{self.code.lanes} x i1> {holds}, {self.code.vector} {yes}, {self.code.vector} {no}"
+        )
+
+    def bits(self, x: str) -> str:
+        return self.code.emit(f"bitcast {self.code.vector} {x} to {self.integers.vector}")
+
+    def value(self, bits: str) -> str:
+        return self.code.emit(f"bitcast {self.integers.vector} {bits} to {self.code.vector}")
+
+    def converted(self, whole: str) -> str:
+        return self.code.emit(f"sitofp {self.integers.vector} {whole} to {self.code.vector}")
+
+    def whole(self, operation: str, left: str, right: int | str) -> str:
+        other = self.integers.constant(right) if isinstance(right, int) else right
+        return self.code.emit(f"{operation} {self.integers.vector} {left}, {other}")
+
+
+def exp(ops: Arithmetic[T], x: T) -> T:
     """Return e to the power of a vector.
 
     What is below `_EXP_LOWEST` takes no part: a product that underflows costs x86 processors 150 to 200 cycles, and of
     a causal mask's elements half do.
     """
-    lowest, zero = code.constant(_EXP_LOWEST), code.constant(0.0)
-    is_zero = code.emit(f"fcmp olt {code.vector} {x}, {lowest}")
-    x = _where(code, is_zero, zero, x)
-    x = _select(code, "ogt", x, code.constant(_EXP_HIGHEST), code.constant(_EXP_HIGHEST), x)
-    moved, value = _reduced(code, x)
-    value = code.binary("add", value, code.constant(1.0))
+    zero, highest = ops.constant(0.0), ops.constant(_EXP_HIGHEST)
+    is_zero = ops.less(x, ops.constant(_EXP_LOWEST))
+    x = ops.where(is_zero, zero, x)
+    x = ops.where(ops.less(highest, x), highest, x)
+    moved, value = _reduced(ops, x)
+    value = ops.binary("add", value, ops.constant(1.0))
     # 2**n in two factors: n is -150 to 128, one would leave the range
-    integers = code.of("int32")
-    bits = code.emit(f"bitcast {code.vector} {moved} to {integers.vector}")
-    power = integers.binary("sub", bits, integers.constant(_WHOLE_BITS))
-    half = code.emit(f"ashr {integers.vector} {power}, {integers.constant(1)}")
-    for part in (half, integers.binary("sub", power, half)):
-        raised = integers.binary("add", part, integers.constant(127))
-        shifted = code.emit(f"shl {integers.vector} {raised}, {integers.constant(23)}")
-        value = code.binary("mul", value, code.emit(f"bitcast {integers.vector} {shifted} to {code.vector}"))
-    return _where(code, is_zero, zero, value)
+    power = ops.whole("sub", ops.bits(moved), _WHOLE_BITS)
+    half = ops.whole("ashr", power, 1)
+    for part in (half, ops.whole("sub", power, half)):
+        value = ops.binary("mul", value, ops.value(ops.whole("shl", ops.whole("add", part, 127), 23)))
+    return ops.where(is_zero, zero, value)
 
 
 def power(code: LlvmCode, x: str) -> str:
@@ -67,70 +147,84 @@ def power(code: LlvmCode, x: str) -> str:
 
     Two thirds of the instructions of `exp`.
     """
-    is_zero = code.emit(f"fcmp olt {code.vector} {x}, {code.constant(_POWER_LOWEST)}")
-    moved, value = _reduced(code, x)
-    integers = code.of("int32")
-    bits = code.emit(f"bitcast {code.vector} {moved} to {integers.vector}")
-    shifted = code.emit(f"shl {integers.vector} {bits}, {integers.constant(23)}")  # n alone: what is above it is lost
-    raised = integers.binary("add", shifted, integers.constant(_ONE_BITS))
-    factor = code.emit(f"bitcast {integers.vector} {raised} to {code.vector}")
-    return _where(code, is_zero, code.constant(0.0), code.multiply_add(value, factor, factor))
+    ops = _Vectors(code)
+    is_zero = ops.less(x, ops.constant(_POWER_LOWEST))
+    moved, value = _reduced(ops, x)
+    shifted = ops.whole("shl", ops.bits(moved), 23)  # n alone: what is above it is lost
+    factor = ops.value(ops.whole("add", shifted, _ONE_BITS))
+    return ops.where(is_zero, ops.constant(0.0), ops.multiply_add(value, factor, factor))
 
 
-def _reduced(code: LlvmCode, x: str) -> tuple[str, str]:
+def _reduced(ops: Arithmetic[T], x: T) -> tuple[T, T]:
     """Return n with `_WHOLE` added and ``exp(r) - 1`` for ``x = n ln 2 + r``."""
-    moved = code.multiply_add(x, code.constant(_LOG2_E), code.constant(_WHOLE))
-    whole = code.binary("sub", moved, code.constant(_WHOLE))
-    rest = code.multiply_add(whole, code.constant(-_LN2_HIGH), x)
-    rest = code.multiply_add(whole, code.constant(-_LN2_LOW), rest)
-    return moved, code.multiply_add(_polynomial(code, _EXP, rest), code.binary("mul", rest, rest), rest)
+    moved = ops.multiply_add(x, ops.constant(_LOG2_E), ops.constant(_WHOLE))
+    whole = ops.binary("sub", moved, ops.constant(_WHOLE))
+    rest = ops.multiply_add(whole, ops.constant(-_LN2_HIGH), x)
+    rest = ops.multiply_add(whole, ops.constant(-_LN2_LOW), rest)
+    return moved, ops.multiply_add(_polynomial(ops, _EXP, rest), ops.binary("mul", rest, rest), rest)
 
 
-def _erf(code: LlvmCode, x: str) -> str:
-    size = _absolute(code, x)
-    square = code.binary("mul", x, x)
-    small = code.multiply_add(_polynomial(code, _ERF, square), x, x)
-    high, low = (
-        code.multiply_add(code.constant(_ERF_TAIL[at]), size, code.constant(_ERF_TAIL[at + 1])) for at in (0, 2)
-    )
-    tail = code.multiply_add(high, square, low)
+def _log(ops: Arithmetic[T], x: T) -> T:
+    zero, limit = ops.constant(0.0), ops.constant(math.inf)
+    is_tiny = ops.less(x, ops.constant(_TINY))
+    own = ops.where(is_tiny, ops.binary("mul", x, ops.constant(2.0**23)), x)
+    bits = ops.bits(own)
+    n = ops.whole("ashr", ops.whole("sub", bits, _ROOT_HALF_BITS), 23)
+    rest = ops.binary("sub", ops.value(ops.whole("sub", bits, ops.whole("shl", n, 23))), ops.constant(1.0))
+    times = ops.binary("sub", ops.converted(n), ops.where(is_tiny, ops.constant(23.0), zero))
+    square = ops.binary("mul", rest, rest)
+    value = ops.binary("mul", ops.binary("mul", _polynomial(ops, _LOG, rest), rest), square)
+    value = ops.multiply_add(times, ops.constant(_LN2_LOW), value)
+    value = ops.multiply_add(square, ops.constant(-0.5), value)
+    value = ops.multiply_add(times, ops.constant(_LN2_HIGH), ops.binary("add", rest, value))
+    value = ops.where(ops.less(x, limit), value, x)
+    below = ops.where(ops.less(x, zero), ops.constant(math.nan), ops.binary("sub", x, limit))
+    return ops.where(ops.less(zero, x), value, below)
+
+
+def _erf(ops: Arithmetic[T], x: T) -> T:
+    size = ops.absolute(x)
+    square = ops.binary("mul", x, x)
+    small = ops.multiply_add(_polynomial(ops, _ERF, square), x, x)
+    high, low = (ops.multiply_add(ops.constant(_ERF_TAIL[at]), size, ops.constant(_ERF_TAIL[at + 1])) for at in (0, 2))
+    tail = ops.multiply_add(high, square, low)
     for factor in _ERF_TAIL[4:]:
-        tail = code.multiply_add(tail, size, code.constant(factor))
-    tail = code.multiply_add(tail, size, _negated(code, size))
-    large = _signed(code, code.binary("sub", code.constant(1.0), exp(code, tail)), x)
-    return _select(code, "ogt", size, code.constant(_ERF_SMALL), large, small)
+        tail = ops.multiply_add(tail, size, ops.constant(factor))
+    tail = ops.multiply_add(tail, size, _negated(ops, size))
+    large = ops.signed(ops.binary("sub", ops.constant(1.0), exp(ops, tail)), x)
+    return ops.where(ops.less(ops.constant(_ERF_SMALL), size), large, small)
 
 
-def _tanh(code: LlvmCode, x: str) -> str:
-    size = _absolute(code, x)
-    square = code.binary("mul", x, x)
-    small = code.multiply_add(code.binary("mul", _polynomial(code, _TANH, square), square), x, x)
-    power = exp(code, code.binary("add", size, size))
-    share = code.binary("div", code.constant(2.0), code.binary("add", power, code.constant(1.0)))
-    large = _signed(code, code.binary("sub", code.constant(1.0), share), x)
-    return _select(code, "oge", size, code.constant(_TANH_SMALL), large, small)
+def _tanh(ops: Arithmetic[T], x: T) -> T:
+    size = ops.absolute(x)
+    square = ops.binary("mul", x, x)
+    small = ops.multiply_add(ops.binary("mul", _polynomial(ops, _TANH, square), square), x, x)
+    power = exp(ops, ops.binary("add", size, size))
+    share = ops.binary("div", ops.constant(2.0), ops.binary("add", power, ops.constant(1.0)))
+    large = ops.signed(ops.binary("sub", ops.constant(1.0), share), x)
+    return ops.where(ops.less(size, ops.constant(_TANH_SMALL)), small, large)
 
 
-def _sigmoid(code: LlvmCode, x: str) -> str:
-    return code.binary("div", code.constant(1.0), _one_and_power(code, x))
+def _sigmoid(ops: Arithmetic[T], x: T) -> T:
+    return ops.binary("div", ops.constant(1.0), _one_and_power(ops, x))
 
 
-def _silu(code: LlvmCode, x: str) -> str:
-    return code.binary("div", x, _one_and_power(code, x))
+def _silu(ops: Arithmetic[T], x: T) -> T:
+    return ops.binary("div", x, _one_and_power(ops, x))
 
 
-def _gelu(code: LlvmCode, x: str) -> str:
+def _gelu(ops: Arithmetic[T], x: T) -> T:
     """Return ``x (1 + erf(x / sqrt(2))) / 2``."""
-    half = code.binary("mul", x, code.constant(0.5))
-    return code.multiply_add(half, _erf(code, code.binary("mul", x, code.constant(math.sqrt(0.5)))), half)
+    half = ops.binary("mul", x, ops.constant(0.5))
+    return ops.multiply_add(half, _erf(ops, ops.binary("mul", x, ops.constant(math.sqrt(0.5)))), half)
 
 
-def _gelu_tanh(code: LlvmCode, x: str) -> str:
+def _gelu_tanh(ops: Arithmetic[T], x: T) -> T:
     """Return ``x (1 + tanh(u)) / 2 = x / (1 + exp(-2 u))`` with ``u = sqrt(2 / pi) (x + 0.044715 x**3)``."""
     scale = 2.0 * math.sqrt(2.0 / math.pi)
-    square = code.binary("mul", x, x)
-    factor = code.multiply_add(square, code.constant(0.044715 * scale), code.constant(scale))
-    return code.binary("div", x, _one_and_power(code, code.binary("mul", factor, x)))
+    square = ops.binary("mul", x, x)
+    factor = ops.multiply_add(square, ops.constant(0.044715 * scale), ops.constant(scale))
+    return ops.binary("div", x, _one_and_power(ops, ops.binary("mul", factor, x)))
 
 
 def _relu(code: LlvmCode, x: str) -> str:
@@ -138,52 +232,47 @@ def _relu(code: LlvmCode, x: str) -> str:
 
 
 def _relu6(code: LlvmCode, x: str) -> str:
-    for relation, bound in (("olt", 0.0), ("ogt", 6.0)):
-        x = _select(code, relation, x, code.constant(bound), code.constant(bound), x)
-    return x
+    ops = _Vectors(code)
+    zero, six = ops.constant(0.0), ops.constant(6.0)
+    x = ops.where(ops.less(x, zero), zero, x)
+    return ops.where(ops.less(six, x), six, x)
 
 
-FUNCTIONS: dict[str, Callable[[LlvmCode, str], str]] = {
+FORMULAS: dict[str, Callable[[Arithmetic[Any], Any], Any]] = {
     "exp": exp,
+    "log": _log,
     "erf": _erf,
     "tanh": _tanh,
     "sigmoid": _sigmoid,
     "silu": _silu,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
+}
+"""Name -> the function over any arithmetic."""
+
+
+def _on_vectors(formula: Callable[[Arithmetic[Any], Any], Any]) -> Callable[[LlvmCode, str], str]:
+    return lambda code, x: str(formula(_Vectors(code), x))
+
+
+FUNCTIONS: dict[str, Callable[[LlvmCode, str], str]] = {
+    **{name: _on_vectors(formula) for name, formula in FORMULAS.items()},
     "relu": _relu,
     "relu6": _relu6,
 }
 """Name -> the function of a vector of `LlvmCode.vector`."""
 
 
-def _one_and_power(code: LlvmCode, x: str) -> str:
-    return code.binary("add", exp(code, _negated(code, x)), code.constant(1.0))
+def _one_and_power(ops: Arithmetic[T], x: T) -> T:
+    return ops.binary("add", exp(ops, _negated(ops, x)), ops.constant(1.0))
 
 
-def _polynomial(code: LlvmCode, factors: Sequence[float], x: str) -> str:
-    value = code.constant(factors[0])
+def _polynomial(ops: Arithmetic[T], factors: Sequence[float], x: T) -> T:
+    value = ops.constant(factors[0])
     for factor in factors[1:]:
-        value = code.multiply_add(value, x, code.constant(factor))
+        value = ops.multiply_add(value, x, ops.constant(factor))
     return value
 
 
-def _select(code: LlvmCode, relation: str, left: str, right: str, yes: str, no: str) -> str:
-    """Return `yes` where left is `relation` to right; a NaN is in no relation."""
-    return _where(code, code.emit(f"fcmp {relation} {code.vector} {left}, {right}"), yes, no)
-
-
-def _where(code: LlvmCode, holds: str, yes: str, no: str) -> str:
-    return code.emit(f"select <{code.lanes} x i1> {holds}, {code.vector} {yes}, {code.vector} {no}")
-
-
-def _negated(code: LlvmCode, x: str) -> str:
-    return code.emit(f"fneg {code.vector} {x}")
-
-
-def _absolute(code: LlvmCode, x: str) -> str:
-    return code.call(code.vector, f"llvm.fabs.v{code.lanes}f32", [(code.vector, x)])
-
-
-def _signed(code: LlvmCode, size: str, sign: str) -> str:
-    return code.call(code.vector, f"llvm.copysign.v{code.lanes}f32", [(code.vector, size), (code.vector, sign)])
+def _negated(ops: Arithmetic[T], x: T) -> T:
+    return ops.binary("mul", x, ops.constant(-1.0))

@@ -15,6 +15,7 @@ import numpy as np
 from anatune.graph.folding import computed
 from anatune.graph.nodes import (
     Argument,
+    Array,
     Constant,
     Node,
     Scalar,
@@ -56,10 +57,16 @@ __all__ = [
     "softmax",
     "sorted_places",
     "split",
+    "standardised",
     "taken",
+    "taken_at",
+    "top_places",
+    "turned",
     "where",
 ]
 
+_MOST_TOP = 64
+"""Elements that are chosen without all being sorted."""
 _ORDERS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 _KERNELS = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
 
@@ -174,8 +181,8 @@ def sliced(
     for axis, begin, end, step in zip(axes, begins, ends, steps or [1] * len(axes), strict=True):
         axis = _within(axis, len(shape))
         places = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
-        if places.step < 0:  # kernels read forwards; what is turned around is taken by numbers
-            value = taken(value, constant(list(places), "int64"), axis)
+        if places.step < 0 and len(places):
+            value = turned(sliced(value, [axis], [places[-1]], [places[0] + 1], [-places.step]), axis)
             shape[axis] = len(places)
         elif len(places) != shape[axis]:
             shape[axis] = len(places)
@@ -185,6 +192,22 @@ def sliced(
         return value
     words = tuple(tuple(Scalar(number, "int64") for number in column) for column in zip(*numbers, strict=True))
     return made("strided_slice", (value, *words), TensorType(tuple(shape), kind.dtype), assume_inbound=False)
+
+
+def turned(value: Value, axis: int) -> Value:
+    """Return a tensor whose last element along an axis is the first one."""
+    kind = tensor_type(value)
+    axis = _within(axis, len(kind.shape))
+    return value if kind.shape[axis] < 2 else made("flip", (value,), kind, axis=axis)
+
+
+def taken_at(value: Value, places: Array, axis: int) -> Value:
+    """Return the parts of a tensor at known places along a dimension, none negative."""
+    if places.ndim == 1 and places.size > 1:
+        first = int(places[0])
+        if np.array_equal(places, np.arange(first, first - places.size, -1)):
+            return turned(sliced(value, [axis], [places[-1]], [first + 1]), axis)
+    return taken(value, constant(places, "int64"), axis)
 
 
 def taken(value: Value, indices: Value, axis: int) -> Value:
@@ -205,7 +228,8 @@ def taken(value: Value, indices: Value, axis: int) -> Value:
             part = sliced(value, [axis], [first], [last + 1], [step])
             return reshape(part, (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :]))
     shape = (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :])
-    return made("take", (value, indices), TensorType(shape, kind.dtype), axis=axis, mode="clip")
+    mode = "fast" if isinstance(indices, Constant) else "clip"  # known ones are in range
+    return made("take", (value, indices), TensorType(shape, kind.dtype), axis=axis, mode=mode)
 
 
 def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bool) -> Value:
@@ -241,6 +265,17 @@ def sorted_places(value: Value, axis: int, *, descending: bool) -> Value:
     return made("argsort", (value,), TensorType(kind.shape, "int64"), **own)
 
 
+def top_places(value: Value, count: int, axis: int, *, largest: bool) -> Value:
+    """Return the places of the largest or smallest elements along an axis, in order, int64."""
+    kind = tensor_type(value)
+    axis = _within(axis, len(kind.shape))
+    if not 0 < count <= _MOST_TOP:
+        return sliced(sorted_places(value, axis, descending=largest), [axis], [0], [count])
+    shape = (*kind.shape[:axis], count, *kind.shape[axis + 1 :])
+    own = {"k": count, "axis": axis, "ret_type": "indices", "largest": largest, "dtype": "int64"}
+    return made("topk", (value,), TensorType(shape, "int64"), **own)
+
+
 def scattered(data: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
     """Return data with updates at places along an axis; `reduction`: "update", "add", "mul", "min" or "max"."""
     kind = tensor_type(data)
@@ -260,6 +295,14 @@ def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], eps
             raise ValueError(f"a norm of {tensor_type(data)} along {len(axes)} dimensions by {tensor_type(one)}")
     own = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
     return made("nn.layer_norm", (data, factor, term), tensor_type(data), **own)
+
+
+def standardised(value: Value, count: int, epsilon: float) -> Value:
+    """Return the last `count` dimensions with mean 0 and variance 1."""
+    kind = tensor_type(value)
+    sizes = kind.shape[len(kind.shape) - count :]
+    factor, term = (Constant(np.full(sizes, number, kind.dtype)) for number in (1, 0))
+    return layer_norm(value, factor, term, range(-count, 0), epsilon)
 
 
 def matmul(first: Value, second: Value) -> Value:

@@ -6,7 +6,7 @@ Functions take arrays in the order of an operator's arguments, and its attribute
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,13 @@ __all__ = [
     "log_softmax",
     "masked_softmax",
     "pad",
+    "recurrent",
     "scatter_elements",
     "sigmoid",
     "softmax",
     "strided_slice",
     "take",
+    "top_places",
     "window",
 ]
 
@@ -65,8 +67,8 @@ def log_softmax(array: Array, axis: int) -> Array:
 
 def layer_norm(
     data: Array,
-    factor: Array,
-    term: Array,
+    factor: Array | float = 1.0,
+    term: Array | float = 0.0,
     *,
     epsilon: float,
     axes: Sequence[int] = (-1,),
@@ -107,8 +109,8 @@ _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multi
 
 def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
     """Return data with updates at indices along an axis: in place of elements, or joined with them."""
-    found, places = data.copy(), [*np.ix_(*map(range, indices.shape))]
-    places[axis] = indices
+    found, places = data.copy(), [*np.ix_(*map(range, updates.shape))]
+    places[axis] = np.broadcast_to(indices, updates.shape)
     if reduction == "update":
         found[tuple(places)] = updates
     else:
@@ -131,6 +133,11 @@ def argsort(array: Array, axis: int, *, descending: bool) -> Array:
         found = np.argsort(np.flip(array, axis), axis, kind="stable")
         return np.asarray(array.shape[axis] - 1 - np.flip(found, axis))
     return np.argsort(array, axis, kind="stable")
+
+
+def top_places(array: Array, k: int, axis: int, largest: bool, **_: object) -> Array:
+    """Return the places of the k largest or smallest elements in order; equal ones stay in order."""
+    return argsort(array, axis, descending=largest).take(range(k), axis)
 
 
 def masked_softmax(data: Array, mask: Array | None = None, *, scale: float, zero_rows: bool, block: int) -> Array:
@@ -159,6 +166,50 @@ def attention(query: Array, key: Array, value: Array, mask: Array | None = None,
     named = {name: own[name] for name in ("scale", "zero_rows", "block")}
     powers = masked_softmax(scores.reshape(-1, own["keys"]), mask, **named).reshape(scores.shape)
     return np.asarray(np.swapaxes(powers @ found[2], 1, 2).reshape(own["batch"] * own["queries"], -1))
+
+
+def recurrent(inputs: Array, *operands: Array, **own: Any) -> Array:
+    """Return the states of all steps of a layer, and the last ones, as ``recurrent`` and ``anatune.recurrent``."""
+    more, kind = list(operands), own["kind"]
+    hidden = inputs.shape[2] // {"rnn": 1, "gru": 3, "lstm": 4}[kind]
+    weight = more.pop(0)
+    if weight.ndim == 4:
+        parts = [weight, *(more.pop(0) for _ in range(kind == "gru" and not own["is_late"]))]
+        flat = [one.transpose(1, 2, 0, 3).reshape(hidden, one.shape[2], -1)[:, :, :hidden] for one in parts]
+        weight = np.concatenate(flat, axis=1).reshape(hidden, -1)
+    state, cells = more.pop(0), more.pop(0) if kind == "lstm" else None
+    term, peepholes, lengths = (more.pop(0) if own[f"has_{word}"] else None for word in _OPTIONAL)
+    known: dict[str, Callable[[Array], Array]] = {"sigmoid": sigmoid, "tanh": np.tanh, "nn.relu": ACTIVATIONS["relu"]}
+    functions = [known[name] for name in own["functions"]]
+    found = np.zeros((*inputs.shape[:2], hidden), inputs.dtype)
+    order = range(len(inputs))
+    for number, place in enumerate(reversed(order) if own["is_turned"] else order):
+        gates, new_cells = np.split(inputs[place], inputs.shape[2] // hidden, axis=1), cells
+        if kind == "rnn":
+            new = functions[0](gates[0] + state @ weight)
+        elif kind == "gru":
+            update, reset = (functions[0](gates[at] + state @ weight[:, at * hidden :][:, :hidden]) for at in (0, 1))
+            if own["is_late"]:
+                inner = reset * (state @ weight[:, 2 * hidden :] + (0 if term is None else term))
+            else:
+                inner = (reset * state) @ weight[:, 2 * hidden :]
+            new = (1 - update) * functions[1](gates[2] + inner) + update * state
+        else:
+            assert cells is not None
+            sums = np.split(np.concatenate(gates, axis=1) + state @ weight, 4, axis=1)
+            peeps = np.zeros((3, hidden)) if peepholes is None else peepholes.reshape(3, hidden)
+            taken = functions[0](sums[0] + peeps[0] * cells)
+            kept = 1 - taken if own["joins_forget"] else functions[0](sums[2] + peeps[2] * cells)
+            new_cells = kept * cells + taken * functions[1](sums[3])
+            new = functions[0](sums[1] + peeps[1] * new_cells) * functions[2](new_cells)
+        inside = np.ones((len(state), 1), bool) if lengths is None else (lengths > number)[:, None]
+        found[place] = np.where(inside, new, 0)
+        state = np.where(inside, new, state)
+        cells = cells if new_cells is None or cells is None else np.where(inside, new_cells, cells)
+    return np.concatenate([found, state[None], *([] if cells is None else [cells[None]])])
+
+
+_OPTIONAL = ("term", "peepholes", "lengths")
 
 
 def window(data: Array, *operands: Array, **own: Any) -> Array:

@@ -21,8 +21,6 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     ``zero_rows`` a row of nothing but ``-inf`` becomes zeros.
 ``anatune.layer_norm``
     Takes data (rows, length), a factor and a term (length,).
-``anatune.map``
-    Computes the elementary function that attribute ``function`` names.
 ``anatune.concat``
     Takes matrices of as many rows and returns their rows behind each other.
 ``anatune.window``
@@ -31,8 +29,14 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     (blocks, channels), a sum as the result. Where channels come last there is one block. ``outputs``, ``window``,
     ``strides``, ``dilation`` and ``before`` (the padding) are of height and width; ``counts_padding`` says whether
     padding counts as zeros in a mean. Images of one dimension have the height 1.
-``anatune.reduction``
-    Takes data (outer, length, inner) and returns (outer, inner); attribute ``kind`` is "sum", "mean", "max" or "min".
+``anatune.scatter``
+    Takes data, indices and updates as ``scatter_elements``; the indices are broadcast to the updates.
+``recurrent``, ``anatune.recurrent``
+    All steps of a layer in one direction (`graph.recurrent`). Takes what the inputs contribute (steps, batch, gates *
+    hidden), weights (hidden, gates * hidden), which the second one has in blocks of units (blocks, hidden, gates,
+    `UNITS`), the state, of an LSTM its cells (batch, hidden), and what attributes ``has_term``, ``has_peepholes`` and
+    ``has_lengths`` say: (hidden,), (3 * hidden,), (batch,). Returns (steps + states, batch, hidden): the states of all
+    steps, then the last state and cells.
 """
 
 from __future__ import annotations
@@ -53,12 +57,14 @@ __all__ = [
     "CONVOLUTION",
     "CONVOLUTIONS",
     "LAYER_NORM",
-    "MAP",
     "MATMUL",
     "OPERATORS",
     "PRODUCTS",
-    "REDUCTION",
+    "RECURRENCE",
+    "RECURRENT",
+    "SCATTER",
     "SOFTMAX",
+    "UNITS",
     "WINDOW",
     "Operator",
     "applied",
@@ -68,8 +74,12 @@ __all__ = [
 CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
 ATTENTION = "anatune.attention"
-SOFTMAX, LAYER_NORM, MAP, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.map", "anatune.concat"
-WINDOW, REDUCTION = "anatune.window", "anatune.reduction"
+SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
+WINDOW = "anatune.window"
+SCATTER = "anatune.scatter"
+RECURRENT, RECURRENCE = "recurrent", "anatune.recurrent"
+UNITS = 16
+"""Units whose weights lie together in ``anatune.recurrent``: a whole number of vectors of every processor."""
 _ATTRS = "relax.attrs."
 _STATISTICS = f"{_ATTRS}StatisticalAttrs"
 
@@ -155,45 +165,37 @@ def _elementwise(
     name: str,
     compute: Callable[..., Array],
     *,
-    own: str = "",
     fused_into: tuple[str, ...] = (),
     commutes: bool = False,
     spells: bool = False,
 ) -> Operator:
     """Return an operator on elements that has any order of dimensions."""
     return Operator(
-        name, compute, _broadcast, layout="elementwise", own=own, fused_into=fused_into, commutes=commutes,
+        name, compute, _broadcast, layout="elementwise", fused_into=fused_into, commutes=commutes,
         spells_activations=spells,
     )  # fmt: skip
-
-
-def _function_called(word: str) -> Callable[..., Array]:
-    """Return what the operator on one element computes that kernels call `word`."""
-    compute = (OPERATORS.get(word) or OPERATORS[f"nn.{word}"]).compute
-    assert compute is not None
-    return compute
 
 
 _ENTRIES = (
     # Functions of one number.
     _elementwise("abs", np.abs),
     _elementwise("clip", np.clip, spells=True),
-    _elementwise("erf", meanings.erf, own=MAP, spells=True),
-    _elementwise("exp", np.exp, own=MAP, spells=True),
+    _elementwise("erf", meanings.erf, spells=True),
+    _elementwise("exp", np.exp, spells=True),
     _elementwise("floor", np.floor),
     _elementwise("log", np.log),
     _elementwise("negative", np.negative, spells=True),
-    _elementwise("nn.gelu", ACTIVATIONS["gelu"], own=MAP, fused_into=PRODUCTS),
-    _elementwise("nn.gelu_tanh", ACTIVATIONS["gelu_tanh"], own=MAP, fused_into=PRODUCTS),
+    _elementwise("nn.gelu", ACTIVATIONS["gelu"], fused_into=PRODUCTS),
+    _elementwise("nn.gelu_tanh", ACTIVATIONS["gelu_tanh"], fused_into=PRODUCTS),
     _elementwise("nn.leakyrelu", lambda array, alpha: np.where(array > 0, array, alpha * array)),
     _elementwise("nn.relu", ACTIVATIONS["relu"], fused_into=(*PRODUCTS, WINDOW), spells=True),
     _elementwise("nn.relu6", ACTIVATIONS["relu6"], fused_into=(*PRODUCTS, WINDOW)),
-    _elementwise("nn.silu", ACTIVATIONS["silu"], own=MAP, fused_into=PRODUCTS),
+    _elementwise("nn.silu", ACTIVATIONS["silu"], fused_into=PRODUCTS),
     _elementwise("rsqrt", lambda array: 1.0 / np.sqrt(array)),
-    _elementwise("sigmoid", meanings.sigmoid, own=MAP, spells=True),
+    _elementwise("sigmoid", meanings.sigmoid, spells=True),
     _elementwise("sqrt", np.sqrt),
     _elementwise("square", np.square, spells=True),
-    _elementwise("tanh", np.tanh, own=MAP, spells=True),
+    _elementwise("tanh", np.tanh, spells=True),
     Operator("astype", np.asarray, kind=f"{_ATTRS}AstypeAttrs", is_conversion=True),
     *(
         Operator(name, getattr(np, f"arc{name[1:]}" if name.startswith("a") else name), _broadcast)
@@ -239,7 +241,7 @@ _ENTRIES = (
     Operator("matmul", np.matmul, kind=f"{_ATTRS}MatmulAttrs", own=MATMUL),
     # Sums, means and extremes.
     *(
-        Operator(name, getattr(np, name), kind=_STATISTICS, layout="reduction", own=REDUCTION)
+        Operator(name, getattr(np, name), kind=_STATISTICS, layout="reduction")
         for name in ("max", "mean", "min", "sum")
     ),
     *(Operator(name, getattr(np, name), kind=f"{_ATTRS}ArgmaxArgminAttrs") for name in ("argmax", "argmin")),
@@ -251,6 +253,7 @@ _ENTRIES = (
     Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),
     Operator("prod", np.prod, kind=_STATISTICS),
     Operator("std", np.std),
+    Operator("topk", meanings.top_places, kind=f"{_ATTRS}TopKAttrs"),
     Operator("variance", np.var, layout="reduction"),
     # Pools.
     *(
@@ -269,7 +272,7 @@ _ENTRIES = (
     Operator("concat", np.concatenate, kind=f"{_ATTRS}ConcatAttrs", layout="concat", own=CONCAT),
     Operator("expand_dims", np.expand_dims, is_reshape=True),
     Operator("flatten", is_reshape=True),
-    Operator("flip", np.flip),
+    Operator("flip", np.flip, kind=f"{_ATTRS}FlipAttrs"),
     Operator("gather_elements", np.take_along_axis, kind=f"{_ATTRS}GatherElementsAttrs"),
     Operator("index_tensor", lambda array, indices: array[tuple(indices)]),
     Operator("nn.batch_flatten", is_reshape=True),
@@ -277,7 +280,7 @@ _ENTRIES = (
     Operator("permute_dims", np.transpose, _permuted, f"{_ATTRS}PermuteDimsAttrs"),
     Operator("repeat", np.repeat),
     Operator("reshape", np.reshape, _reshaped, is_conversion=True),
-    Operator("scatter_elements", meanings.scatter_elements, kind=f"{_ATTRS}ScatterElementsAttrs"),
+    Operator("scatter_elements", meanings.scatter_elements, kind=f"{_ATTRS}ScatterElementsAttrs", own=SCATTER),
     Operator("split", kind=f"{_ATTRS}SplitAttrs"),
     Operator("squeeze", np.squeeze, is_reshape=True),
     Operator("stack", np.stack),
@@ -302,10 +305,11 @@ _ENTRIES = (
     Operator(ATTENTION, meanings.attention),
     Operator(SOFTMAX, meanings.masked_softmax),
     Operator(LAYER_NORM, meanings.layer_norm),
-    Operator(MAP, lambda array, function: _function_called(function)(array)),
     Operator(CONCAT, lambda *arrays: np.concatenate(arrays, axis=1)),
     Operator(WINDOW, meanings.window),
-    Operator(REDUCTION, lambda array, kind: getattr(np, kind)(array, axis=1)),
+    Operator(SCATTER, meanings.scatter_elements),
+    Operator(RECURRENT, meanings.recurrent),
+    Operator(RECURRENCE, meanings.recurrent),
 )
 
 OPERATORS = {operator.name: operator for operator in _ENTRIES}

@@ -13,7 +13,7 @@ from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.linking import link_library
 from anatune.codegen.relax.gpu_kernels import GpuModelKernel
 from anatune.codegen.relax.objects import objects_of
-from anatune.codegen.relax.rest import scheduled
+from anatune.codegen.relax.rest.schedule import LEGALISED, scheduled, with_gathers
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 
@@ -85,8 +85,9 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
         [
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
-            passes.LegalizeOps(),
+            passes.LegalizeOps(LEGALISED),
             passes.AnnotateTIROpPattern(),
+            tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
             passes.FuseOps(),
             passes.FuseTIR(),
             passes.DeadCodeElimination(),
@@ -155,7 +156,8 @@ def _gpu_passes(target: TvmObject) -> TvmObject:
     tvm = import_tvm()
     from tvm.relax.backend.cuda import pipeline
 
-    stages = (pipeline.library_dispatch_passes, pipeline.legalize_passes, pipeline.dataflow_lower_passes)
-    passes = [step for stage in stages for step in stage(target)]
+    legalised = tvm.relax.transform.LegalizeOps(LEGALISED)
+    dispatched = pipeline.library_dispatch_passes(target)
+    passes = [*dispatched, legalised, *pipeline.legalize_passes(target), *pipeline.dataflow_lower_passes(target)]
     unused = tvm.relax.transform.DeadCodeElimination()
     return tvm.transform.Sequential([*passes, unused, *pipeline.finalize_passes(target)])

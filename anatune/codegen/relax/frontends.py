@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -221,6 +221,24 @@ def _exported(
     return Imported(read, name, reference, example, returns is None or returns.is_leaf(), ranges)
 
 
+def _decompositions(program: TorchObject) -> TorchObject:
+    """Return what PyTorch decomposes: recurrent layers, but for projected states, are read as they are."""
+    torch = _torch()
+    table, own = torch.export.default_decompositions(), torch.ops.aten
+    for node in program.graph.nodes:
+        if node.target == own.lstm.input and _is_projected(node.args[2], 4 if node.args[3] else 2):
+            return table
+    for operator in (own.lstm.input, own.gru.input, own.rnn_tanh.input, own.rnn_relu.input):
+        table.pop(operator, None)
+    return table
+
+
+def _is_projected(parameters: Sequence[TorchObject], count: int) -> bool:
+    """Whether an LSTM's state is a product of what it would be: `count` parameters a layer if it is not."""
+    gates, hidden = parameters[1].meta["val"].shape
+    return len(parameters) % count != 0 or bool(gates != 4 * hidden)
+
+
 def decomposed(program: TorchObject, name: str) -> TorchObject:
     """Return an exported program of PyTorch's core operators.
 
@@ -232,7 +250,7 @@ def decomposed(program: TorchObject, name: str) -> TorchObject:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            simple = program.run_decompositions()
+            simple = program.run_decompositions(_decompositions(program))
     except Exception as error:
         raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
     signature = simple.graph_signature

@@ -12,7 +12,8 @@ from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
-from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
+from anatune.codegen.cpu.places import ScatterKernel, TopKernel, scatter_program, top_program
+from anatune.codegen.cpu.recurrent import RecurrentKernel, recurrent_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
 from anatune.codegen.relax.packing import Copy, copies_of
@@ -21,7 +22,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, REDUCTION, SOFTMAX, WINDOW
+from anatune.graph.operators import CONCAT, LAYER_NORM, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
 
@@ -166,7 +167,7 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
     made: dict[str, dict[Hashable, ModelKernel]] = {}
     kernels = {}
     for node in graph.nodes():
-        if node.op not in _OPERATORS or tensor_type(node).dtype != "float32" or 0 in tensor_type(node).shape:
+        if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
             continue
         operator = _OPERATORS[node.op]
         known = made.setdefault("rows" if operator.word == "rows" else "others", {})
@@ -189,10 +190,8 @@ def _row_kernel(node: Node) -> RowKernel:
     if node.op == SOFTMAX:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
         return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
-    if node.op == LAYER_NORM:
-        return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
-    assert node.op == MAP
-    return RowKernel(own["function"], rows, length)
+    assert node.op == LAYER_NORM
+    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
 
 
 def _window(node: Node) -> WindowKernel:
@@ -211,8 +210,10 @@ def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: Cpu
     )
 
 
-def _reduction(node: Node) -> ReductionKernel:
-    return ReductionKernel(node.attributes["kind"], *tensor_type(node.arguments[0]).shape)
+def _recurrent(node: Node) -> RecurrentKernel:
+    steps, batch, _ = tensor_type(node.arguments[0]).shape
+    own = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
+    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own)
 
 
 def _permute(node: Node) -> PermuteKernel:
@@ -223,19 +224,43 @@ def _concat(node: Node) -> ConcatKernel:
     return ConcatKernel(tensor_type(node).shape[0], tuple(tensor_type(part).shape[1] for part in node.arguments))
 
 
+def _scatter(node: Node) -> ScatterKernel:
+    data, index, updates = map(tensor_type, node.arguments)
+    own = node.attributes
+    return ScatterKernel(
+        data.shape, updates.shape, data.dtype, index.shape, index.dtype, own["axis"] % len(data.shape), own["reduction"]
+    )
+
+
+def _top(node: Node) -> TopKernel:
+    (shape, dtype), own = tensor_type(node.arguments[0]), node.attributes
+    return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"])
+
+
+def _is_float32(node: Node) -> bool:
+    return tensor_type(node).dtype == "float32"
+
+
+_FOREIGN = ("bool", "float16", "bfloat16")
+"""Dtypes without arithmetic of their own on CPUs."""
+
+
 class _Operator(NamedTuple):
-    """An operator of anatune's: its word in names of functions, what a node asks for, and the code of that."""
+    """An operator: its word in names of functions, what a node asks for, the code of that, and which nodes have it."""
 
     word: str
     kernel_of: Callable[[Node], Any]
     program: Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+    takes: Callable[[Node], bool] = _is_float32
 
 
 _OPERATORS: dict[str, _Operator] = {
-    **dict.fromkeys((SOFTMAX, LAYER_NORM, MAP), _Operator("rows", _row_kernel, _on_lanes(row_program))),
+    **dict.fromkeys((SOFTMAX, LAYER_NORM), _Operator("rows", _row_kernel, _on_lanes(row_program))),
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
+    RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program),
+    SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True),
+    "topk": _Operator("places", _top, top_program, lambda node: tensor_type(node.arguments[0]).dtype not in _FOREIGN),
     WINDOW: _Operator("windows", _window, _window_program),
-    REDUCTION: _Operator("reduction", _reduction, _on_lanes(reduction_program)),
 }
-"""What has kernels on CPUs that are not planned: rows, windows, reductions, moves."""
+"""What has kernels on CPUs that are not planned: rows, windows, moves."""

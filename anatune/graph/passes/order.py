@@ -14,10 +14,11 @@ from anatune.graph.nodes import Graph
 from anatune.graph.passes.activations import with_activations
 from anatune.graph.passes.pools import pools_last
 from anatune.graph.passes.products import with_products
-from anatune.graph.passes.rows import with_concatenations, with_maps, with_rows
+from anatune.graph.passes.recurrent import with_recurrences, without_recurrences
+from anatune.graph.passes.rows import with_concatenations, with_rows, with_scatters
 from anatune.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.passes.simplify import simplified
-from anatune.graph.passes.windows import with_reductions, with_windows
+from anatune.graph.passes.windows import with_means, with_windows
 
 __all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
 
@@ -33,20 +34,19 @@ _WEIGHTS: tuple[Pass, ...] = (
     without_scales,
     simplified,
 )
-CPU: tuple[Pass, ...] = (*_WEIGHTS, with_rows, pools_last, simplified, with_products)
+CPU: tuple[Pass, ...] = (with_recurrences, *_WEIGHTS, with_rows, pools_last, simplified, with_products)
 """Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
 chosen next."""
 CPU_KERNELS: tuple[Pass, ...] = (
-    with_maps,
-    simplified,
-    with_reductions,
+    with_means,
     with_windows,
     simplified,
     with_concatenations,
+    with_scatters,
     simplified,
 )
 """Of a model for a CPU whose activations lie in the chosen orders. Attentions are chosen next."""
-GPU: tuple[Pass, ...] = (*_WEIGHTS, with_products, simplified)
+GPU: tuple[Pass, ...] = (without_recurrences, *_WEIGHTS, with_products, simplified)
 """Of a model for a GPU as it was imported: products alone are anatune's, for everything else TVM has schedules there.
 What comes out is compared with itself with channels last wherever an operator can have them so."""
 

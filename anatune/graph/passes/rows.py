@@ -17,14 +17,12 @@ from anatune.graph.nodes import (
     rewritten_beside,
     tensor_type,
 )
-from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, SOFTMAX, operator_of
+from anatune.graph.operators import CONCAT, LAYER_NORM, SCATTER, SOFTMAX
 from anatune.graph.passes.simplify import reshaped, source_of
 
-__all__ = ["with_concatenations", "with_maps", "with_rows"]
+__all__ = ["with_concatenations", "with_rows", "with_scatters"]
 
 _DTYPE = "float32"
-_SHORT = 64
-"""Elements below which a row is a part of a longer one: a call for each would cost more than its work."""
 
 
 def with_rows(graph: Graph) -> Graph:
@@ -44,22 +42,29 @@ def with_rows(graph: Graph) -> Graph:
     return rewritten(graph, replace)
 
 
-def with_maps(graph: Graph) -> Graph:
-    """Return a graph in which elementary functions are anatune's."""
+def with_scatters(graph: Graph) -> Graph:
+    """Return a graph whose updates are put at places that are not repeated for all elements of a row."""
 
     def replace(own: Node) -> Value:
-        operator = operator_of(own)
-        if operator.own != MAP or own.type != own.arguments[0].type or tensor_type(own).dtype != _DTYPE:
+        if (
+            own.op != "scatter_elements"
+            or tensor_type(own).dtype in _FOREIGN
+            or own.attributes["reduction"] not in _PUT
+        ):
             return own
-        shape = tensor_type(own).shape
-        length = math.prod(shape)
-        if length == 0:
-            return own
-        kind = (length // shape[-1], shape[-1]) if shape and shape[-1] >= _SHORT else (1, length)
-        attributes = {"function": operator.word}
-        return reshaped(Node(MAP, (reshaped(own.arguments[0], kind),), TensorType(kind, _DTYPE), attributes), shape)
+        data, indices, updates = own.arguments
+        if isinstance(indices, Node) and indices.op == "broadcast_to":
+            before = tensor_type(indices.arguments[0]).shape
+            rank = len(tensor_type(indices).shape)
+            indices = reshaped(indices.arguments[0], (1,) * (rank - len(before)) + before)
+        return Node(SCATTER, (data, indices, updates), own.type, own.attributes)
 
     return rewritten(graph, replace)
+
+
+_FOREIGN = ("bool", "float16", "bfloat16")
+"""Dtypes without arithmetic of their own on CPUs."""
+_PUT = ("add", "max", "min", "mul", "update")
 
 
 def with_concatenations(graph: Graph) -> Graph:
@@ -180,6 +185,9 @@ def _layer_norm(node: Node) -> Value:
     term = beta if node.attributes["center"] else Constant(np.zeros(length, np.float32))
     kind = (math.prod(shape[: axes[0]]), length)
     operands = (reshaped(data, kind), reshaped(factor, (length,)), reshaped(term, (length,)))
+    plain = zip((factor, term), (1, 0), strict=True)
+    if all(isinstance(one, Constant) and np.all(one.array == number) for one, number in plain):
+        operands = operands[:1]
     attributes = {"epsilon": node.attributes["epsilon"]}
     return reshaped(Node(LAYER_NORM, operands, TensorType(kind, _DTYPE), attributes), shape)
 

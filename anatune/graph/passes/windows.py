@@ -1,4 +1,4 @@
-"""Depthwise convolutions, pools and reductions as kernels of their own for CPUs, channels last or in blocks."""
+"""Depthwise convolutions and pools as kernels of their own for CPUs, channels last or in blocks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import numpy as np
 
 from anatune.core.sizes import at_run_time
 from anatune.core.workload.orders import Order, order_named
+from anatune.graph.building import reduced
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten, rewritten_beside, tensor_type
-from anatune.graph.operators import CONVOLUTION, REDUCTION, WINDOW, operator_of
+from anatune.graph.operators import CONVOLUTION, WINDOW, operator_of
 from anatune.graph.orders import image_sizes
 from anatune.graph.passes.scaling import channel_values
 from anatune.graph.passes.simplify import reshaped
 from anatune.graph.products import orders_of
 
-__all__ = ["with_reductions", "with_windows"]
+__all__ = ["with_means", "with_windows"]
 
 _DTYPE = "float32"
 _ADAPTIVE = ("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d")
@@ -168,46 +169,20 @@ def _image(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
     return (batch, blocks, *_planar(tuple(others), 1), channels)
 
 
-def with_reductions(graph: Graph) -> Graph:
-    """Return a graph whose reductions are anatune's."""
+def with_means(graph: Graph) -> Graph:
+    """Return a graph whose pools of whole images are means, which are compiled with what comes before."""
 
     def replace(own: Node) -> Value:
-        if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE:
+        if own.op not in _ADAPTIVE or tensor_type(own).dtype != _DTYPE:
             return own
-        data = own.arguments[0] if own.arguments else None
-        if not (operator_of(own).own == REDUCTION or own.op in _ADAPTIVE) or not isinstance(data, Value):
-            return own
-        axes = _axes(own, tensor_type(data).shape)
-        return own if axes is None else _reduction(own, data, axes)
-
-    return rewritten(graph, replace)
-
-
-def _axes(node: Node, shape: tuple[int, ...]) -> range | None:
-    """Return the dimensions that are reduced, None where they do not lie next to each other."""
-    rank = len(shape)
-    if node.op in _ADAPTIVE:  # the mean of an image, where the result has one element a channel
-        image = 1 if node.op.endswith("1d") else 2
-        order = order_named(node.attributes["layout"], image)
+        image = 1 if own.op.endswith("1d") else 2
+        order = order_named(own.attributes["layout"], image)
         if order is None:
-            return None
+            return own
         first = 1 if order.is_last else 2
         axes = range(first, first + image)
-        return axes if all(tensor_type(node).shape[axis] == 1 for axis in axes) else None
-    named = node.attributes["axis"]
-    found = sorted(range(rank) if named is None else {int(axis) % rank for axis in named})
-    kept = [axis for axis in found if shape[axis] != 1]
-    if not kept or any(shape[axis] != 1 and axis not in kept for axis in range(kept[0], kept[-1])):
-        return None
-    return range(kept[0], kept[-1] + 1)
+        if any(tensor_type(own).shape[axis] != 1 for axis in axes):
+            return own
+        return reduced("mean", own.arguments[0], list(axes), keepdims=True)
 
-
-def _reduction(node: Node, data: Value, axes: range) -> Value:
-    shape = tensor_type(data).shape
-    if not math.prod(shape):
-        return node
-    outer, inner = math.prod(shape[: axes.start]), math.prod(shape[axes.stop :])
-    length = math.prod(shape[axes.start : axes.stop])
-    kind = {"kind": "mean" if node.op in _ADAPTIVE else node.op}
-    made = Node(REDUCTION, (reshaped(data, (outer, length, inner)),), TensorType((outer, inner), _DTYPE), kind)
-    return reshaped(made, tensor_type(node).shape)
+    return rewritten(graph, replace)

@@ -130,7 +130,7 @@ def test_functions_that_nothing_could_schedule_are_named(monkeypatch):
     def refused(*_):
         raise ValueError("no")
 
-    monkeypatch.setattr("anatune.codegen.relax.rest._scheduled", refused)
+    monkeypatch.setattr("anatune.codegen.relax.rest.schedule._scheduled", refused)
     compiled = compile_model(torch.nn.ReLU().eval(), torch.randn(3, 4), threads=1)
     assert compiled.summary.unscheduled == ("relu",)
     assert "no vectors and no threads, as TVM wrote them: relu" in compiled.report()

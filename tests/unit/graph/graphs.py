@@ -5,7 +5,6 @@ import numpy as np
 from anatune.graph.nodes import Constant, Graph, Input, Node, Shape, TensorType, item_of
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import CPU, after
-from anatune.graph.passes.rows import with_maps
 from anatune.graph.passes.simplify import simplified
 
 _CONVOLUTIONS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
@@ -19,7 +18,7 @@ def prepared(graph):
 
 def in_orders(graph, choice):
     """Return a graph with its activations in the chosen orders."""
-    return simplified(with_maps(laid_out(graph, choice)))
+    return simplified(laid_out(graph, choice))
 
 
 def array(*shape, seed=0):

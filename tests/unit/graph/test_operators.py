@@ -6,10 +6,9 @@ import pytest
 from anatune.codegen.relax import kernels
 from anatune.core.activations import ACTIVATIONS
 from anatune.core.workload.number_formats import FUNCTION_STEPS
-from anatune.emit.elementary import FUNCTIONS
 from anatune.graph.folding import computed, value_of
 from anatune.graph.nodes import Constant, Input, Shape, TensorType
-from anatune.graph.operators import ATTENTION, MAP, OPERATORS, PRODUCTS, WINDOW, applied
+from anatune.graph.operators import ATTENTION, OPERATORS, PRODUCTS, WINDOW, applied
 from anatune.graph.passes import layouts
 
 OWN = [operator for operator in OPERATORS.values() if operator.is_own]
@@ -39,8 +38,6 @@ def test_what_has_a_kernel_has_code():
     written = {*kernels._OPERATORS, *PRODUCTS, ATTENTION} - {"permute_dims"}
     assert {operator.name for operator in OWN} == written
     for operator in OPERATORS.values():
-        if operator.own == MAP:
-            assert operator.word in FUNCTIONS
         if operator.fused_into:
             assert operator.word in ACTIVATIONS
 

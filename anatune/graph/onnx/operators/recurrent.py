@@ -1,9 +1,8 @@
-"""Recurrent layers, all steps written out: one product for the inputs of all steps, then one for the state of each."""
+"""Recurrent layers: one product for the inputs of all steps, then the steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,21 +16,16 @@ from anatune.graph.building import (
     permute,
     reshape,
     sliced,
-    split,
     taken,
     where,
 )
 from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.onnx.operators import elements
+from anatune.graph.recurrent import GATES, Activation, Layer, States, recurrence, with_biases
 
 __all__ = ["READERS"]
 
-_MOST_STEPS = 2048
-"""Each is operators of its own in the compiled model."""
-_TOGETHER = 64
-"""Steps whose inputs are cut apart, and whose states are put behind each other, at once."""
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _NUMBERS: Mapping[str, tuple[float | None, float | None]] = {
     "Affine": (1.0, 0.0), "Elu": (1.0, None), "HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.01, None),
@@ -39,91 +33,6 @@ _NUMBERS: Mapping[str, tuple[float | None, float | None]] = {
     "Softsign": (None, None), "Tanh": (None, None), "ThresholdedRelu": (1.0, None),
 }  # fmt: skip
 """Activation -> alpha and beta where a layer gives none; None: it has no such number."""
-
-Activation = Callable[[Value], Value]
-
-
-class _Layer(NamedTuple):
-    """One direction of a layer.
-
-    Attributes
-    ----------
-    steps : list of Value
-        Inputs times weights, with all terms that are added before the state has a part, (batch, gates * hidden) each.
-    weight : Value
-        Of the state, (hidden, gates * hidden).
-    term : Value, optional
-        Of the state alone, (hidden,): of a GRU's last gate that is reset behind the product.
-    peepholes : Value, optional
-        (3 * hidden,).
-    activations : list of callable
-    own : mapping
-        Attributes.
-    hidden : int
-    """
-
-    steps: list[Value]
-    weight: Value
-    term: Value | None
-    peepholes: Value | None
-    activations: list[Activation]
-    own: Mapping[str, object]
-    hidden: int
-
-    def gate(self, value: Value, first: int, count: int = 1) -> Value:
-        """Return the columns of gates."""
-        axis = len(tensor_type(value).shape) - 1
-        return sliced(value, [axis], [first * self.hidden], [(first + count) * self.hidden])
-
-
-States = tuple[Value, ...]
-"""The state, and an LSTM's cells."""
-
-
-def _rnn_step(layer: _Layer, step: Value, state: States) -> States:
-    return (layer.activations[0](elementwise("add", matmul(state[0], layer.weight), step)),)
-
-
-def _gru_step(layer: _Layer, step: Value, state: States) -> States:
-    """Return the next state; gates are update, reset, hidden."""
-    first, second = layer.activations
-    (before,) = state
-    is_late = layer.term is not None
-    product = matmul(before, layer.weight if is_late else layer.gate(layer.weight, 0, 2))
-    gates = first(elementwise("add", layer.gate(product, 0, 2), layer.gate(step, 0, 2)))
-    update, reset = layer.gate(gates, 0), layer.gate(gates, 1)
-    if layer.term is not None:
-        inner = elementwise("multiply", reset, elementwise("add", layer.gate(product, 2), layer.term))
-    else:
-        inner = matmul(elementwise("multiply", reset, before), layer.gate(layer.weight, 2))
-    new = second(elementwise("add", inner, layer.gate(step, 2)))
-    rest = elementwise("subtract", constant(1, tensor_type(update).dtype), update)
-    return (elementwise("add", elementwise("multiply", rest, new), elementwise("multiply", update, before)),)
-
-
-def _lstm_step(layer: _Layer, step: Value, state: States) -> States:
-    """Return the next state and cells; gates are input, output, forget, cell."""
-    first, second, third = layer.activations
-    before, cells = state
-    gates = elementwise("add", matmul(before, layer.weight), step)
-
-    def peeped(place: int, seen: Value, order: int) -> Value:
-        gate = layer.gate(gates, place)
-        if layer.peepholes is None:
-            return gate
-        return elementwise("add", gate, elementwise("multiply", seen, layer.gate(layer.peepholes, order)))
-
-    taken_in = first(peeped(0, cells, 0))
-    if layer.own.get("input_forget"):
-        kept = elementwise("subtract", constant(1, tensor_type(taken_in).dtype), taken_in)
-    else:
-        kept = first(peeped(2, cells, 2))
-    new = elementwise("multiply", taken_in, second(layer.gate(gates, 3)))
-    cells = elementwise("add", elementwise("multiply", kept, cells), new)
-    return elementwise("multiply", first(peeped(1, cells, 1)), third(cells)), cells
-
-
-_STEPS = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
 
 def _activations(call: Call, directions: int) -> list[list[Activation]]:
@@ -151,6 +60,9 @@ def _activations(call: Call, directions: int) -> list[list[Activation]]:
 def _activation(call: Call, word: str, numbers: Sequence[float | None], clip: float) -> Activation:
     """Return a function; what it is given is cut off at `clip` where that is not 0."""
     alpha, beta = numbers
+    plain = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "nn.relu"}
+    if word in plain and not clip:
+        return plain[word]
 
     def compute(value: Value) -> Value:
         if clip:
@@ -192,8 +104,8 @@ def _recurrent(call: Call) -> Sequence[Value]:
     dtype = "float32" if call.kind().dtype in ("float16", "bfloat16") else call.kind().dtype
     data = cast(data, dtype)
     steps, batch, _ = tensor_type(data).shape
-    if not 0 < steps <= _MOST_STEPS:
-        raise RefusedError(f"has {steps:,} steps, expected 1 to {_MOST_STEPS:,}: all are written out")
+    if not steps:
+        raise RefusedError("has no steps")
     words = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
     turns = words.get(own["direction"], [])
     count = call.kind(1).shape[0]
@@ -217,14 +129,12 @@ def _recurrent(call: Call) -> Sequence[Value]:
 def _direction(
     call: Call, data: Value, direction: int, is_turned: bool, functions: list[Activation], lengths: Value | None
 ) -> tuple[Value, States]:
-    """Return the states of all steps, (steps * batch, hidden), and the last ones, of one direction."""
+    """Return the states of all steps, (steps, batch, hidden), and the last ones, of one direction."""
     (steps, batch, inputs), dtype = tensor_type(data).shape, tensor_type(data).dtype
-    layer = _layer(call, data, direction, functions)
-    if is_turned:
-        layer = layer._replace(steps=layer.steps[::-1])
-        if lengths is not None:
-            turned = _turned(reshape(data, (steps * batch, inputs)), lengths, steps)
-            layer = _layer(call, reshape(turned, (steps, batch, inputs)), direction, functions)
+    mirrors = is_turned and lengths is not None
+    if lengths is not None and is_turned:
+        data = reshape(_turned(reshape(data, (steps * batch, inputs)), lengths, steps), (steps, batch, inputs))
+    layer = _layer(call, data, direction, functions)._replace(lengths=lengths, is_turned=is_turned and not mirrors)
     zeros = broadcast(constant(0, dtype), (batch, layer.hidden))
     state: States = ()
     for place in (5, 6)[: 2 if call.op == "LSTM" else 1]:
@@ -233,26 +143,16 @@ def _direction(
             given = permute(given, (1, 0, 2))
         first = None if given is None else taken(cast(given, dtype), constant(direction, "int64"), 0)
         state = (*state, zeros if first is None else first)
-    found = []
-    for place, step in enumerate(layer.steps):
-        new = _STEPS[call.op](layer, step, state)
-        shown = new[0]
-        if lengths is not None:
-            is_inside = reshape(elementwise("greater", lengths, place), (batch, 1))
-            shown = where(is_inside, shown, zeros)
-            new = tuple(where(is_inside, one, old) for one, old in zip(new, state, strict=True))
-        state = new
-        found.append(shown)
-    if is_turned and lengths is None:
-        found = found[::-1]
-    whole = _behind(found)
-    return (_turned(whole, lengths, steps) if is_turned and lengths is not None else whole), state
+    whole, state = recurrence(layer, state)
+    if lengths is not None and is_turned:
+        whole = _turned(reshape(whole, (steps * batch, layer.hidden)), lengths, steps)
+    return whole, state
 
 
-def _layer(call: Call, data: Value, direction: int, functions: list[Activation]) -> _Layer:
+def _layer(call: Call, data: Value, direction: int, functions: list[Activation]) -> Layer:
     """Return one direction of a layer with its inputs, in the order of the data."""
     (steps, batch, inputs), dtype = tensor_type(data).shape, tensor_type(data).dtype
-    hidden, gates = call.kind(2).shape[-1], _GATES[call.op]
+    hidden, gates = call.kind(2).shape[-1], GATES[call.op.lower()]
     weight, state = _part(call, 1, direction, dtype), _part(call, 2, direction, dtype)
     assert weight is not None
     assert state is not None
@@ -261,34 +161,21 @@ def _layer(call: Call, data: Value, direction: int, functions: list[Activation])
     product = matmul(reshape(data, (steps * batch, inputs)), permute(weight, (1, 0)))
     bias = _part(call, 3, direction, dtype)
     is_late = call.op == "GRU" and bool(call.attributes.get("linear_before_reset"))
-    term = broadcast(constant(0, dtype), (hidden,)) if is_late else None
+    term = None
     if bias is not None:
         size = gates * hidden
-        of_inputs, of_state = sliced(bias, [0], [0], [size]), sliced(bias, [0], [size], [2 * size])
-        if is_late:
-            term = sliced(of_state, [0], [2 * hidden], [3 * hidden])
-            none = broadcast(constant(0, dtype), (hidden,))
-            of_state = concat([sliced(of_state, [0], [0], [2 * hidden]), none], 0)
-        product = elementwise("add", product, elementwise("add", of_inputs, of_state))
-    rows = _parts(product, steps, batch)
-    peepholes = _part(call, 7, direction, dtype) if call.op == "LSTM" else None
-    return _Layer(rows, permute(state, (1, 0)), term, peepholes, functions, call.attributes, hidden)
-
-
-def _parts(rows: Value, steps: int, batch: int) -> list[Value]:
-    """Return the rows of each step: parts of parts, which are cut by the same code."""
-    sizes = [min(_TOGETHER, steps - first) for first in range(0, steps, _TOGETHER)]
-    whole = split(rows, [size * batch for size in sizes], 0)
-    return [one for size, part in zip(sizes, whole, strict=True) for one in split(part, [batch] * size, 0)]
-
-
-def _behind(parts: Sequence[Value]) -> Value:
-    """Return matrices behind each other: parts of parts, which are copied by the same code, hence not one step."""
-    whole = [concat(parts[first : first + _TOGETHER], 0) for first in range(0, len(parts), _TOGETHER)]
-    if len(whole) == 1:
-        return whole[0]
-    columns = tensor_type(parts[0]).shape[1]
-    return reshape(concat([reshape(one, (1, -1, columns)) for one in whole], 1), (-1, columns))
+        terms = (sliced(bias, [0], [first], [first + size]) for first in (0, size))
+        product, term = with_biases(product, *terms, is_late=is_late)
+    return Layer(
+        call.op.lower(),
+        reshape(product, (steps, batch, gates * hidden)),
+        permute(state, (1, 0)),
+        functions,
+        term=term,
+        peepholes=_part(call, 7, direction, dtype) if call.op == "LSTM" else None,
+        is_late=is_late,
+        joins_forget=bool(call.attributes.get("input_forget")),
+    )
 
 
 def _turned(rows: Value, lengths: Value, steps: int) -> Value:
@@ -301,4 +188,4 @@ def _turned(rows: Value, lengths: Value, steps: int) -> Value:
     return taken(rows, reshape(flat, (steps * batch,)), 0)
 
 
-READERS: dict[str, Convert] = dict.fromkeys(_GATES, _recurrent)
+READERS: dict[str, Convert] = dict.fromkeys(_DEFAULTS, _recurrent)

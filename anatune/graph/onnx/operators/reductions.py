@@ -21,7 +21,8 @@ from anatune.graph.building import (
     reshape,
     sliced,
     softmax,
-    sorted_places,
+    standardised,
+    top_places,
     where,
 )
 from anatune.graph.nodes import Value, tensor_type
@@ -170,8 +171,7 @@ def _top_k(call: Call) -> Sequence[Value]:
     keys = call[0]
     if kind.dtype == "uint64":  # which the runtime does not sort: in the same order as signed numbers
         keys = cast(elementwise("bitwise_xor", keys, constant(1 << 63, "uint64")), "int64")
-    places = sorted_places(keys, axis, descending=bool(call.attributes.get("largest", 1)))
-    places = sliced(places, [axis], [0], [count])
+    places = top_places(keys, count, axis, largest=bool(call.attributes.get("largest", 1)))
     return [gathered(call[0], places, axis), places]
 
 
@@ -227,7 +227,7 @@ def _batch_norm(call: Call) -> Sequence[Value]:
 
 
 def _instance_norm(call: Call) -> Value:
-    found, _ = _statistics(_wide(call[0]), range(2, call.rank), call.attributes["epsilon"])
+    found = standardised(_wide(call[0]), call.rank - 2, call.attributes["epsilon"])
     factor, term = (_along_channels(_wide(call[place]), call.rank) for place in (1, 2))
     return cast(elementwise("add", elementwise("multiply", found, factor), term), call.kind().dtype)
 
@@ -237,7 +237,7 @@ def _group_norm(call: Call) -> Value:
     kind, groups = call.kind(), call.attributes["num_groups"]
     batch, channels = kind.shape[:2]
     value = _wide(call[0])
-    found, _ = _statistics(reshape(value, (batch, groups, -1)), [2], call.attributes["epsilon"])
+    found = standardised(reshape(value, (batch, groups, -1)), 1, call.attributes["epsilon"])
     steps = [cast(call[place], tensor_type(value).dtype) for place in (1, 2)]
     if tensor_type(steps[0]).shape[0] == groups != channels:
         steps = [

@@ -25,11 +25,11 @@ from anatune.graph.building import (
     scattered,
     sliced,
     taken,
+    taken_at,
     where,
 )
 from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted
-from anatune.graph.torch.operators.shapes import taken_at
 
 __all__ = ["READERS"]
 

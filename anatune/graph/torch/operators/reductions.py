@@ -21,7 +21,9 @@ from anatune.graph.building import (
     sliced,
     softmax,
     sorted_places,
+    standardised,
     taken,
+    top_places,
     where,
 )
 from anatune.graph.nodes import Value, tensor_type
@@ -166,8 +168,7 @@ def _top_k(call: Call) -> Sequence[Value]:
     if not call.shape():
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
-    places = sorted_places(call["self"], axis, descending=call["largest"])
-    places = sliced(places, [axis], [0], [call["k"]])
+    places = top_places(call["self"], call["k"], axis, largest=call["largest"])
     return [gathered(call["self"], places, axis), places]
 
 
@@ -278,11 +279,13 @@ def _group_norm(call: Call) -> Sequence[Value | None]:
     batch, channels = call["N"], call["C"]
     narrow = kind.dtype in ("float16", "bfloat16")
     value = cast(call["input"], "float32") if narrow else call["input"]
-    found, mean, factor = _statistics(reshape(value, (batch, groups, -1)), [2], call["eps"])
+    rows = reshape(value, (batch, groups, -1))
+    found = standardised(rows, 1, call["eps"])
     found = _with_factors(reshape(found, (batch, channels, *kind.shape[2:])), call)
     statistics: list[Value | None] = [None, None]
     if call.users > 1:
-        statistics = [cast(reshape(one, (batch, groups)), kind.dtype) for one in (mean, factor)]
+        _, *numbers = _statistics(rows, [2], call["eps"])
+        statistics = [cast(reshape(one, (batch, groups)), kind.dtype) for one in numbers]
     return [cast(found, kind.dtype), *statistics]
 
 
@@ -304,6 +307,8 @@ def _batch_norm_of_data(call: Call) -> Sequence[Value | None]:
     """Return a norm by the batch's own statistics, as instance norms are; those of training change buffers."""
     rank = len(call.kind.shape)
     found, mean, factor = _statistics(call["input"], [axis for axis in range(rank) if axis != 1], call["eps"])
+    if call.kind.shape[0] == 1:
+        found = standardised(call["input"], rank - 2, call["eps"])
     return [_with_factors(found, call), *(reshape(one, (-1,)) for one in (mean, factor))]
 
 

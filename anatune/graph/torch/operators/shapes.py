@@ -19,25 +19,13 @@ from anatune.graph.building import (
     sliced,
     split,
     taken,
+    taken_at,
     where,
 )
 from anatune.graph.nodes import Array, Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted
 
-__all__ = ["READERS", "taken_at"]
-
-_MOST_RUNS = 4
-"""Of neighbouring places that are slices; more are taken by their numbers."""
-
-
-def taken_at(value: Value, places: Array, axis: int) -> Value:
-    """Return the parts of a tensor at known places along a dimension: slices behind each other where those are few."""
-    axis %= len(tensor_type(value).shape)
-    if places.ndim == 1 and places.size:
-        runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
-        if len(runs) <= min(_MOST_RUNS, places.size / 2 + 1):
-            return concat([sliced(value, [axis], [run[0]], [run[-1] + 1]) for run in runs], axis)
-    return taken(value, constant(places, "int64"), axis)
+__all__ = ["READERS"]
 
 
 def picked(value: Value, places: Array) -> Value:

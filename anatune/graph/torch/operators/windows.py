@@ -25,11 +25,11 @@ from anatune.graph.building import (
     reshape,
     sliced,
     taken,
+    taken_at,
 )
 from anatune.graph.images import grid_sampled, neighbours, resized_axis
 from anatune.graph.nodes import Array, TensorType, Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, is_float
-from anatune.graph.torch.operators.shapes import taken_at
 from anatune.graph.transposed import transposed_convolution
 
 __all__ = ["READERS"]

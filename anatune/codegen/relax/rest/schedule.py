@@ -1,0 +1,168 @@
+"""What is left to TVM: its element-wise functions, reductions, pools and moves, as loops of `loops`.
+
+Blocks that can be inlined are, unless that would compute anything dear again and again; each that is left is a nest of
+its own. What is more than nests stays as TVM wrote it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.relax.kernels import KERNEL
+from anatune.codegen.relax.rest.loops import written
+from anatune.codegen.relax.rest.nests import Nest, nest_of, number
+
+__all__ = ["LEGALISED", "scheduled", "with_gathers"]
+
+_log = logging.getLogger(__name__)
+
+_LOADS_AGAIN = 8
+"""Loads of an element of all its readers together from which on it is stored."""
+_OPAQUE, _INJECTIVE = 8, 2
+"""TVM's words for functions that nothing is fused with, and whose results are made of an element of each tensor."""
+_DEAR = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "exp2", "log", "log10",
+    "log1p", "log2", "pow", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+"""Functions that take longer than a store and a load of their result."""
+
+
+def _taken(builder: TvmObject, call: TvmObject) -> TvmObject:
+    """Return parts that indices name: TVM warns of the mode "fast", which is that of indices known to be in range."""
+    from tvm import te, topi
+
+    data, indices = call.args
+    axis, mode = call.attrs.axis, str(call.attrs.mode)
+    if mode != "fast" or axis is None:
+        return builder.call_te(topi.take, data, indices, axis, mode=mode)
+    first = int(axis) % len(data.ty.shape)
+
+    def take(values: TvmObject, places: TvmObject) -> TvmObject:
+        rank = len(places.shape)
+
+        def element(*at: TvmObject) -> TvmObject:
+            return values(*at[:first], places(*at[first : first + rank]), *at[first + rank :])
+
+        return te.compute((*values.shape[:first], *places.shape, *values.shape[first + 1 :]), element, name="T_take")
+
+    return builder.call_te(take, data, indices)
+
+
+LEGALISED = {"relax.take": _taken}
+"""Operator of Relax's -> what writes its code in place of TVM's."""
+
+
+def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Return a module whose functions, but for anatune's kernels, have vectors and parallel loops.
+
+    And the names of those that have none: they stay as TVM wrote them, right, and slow.
+    """
+    tvm = import_tvm()
+    from tvm.relax.analysis import has_reshape_pattern
+
+    plain = []
+    for name, function in module.functions_items():
+        if type(function).__name__ != "PrimFunc" or (function.attrs is not None and KERNEL in function.attrs):
+            continue
+        if has_reshape_pattern(function):  # becomes a view
+            continue
+        try:
+            module[name] = _scheduled(tvm, function, threads)
+        except TVM_ERRORS as error:
+            _log.info("%s stays as TVM wrote it: %s", name.name_hint, last_line(error))
+            plain.append(str(name.name_hint))
+    return module, tuple(plain)
+
+
+def with_gathers(module: TvmObject) -> TvmObject:
+    """Return a module in which what reads elements at places that tensors say is fused as what moves elements is."""
+    tvm = import_tvm()
+    for name, function in module.functions_items():
+        if type(function).__name__ != "PrimFunc" or function.attrs is None or KERNEL in function.attrs:
+            continue
+        if int(function.attrs.get("op_pattern", 0)) != _OPAQUE:
+            continue
+        body = function.body.block.body
+        nest = None if isinstance(body, tvm.tirx.SeqStmt) else _nest(tvm, body)
+        if nest is not None and not any(nest.is_reduction):
+            module[name] = function.with_attr("op_pattern", _INJECTIVE)
+    return module
+
+
+def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
+    root = schedule.get_sblock("root", func_name="main")
+    blocks = list(schedule.get_child_blocks(root))
+    for block in blocks:
+        if _is_stored(tvm, schedule, block):
+            continue
+        try:
+            schedule.compute_inline(block)
+        except TVM_ERRORS:
+            continue
+    made = schedule.mod["main"]
+    realize = made.body
+    block = realize.block
+    parts = list(block.body.seq) if isinstance(block.body, tvm.tirx.SeqStmt) else [block.body]
+    parts = [_part(tvm, one, threads) for one in parts]
+    body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
+    block = tvm.s_tir.SBlock(
+        list(block.iter_vars), list(block.reads), list(block.writes), block.name_hint, body, block.init,
+        list(block.alloc_buffers), list(block.match_buffers), block.annotations,
+    )  # fmt: skip
+    made = made.with_body(tvm.s_tir.SBlockRealize(list(realize.iter_values), realize.predicate, block))
+    tvm.s_tir.analysis.verify_well_formed(tvm.IRModule({"main": made}))
+    return made.with_attrs(function.attrs) if function.attrs is not None else made
+
+
+def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
+    """Whether inlining a block would compute too much of it more than once for an element."""
+    import tvm_ffi
+
+    load = tvm.ir.expr.TensorLoad
+    dear: list[bool] = []
+    loads: list[TvmObject] = []
+
+    def called(call: TvmObject) -> None:
+        dear.append(str(getattr(call.op, "name", "")).rpartition(".")[2] in _DEAR)
+
+    tvm_ffi.structural_walk(schedule.get(block).body, [(tvm.ir.Call, called), (load, loads.append)])
+    readers = schedule.get_consumers(block)
+    own = _iterations(schedule, block)
+    if any(dear) and (len(readers) > 1 or any(2 * own <= _iterations(schedule, one) for one in readers)):
+        return True
+    if len(readers) * len(loads) < _LOADS_AGAIN:
+        return False
+    places: list[TvmObject] = []  # in indices: elements are read here and there, not each once
+
+    def taken(one: TvmObject) -> None:
+        for index in one.indices:
+            tvm_ffi.structural_walk(index, (load, places.append))
+
+    for reader in readers:
+        tvm_ffi.structural_walk(schedule.get(reader).body, (load, taken))
+    return bool(places)
+
+
+def _iterations(schedule: TvmObject, block: TvmObject) -> int:
+    return math.prod(number(one.dom.extent) or 1 for one in schedule.get(block).iter_vars)
+
+
+def _part(tvm: TvmObject, statement: TvmObject, threads: int) -> TvmObject:
+    """Return one of a function's statements, as loops of ours where it is a nest."""
+    nest = _nest(tvm, statement)
+    return statement if nest is None else written(tvm, nest, threads)
+
+
+def _nest(tvm: TvmObject, statement: TvmObject) -> Nest | None:
+    """Return the nest that a statement is; None: it is none."""
+    loops, inner = [], statement
+    while isinstance(inner, tvm.tirx.For):
+        loops.append(inner)
+        inner = inner.body
+    if not isinstance(inner, tvm.s_tir.SBlockRealize):
+        return None
+    nest = nest_of(tvm, inner, loops)
+    return None if nest is None or any(number(one) == 0 for one in nest.extents) else nest
