@@ -229,7 +229,7 @@ class _Step:
         flat = [
             (c, r, g, v) for c in range(chains) for r in range(self.rows) for g in range(count) for v in range(vectors)
         ]
-        sums = dict.fromkeys(flat, "zeroinitializer")
+        sums: dict[tuple[int, ...], str] = dict.fromkeys(flat, "zeroinitializer")
         whole, rest = divmod(hidden, unroll)
 
         def step(place: str, known: dict[tuple[int, ...], str], inner: int) -> dict[tuple[int, ...], str]:
@@ -253,7 +253,7 @@ class _Step:
         if whole:
             code.line("  br label %loop")
             code.line("loop:")
-            names = {key: code.name() for key in flat}
+            names: dict[tuple[int, ...], str] = {key: code.name() for key in flat}
             trip, following, done = code.name(), code.name(), code.name()
             head = len(code.lines)
             place = code.emit(f"mul i64 {trip}, {unroll}")

@@ -17,6 +17,7 @@ tvm = pytest.importorskip("tvm")
 
 from anatune.codegen.compat import target_of  # noqa: E402
 from anatune.measure.named_hardware import hardware  # noqa: E402
+from tests.unit.codegen.relax.linked import main_of  # noqa: E402
 
 
 @functools.cache
@@ -34,8 +35,7 @@ def run(make, *arrays, threads=1, passes=with_scatters):
     )
     made = built(model, target_of(host()), threads)
     assert not made.unscheduled
-    machine = tvm.relax.VirtualMachine(made.executable, tvm.cpu())
-    found = machine["main"](*(tvm.runtime.tensor(one) for one in arrays))
+    found = main_of(made)(*(tvm.runtime.tensor(one) for one in arrays))
     found = [one.numpy() for one in found]
     assert [(one.shape, one.dtype.name) for one in found] == [tuple(tensor_type(one)) for one in graph.outputs]
     return found
