@@ -146,14 +146,16 @@ class SumPlanner:
             model = _model(workload, known, hardware, CPU.name)
             return [model.space.schedule_of(point) for point in model.rank(1).points]
 
+        def transformed(name: str) -> list[Schedule]:
+            return list(api.plan(workload, hardware, _TRANSFORMS, template=name, accuracy=accuracy).schedules)
+
         def found(template: str, search: Callable[[], list[Schedule]]) -> list[Schedule]:
             return search() if self._kept is None else self._kept.schedules(workload, known, template, search)
 
         packs = set(constant_tensors(workload)) <= set(known)
         transforms: list[Schedule] = []
         for joined in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
-            plan = partial(api.plan, workload, hardware, _TRANSFORMS, template=joined.name, accuracy=accuracy)
-            transforms += found(joined.name, lambda plan=plan: list(plan().schedules))
+            transforms += found(joined.name, partial(transformed, joined.name))
         choices = [min(map(timed, transforms), key=itemgetter(0))] if transforms else []
         # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
         if choices and choices[0][0] < self.floor_s(workload, known):
