@@ -13,9 +13,12 @@ from types import MappingProxyType
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.errors import BuildError
-from anatune.files import temporary_folder
+from anatune.files import scratch_folder
 
 __all__ = ["link_library", "link_objects", "object_of", "static_library"]
+
+_ROOM_BYTES = 1 << 22
+"""More than an object file of a function takes: LLVM ends the process where it cannot write."""
 
 
 def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str) -> bytes:
@@ -33,17 +36,20 @@ def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str
     Raises
     ------
     BuildError
-        TVM refuses it; the message is the last line of its own.
+        TVM refuses it, and the message is the last line of its own; there is no space.
     """
     tvm = import_tvm()
     module = tvm.IRModule({symbol: function.with_attr("global_symbol", symbol)})
+    place = scratch_folder(BuildError, _ROOM_BYTES)
     try:
-        with tvm.transform.PassContext(config={"tirx.disable_assert": True}), temporary_folder() as place:
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
             file = place / "function.o"
             tvm.tirx.build(module, target=target, pipeline=pipeline).write_to_file(str(file), "o")
             return file.read_bytes()
     except (*TVM_ERRORS, OSError) as error:
         raise BuildError(last_line(error)) from None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def static_library(file: Path, symbol: str) -> TvmObject:

@@ -20,7 +20,7 @@ from anatune.codegen.linking import link_objects, object_of, static_library
 from anatune.codegen.relax.kernels import KERNEL
 from anatune.disk_cache import DiskCache, sources_of, versions_of
 from anatune.errors import BuildError
-from anatune.files import temporary_folder
+from anatune.files import no_scratch, temporary_folder
 from anatune.resources import user_cache_folder
 
 __all__ = ["Objects", "objects_of"]
@@ -67,8 +67,11 @@ class Objects(NamedTuple):
     def _files(self, folder: Path) -> list[tuple[str, Path]]:
         """Return all written into a folder."""
         files = [(name, folder / f"{number}.o") for number, name in enumerate(self.contents)]
-        for name, file in files:
-            file.write_bytes(self.contents[name])
+        try:
+            for name, file in files:
+                file.write_bytes(self.contents[name])
+        except OSError as error:
+            raise BuildError(no_scratch(error)) from None
         return files
 
 
