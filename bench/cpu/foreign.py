@@ -354,4 +354,7 @@ def foreign(torch: Any, name: str) -> Network:
             if isinstance(one, torch.nn.modules.batchnorm._BatchNorm):
                 one.running_mean.normal_(0, 0.1)
                 one.running_var.uniform_(0.5, 1.5)
+        for weight in module.parameters():
+            if weight.dim() > 1 and not weight.any():
+                weight.normal_(0, 0.1)  # the head of a ViT of torchvision's: all results would be 0
     return Network(name, module, inputs)
