@@ -232,7 +232,9 @@ class _Step:
         sums = dict.fromkeys(flat, "zeroinitializer")
         whole, rest = divmod(hidden, unroll)
 
-        def step(place: str, known: dict[tuple[int, ...], str], inner: int) -> dict[tuple[int, ...], str]:
+        def step(
+            place: str, known: dict[tuple[int, int, int, int], str], inner: int
+        ) -> dict[tuple[int, int, int, int], str]:
             new, chain = dict(known), inner % chains
             row_start = code.emit(f"getelementptr float, ptr {self.bases[2]}, i64 {place}")
             offset = code.emit(f"mul i64 {place}, {count * UNITS}")

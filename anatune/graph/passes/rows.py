@@ -182,7 +182,7 @@ def _layer_norm(node: Node) -> Value:
     factor = gamma if node.attributes["scale"] else Constant(np.ones(length, np.float32))
     term = beta if node.attributes["center"] else Constant(np.zeros(length, np.float32))
     kind = (math.prod(shape[: axes[0]]), length)
-    operands = (reshaped(data, kind), reshaped(factor, (length,)), reshaped(term, (length,)))
+    operands: tuple[Value, ...] = (reshaped(data, kind), reshaped(factor, (length,)), reshaped(term, (length,)))
     plain = zip((factor, term), (1, 0), strict=True)
     if all(isinstance(one, Constant) and np.all(one.array == number) for one, number in plain):
         operands = operands[:1]
