@@ -197,8 +197,7 @@ def sliced(
 def turned(value: Value, axis: int) -> Value:
     """Return a tensor whose last element along an axis is the first one."""
     kind = tensor_type(value)
-    axis = _within(axis, len(kind.shape))
-    return value if kind.shape[axis] < 2 else made("flip", (value,), kind, axis=axis)
+    return made("flip", (value,), kind, axis=_within(axis, len(kind.shape)))
 
 
 def taken_at(value: Value, places: Array, axis: int) -> Value:

@@ -157,8 +157,8 @@ class _Reader:
     """Finds out how the accesses of one iteration move."""
 
     def __init__(self, tvm: TvmObject, variables: list[TvmObject], extents: list[TvmObject]) -> None:
-        import tvm.sym
         import tvm_ffi
+        from tvm.sym import Analyzer
 
         self.tvm, self.variables, self.extents = tvm, variables, extents
         self.accesses: list[Access] = []
@@ -166,7 +166,7 @@ class _Reader:
         self.branches: set[int] = set()
         self.is_more = False
         self.walk = tvm_ffi.structural_walk
-        self.analyzer = tvm.sym.Analyzer()
+        self.analyzer = Analyzer()
         for variable, extent in zip(variables, extents, strict=True):
             self.analyzer.bind(variable, tvm.ir.Range(0, extent))
 
