@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from anatune.emit.llvm import LlvmCode
 
@@ -238,7 +238,14 @@ def _relu6(code: LlvmCode, x: str) -> str:
     return ops.where(ops.less(six, x), six, x)
 
 
-FORMULAS: dict[str, Callable[[Arithmetic[Any], Any], Any]] = {
+class Formula(Protocol):
+    """A function of one number over any arithmetic."""
+
+    def __call__(self, ops: Arithmetic[T], x: T, /) -> T:
+        """Return its value."""
+
+
+FORMULAS: dict[str, Formula] = {
     "exp": exp,
     "log": _log,
     "erf": _erf,
@@ -251,8 +258,8 @@ FORMULAS: dict[str, Callable[[Arithmetic[Any], Any], Any]] = {
 """Name -> the function over any arithmetic."""
 
 
-def _on_vectors(formula: Callable[[Arithmetic[Any], Any], Any]) -> Callable[[LlvmCode, str], str]:
-    return lambda code, x: str(formula(_Vectors(code), x))
+def _on_vectors(formula: Formula) -> Callable[[LlvmCode, str], str]:
+    return lambda code, x: formula(_Vectors(code), x)
 
 
 FUNCTIONS: dict[str, Callable[[LlvmCode, str], str]] = {

@@ -197,16 +197,13 @@ def sliced(
 def turned(value: Value, axis: int) -> Value:
     """Return a tensor whose last element along an axis is the first one."""
     kind = tensor_type(value)
-    axis = _within(axis, len(kind.shape))
-    return value if kind.shape[axis] < 2 else made("flip", (value,), kind, axis=axis)
+    return made("flip", (value,), kind, axis=_within(axis, len(kind.shape)))
 
 
 def taken_at(value: Value, places: Array, axis: int) -> Value:
     """Return the parts of a tensor at known places along a dimension, none negative."""
-    if places.ndim == 1 and places.size > 1:
-        first = int(places[0])
-        if np.array_equal(places, np.arange(first, first - places.size, -1)):
-            return turned(sliced(value, [axis], [places[-1]], [first + 1]), axis)
+    if places.ndim == 1 and places.size > 1 and np.all(np.diff(places) == -1):
+        return turned(sliced(value, [axis], [places[-1]], [places[0] + 1]), axis)
     return taken(value, constant(places, "int64"), axis)
 
 
@@ -228,7 +225,7 @@ def taken(value: Value, indices: Value, axis: int) -> Value:
             part = sliced(value, [axis], [first], [last + 1], [step])
             return reshape(part, (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :]))
     shape = (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :])
-    mode = "fast" if isinstance(indices, Constant) else "clip"  # known ones are in range
+    mode = "fast" if isinstance(indices, Constant) else "clip"
     return made("take", (value, indices), TensorType(shape, kind.dtype), axis=axis, mode=mode)
 
 

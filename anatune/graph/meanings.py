@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.activations import ACTIVATIONS
-from anatune.graph.nodes import Array
+from anatune.graph.nodes import Argument, Array
 
 __all__ = [
     "argsort",
@@ -168,7 +168,7 @@ def attention(query: Array, key: Array, value: Array, mask: Array | None = None,
     return np.asarray(np.swapaxes(powers @ found[2], 1, 2).reshape(own["batch"] * own["queries"], -1))
 
 
-def recurrent(inputs: Array, *operands: Array, **own: Any) -> Array:
+def recurrent(inputs: Array, *operands: Array, **own: Argument) -> Array:
     """Return the states of all steps of a layer, and the last ones, as ``recurrent`` and ``anatune.recurrent``."""
     more, kind = list(operands), own["kind"]
     hidden = inputs.shape[2] // {"rnn": 1, "gru": 3, "lstm": 4}[kind]

@@ -56,6 +56,10 @@ class RecurrentKernel:
         return ((0, 1), (2,)) if self.kind == "gru" and not self.is_late else (tuple(range(self.gates)),)
 
 
+_Sums = dict[tuple[int, int, int, int], str]
+"""By chain, row, gate and vector."""
+
+
 class _Part(NamedTuple):
     """Units of a call: the first one in a block, and how many lanes of each vector exist."""
 
@@ -229,10 +233,10 @@ class _Step:
         flat = [
             (c, r, g, v) for c in range(chains) for r in range(self.rows) for g in range(count) for v in range(vectors)
         ]
-        sums: dict[tuple[int, ...], str] = dict.fromkeys(flat, "zeroinitializer")
+        sums: _Sums = dict.fromkeys(flat, "zeroinitializer")
         whole, rest = divmod(hidden, unroll)
 
-        def step(place: str, known: dict[tuple[int, ...], str], inner: int) -> dict[tuple[int, ...], str]:
+        def step(place: str, known: _Sums, inner: int) -> _Sums:
             new, chain = dict(known), inner % chains
             row_start = code.emit(f"getelementptr float, ptr {self.bases[2]}, i64 {place}")
             offset = code.emit(f"mul i64 {place}, {count * UNITS}")
@@ -253,7 +257,7 @@ class _Step:
         if whole:
             code.line("  br label %loop")
             code.line("loop:")
-            names: dict[tuple[int, ...], str] = {key: code.name() for key in flat}
+            names = {key: code.name() for key in flat}
             trip, following, done = code.name(), code.name(), code.name()
             head = len(code.lines)
             place = code.emit(f"mul i64 {trip}, {unroll}")
