@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["OnnxObject", "TorchObject", "TvmObject"]
+__all__ = ["Arithmetic", "OnnxObject", "TorchObject", "TvmObject"]
 
 TvmObject = Any
 """The package tvm, or whatever it makes."""
@@ -12,3 +12,5 @@ TorchObject = Any
 """The package torch, or whatever it makes: modules, programs, nodes of their graphs, tensors."""
 OnnxObject = Any
 """The package onnx, or whatever it makes: models, nodes, their attributes."""
+Arithmetic = Any
+"""What can be added, multiplied and divided: numbers, expressions of TVM's or PyTorch's."""

@@ -138,11 +138,7 @@ def compile_model(
     page_file = check_html(html, model, records, output, asked.hw)
     check_place(output)
     _refuse_unmeasured(asked, elsewhere)
-    if model.suffix == ".pt2" and model.is_file():
-        note(
-            f"note: {model} is read by torch.export.load, which runs code that it may hold: compile only files "
-            "of people you trust; ONNX files hold none"
-        )
+    _warn_of_code(model)
     device = hardware(asked.hw)
     refuse_threads(asked.threads, device)
     kept = records if records is not None or not (asked.trials or asked.resume) else DEFAULT_RECORDS
@@ -186,6 +182,15 @@ def compile_model(
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
     where = "" if compiled.summary.device == "cpu" else f", where there is a GPU of {compiled.summary.arch}"
     note(f"written to {output}; `anatune run {output} --benchmark` times it{where}")
+
+
+def _warn_of_code(model: Path) -> None:
+    """Say that a file may hold code."""
+    if model.suffix == ".pt2" and model.is_file():
+        note(
+            f"note: {model} is read by torch.export.load, which runs code that it may hold: compile only files "
+            "of people you trust; ONNX files hold none"
+        )
 
 
 def _refuse_unmeasured(asked: CompileOptions, elsewhere: Elsewhere) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from anatune.cli.options import AsJson, named_sizes
+from anatune.cli.options import AsJson, named_sizes, spread
 from anatune.cli.output import UsageError, line_width, print_json, print_lines, print_text
 
 if TYPE_CHECKING:
@@ -17,20 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["run_model"]
 
 
-def run_model(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `anatune compile` wrote.")],
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model runs on, and what is said of that."""
+
     inputs: Annotated[
         list[Path] | None,
         typer.Option(
             "--input", metavar="FILE", help="A .npy file, once for each input, in order; none: random inputs."
         ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the outputs: a .npz file.")
-    ] = None,
-    benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median and spread of several runs.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Say the time of each kernel.")] = False,
-    runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Runs to time.")] = 30,
+    ] = None
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,13 +35,31 @@ def run_model(
             help="Of random inputs a size that varies, once for each.  [default: what the model was planned for]",
             show_default=False,
         ),
-    ] = None,
+    ] = None
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the outputs: a .npz file.")
+    ] = None
+    benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median and spread of several runs.")] = False
+    profile: Annotated[bool, typer.Option("--profile", help="Say the time of each kernel.")] = False
+    runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Runs to time.")] = 30
     in_memory: Annotated[
         bool,
         typer.Option(
             "--in-memory", help="Read the weights at once, do not map their file: a later start, faster runs."
         ),
-    ] = False,
+    ] = False
+
+    def arrays(self) -> list[NDArray[np.generic]]:
+        """Return the given inputs; none: there are none."""
+        if self.inputs and self.size:
+            raise UsageError("--size is for random inputs, and --input names files; leave one of them out")
+        return [_array(path) for path in self.inputs or ()]
+
+
+@spread
+def run_model(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `anatune compile` wrote.")],
+    asked: RunOptions,
     as_json: AsJson = False,
 ) -> None:
     """Run a compiled model; nothing but TVM's runtime is needed."""
@@ -57,11 +71,9 @@ def run_model(
     from anatune.compiling.divided import load
     from anatune.files import Output
 
-    target = None if output is None else Output(output, ARRAYS)
-    model = load(folder, mapped=not in_memory)
-    if inputs and size:
-        raise UsageError("--size is for random inputs, and --input names files; leave one of them out")
-    arrays = [_array(path) for path in inputs or ()] or model.random_inputs(sizes=_numbers(size))
+    target = None if asked.output is None else Output(asked.output, ARRAYS)
+    model = load(folder, mapped=not asked.in_memory)
+    arrays = asked.arrays() or model.random_inputs(sizes=_numbers(asked.size))
     result = model(*arrays)
     outputs = result if isinstance(result, tuple) else (result,)
     answer: dict[str, Any] = {
@@ -72,10 +84,10 @@ def run_model(
         kept = {one.name: _kept(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)}
         np.savez(stream, **kept)  # type: ignore[arg-type]
         target.write(marked(stream.getvalue()))
-    if benchmark:
-        answer["benchmark"] = model.benchmark(*arrays, runs=runs)
-    measured = model.profile(*arrays) if profile else None
-    if profile:
+    if asked.benchmark:
+        answer["benchmark"] = model.benchmark(*arrays, runs=asked.runs)
+    measured = model.profile(*arrays) if asked.profile else None
+    if asked.profile:
         from anatune.report.models import model_dict, model_lines
 
         answer["profile"] = model_dict(model.summary, measured)
@@ -88,14 +100,14 @@ def run_model(
         shape = "x".join(map(str, described["shape"])) or "scalar"
         largest = "" if described["largest"] is None else f", largest magnitude {described['largest']:.6g}"
         print_text(f"{described['name']}: {shape} {described['dtype']}{largest}")
-    if benchmark:
+    if asked.benchmark:
         times = answer["benchmark"]
         print_text(
             f"median of {times['runs']} runs: {units.duration(times['median_s'])} (fastest "
             f"{units.duration(times['least_s'])}, slowest {units.duration(times['most_s'])}), "
             f"{units.threads(model.summary.threads)}"
         )
-    if profile:
+    if asked.profile:
         print_lines(model_lines(model.summary, measured, width=line_width()))
 
 

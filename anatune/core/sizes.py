@@ -9,8 +9,10 @@ polynomial : sum of products of atoms, each times an integer: ((atoms, factor), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from anatune.untyped import Arithmetic
 
 __all__ = ["Size", "at_run_time", "fewest", "symbols_of"]
 
@@ -46,7 +48,7 @@ class Size(int):
         made.polynomial = polynomial
         return made
 
-    def at(self, lookup: Mapping[str, Any]) -> Any:
+    def at(self, lookup: Mapping[str, Arithmetic]) -> Arithmetic:
         """Return the size where symbols are what `lookup` says: numbers, or what can be added, multiplied, divided."""
         return _value(self.polynomial, lookup)
 
@@ -72,10 +74,10 @@ class Size(int):
     def __bool__(self) -> bool:
         return True  # nothing says that it is 0
 
-    def __add__(self, other: int) -> Any:
+    def __add__(self, other: int) -> int:
         return _made((*self.polynomial, *_polynomial(other)), int(self) + int(other))
 
-    def __mul__(self, other: int) -> Any:
+    def __mul__(self, other: int) -> int:
         if not isinstance(other, int):
             return NotImplemented  # of a sequence, a float
         products = [
@@ -85,16 +87,16 @@ class Size(int):
         ]
         return _made(products, int(self) * int(other))
 
-    def __sub__(self, other: int) -> Any:
+    def __sub__(self, other: int) -> int:
         return self + other * -1
 
-    def __rsub__(self, other: int) -> Any:
+    def __rsub__(self, other: int) -> int:
         return self * -1 + other
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> int:
         return self * -1
 
-    def __floordiv__(self, other: int) -> Any:
+    def __floordiv__(self, other: int) -> int:
         if isinstance(other, Size):
             return self._quotient(other)
         value, polynomial = int(self) // other, self.polynomial
@@ -105,7 +107,7 @@ class Size(int):
             return Size._of((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
         return Size._of((((_Floor(polynomial, other),), 1),), value)
 
-    def _quotient(self, other: Size) -> Any:
+    def _quotient(self, other: Size) -> int:
         """Return an exact quotient.
 
         Raises
@@ -124,7 +126,7 @@ class Size(int):
             terms.append((tuple(left), times // factor))
         return _made(terms, int(self) // int(other))
 
-    def __mod__(self, other: int) -> Any:
+    def __mod__(self, other: int) -> int:
         return self - self // other * other
 
     __radd__, __rmul__ = __add__, __mul__
@@ -151,7 +153,7 @@ def _polynomial(value: int) -> _Polynomial:
     return value.polynomial if isinstance(value, Size) else (((), int(value)),)
 
 
-def _made(terms: Any, value: int) -> Any:
+def _made(terms: Iterable[tuple[tuple[_Atom, ...], int]], value: int) -> int:
     """Return the sum of terms: a number where nothing varies."""
     found: dict[tuple[_Atom, ...], int] = {}
     for atoms, factor in terms:
@@ -160,7 +162,7 @@ def _made(terms: Any, value: int) -> Any:
     return Size._of(kept, value) if any(atoms for atoms, _ in kept) else value
 
 
-def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Any]) -> Any:
+def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Arithmetic]) -> Arithmetic:
     terms = []
     for atoms, factor in polynomial:
         words = [of(atom) for atom in atoms]
@@ -174,7 +176,7 @@ def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Any]) -> Any:
     return total
 
 
-def _value(polynomial: _Polynomial, lookup: Mapping[str, Any]) -> Any:
+def _value(polynomial: _Polynomial, lookup: Mapping[str, Arithmetic]) -> Arithmetic:
     return _folded(
         polynomial, lambda atom: lookup[atom] if isinstance(atom, str) else _value(atom[0], lookup) // atom[1]
     )

@@ -12,14 +12,14 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from anatune.core.sizes import Size
 from anatune.errors import WorkloadError
 from anatune.graph.building import made
-from anatune.graph.nodes import LEADING, Constant, Graph, Input, Node, Scalar, Shape, TensorType, Value
+from anatune.graph.nodes import LEADING, Argument, Array, Constant, Graph, Input, Node, Scalar, Shape, TensorType, Value
 from anatune.graph.operators import ATTENTION
 
 __all__ = ["Environment", "Reading", "together"]
@@ -75,7 +75,9 @@ class _Joined:
         self.values: dict[tuple[int, ...], Value] = {}
         inputs = []
         for given in zip(*(graph.inputs for graph in graphs), strict=True):
-            inputs.append(Input(given[0].name, self.type(given)))
+            kind = self.type(given)
+            assert isinstance(kind, TensorType)
+            inputs.append(Input(given[0].name, kind))
             self.values[_ids(given)] = inputs[-1]
         lists = [graph.nodes() for graph in graphs]
         for nodes in zip(*lists, strict=False):
@@ -112,8 +114,8 @@ class _Joined:
         attributes = {key: self.attribute([one[key] for one in given], key) for key in own.attributes}
         return Node(own.op, arguments, self.type(nodes), attributes, own.kind)
 
-    def type(self, values: Sequence[Value]) -> Any:
-        kinds: list[Any] = [value.type for value in values]
+    def type(self, values: Sequence[Value]) -> TensorType | tuple[TensorType, ...]:
+        kinds: list[Argument] = [value.type for value in values]
         if isinstance(kinds[0], TensorType):
             return TensorType(self.sizes([kind.shape for kind in kinds]), self.same([kind.dtype for kind in kinds]))
         return tuple(
@@ -121,7 +123,7 @@ class _Joined:
             for own in zip(*kinds, strict=True)
         )
 
-    def argument(self, given: Sequence[Any]) -> Any:
+    def argument(self, given: Sequence[Argument]) -> Argument:
         """Return an argument of all readings."""
         first = given[0]
         if len({type(one) for one in given}) > 1:
@@ -142,7 +144,7 @@ class _Joined:
             return tuple(map(self.argument, zip(*given, strict=True)))
         return self.same(given)
 
-    def attribute(self, given: Sequence[Any], key: str) -> Any:
+    def attribute(self, given: Sequence[Argument], key: str) -> Argument:
         """Return an attribute of all readings."""
         first = given[0]
         if isinstance(first, tuple) and all(isinstance(one, tuple) and len(one) == len(first) for one in given):
@@ -163,7 +165,7 @@ class _Joined:
             raise _DiffersError(f"has {', '.join(map(str, given))} elements, which no expression fits")
         return found
 
-    def same(self, given: Sequence[Any], what: str = "") -> Any:
+    def same(self, given: Sequence[Argument], what: str = "") -> Argument:
         """Return what all readings have, if it is the same."""
         if any(one != given[0] for one in given[1:]):
             raise _DiffersError(f"has {what or 'it'} as {', '.join(map(str, given))}")
@@ -186,7 +188,7 @@ class _Joined:
         return self.constants[key]
 
 
-def _causal(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _causal(attributes: Mapping[str, Argument]) -> dict[str, Argument]:
     """Return the attributes of an attention that says by a number which keys its queries see."""
     visible = attributes["visible"]
     first = visible[0] - 1 if visible else 0
@@ -219,7 +221,7 @@ def _ids(values: Sequence[object]) -> tuple[int, ...]:
     return tuple(map(id, values))
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: Array, other: Array) -> bool:
     if one.shape != other.shape:
         return False
     is_same = one.strides == other.strides and one.__array_interface__["data"] == other.__array_interface__["data"]
@@ -237,7 +239,7 @@ class _Fit:
         products = [
             [s for s, times in zip(self.symbols.values(), row, strict=True) for _ in range(times)] for row in powers
         ]
-        self.products: list[Any] = [math.prod(row) for row in sorted(products, key=len) if row]
+        self.products: list[int] = [math.prod(row) for row in sorted(products, key=len) if row]
         self.known: dict[tuple[int, ...], int | None] = {}
 
     def __call__(self, values: tuple[int, ...]) -> int | None:
