@@ -12,5 +12,5 @@ TorchObject = Any
 """The package torch, or whatever it makes: modules, programs, nodes of their graphs, tensors."""
 OnnxObject = Any
 """The package onnx, or whatever it makes: models, nodes, their attributes."""
-Arithmetic = Any
+Arithmetic = TvmObject
 """What can be added, multiplied and divided: numbers, expressions of TVM's or PyTorch's."""
