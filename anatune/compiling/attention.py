@@ -92,7 +92,9 @@ class PlannedAttention(NamedTuple):
         )
 
 
-def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[PlannedAttention], tuple[bool, ...]]:
+def plan_attentions(
+    graph: Graph, hardware: CpuSpec, *, is_open: bool = False
+) -> tuple[Graph, list[PlannedAttention], tuple[bool, ...]]:
     """Return a graph whose attentions are kernels where that is predicted to be faster, these kernels, and which pay.
 
     Parameters
@@ -101,14 +103,17 @@ def plan_attentions(graph: Graph, hardware: CpuSpec) -> tuple[Graph, list[Planne
         Behind `graph.passes.order.CPU_KERNELS`.
     hardware : CpuSpec
         With the cores that kernels may use.
+    is_open : bool
+        Whether sizes of the graph vary: what is no kernel then has no schedules, so that every attention is one.
     """
     planner = _Planner(hardware)
     decided: list[bool] = []
 
     def pays(node: Node) -> bool:
         chosen = planner.chosen(node)
-        decided.append(chosen is not None and sum(chosen.parts_s.values()) < planner.separate_s(node))
-        return decided[-1]
+        is_faster = chosen is not None and (is_open or sum(chosen.parts_s.values()) < planner.separate_s(node))
+        decided.append(is_faster)
+        return is_faster
 
     graph = with_attention(graph, pays)
     groups: dict[AttentionKernel, list[Node]] = {}

@@ -10,7 +10,7 @@ import msgspec
 from anatune.errors import RunError
 from anatune.graph.summary import ModelSummary, TensorSummary
 
-__all__ = ["at_sizes", "check_size", "sizes_of"]
+__all__ = ["at_sizes", "check_size", "sizes_of", "value_at"]
 
 
 def at_sizes(one: TensorSummary, sizes: Mapping[str, int]) -> TensorSummary:
@@ -23,7 +23,7 @@ def at_sizes(one: TensorSummary, sizes: Mapping[str, int]) -> TensorSummary:
     """
     if all(isinstance(size, int) for size in one.shape):
         return one
-    shape = tuple(size if isinstance(size, int) else _value(size, sizes) for size in one.shape)
+    shape = tuple(size if isinstance(size, int) else value_at(size, sizes) for size in one.shape)
     return msgspec.structs.replace(one, shape=shape)
 
 
@@ -58,7 +58,7 @@ def check_size(summary: ModelSummary, name: str, value: int, where: str = "") ->
         )
 
 
-def _value(expression: str, sizes: Mapping[str, int]) -> int:
+def value_at(expression: str, sizes: Mapping[str, int]) -> int:
     """Return the value of an expression of sums, products and floors."""
 
     def value(node: ast.expr) -> int:

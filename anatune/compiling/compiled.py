@@ -19,6 +19,7 @@ from anatune.codegen.relax.machine import Machine, check_gpu
 from anatune.compiling import folder
 from anatune.compiling.called import at_sizes, check_size, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, views
+from anatune.compiling.state import State
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
 from anatune.graph.nodes import Array
@@ -38,7 +39,8 @@ class CompiledModel:
 
     Inputs are NumPy or torch arrays of the sizes and dtypes that it was compiled for; outputs are of the kind of the
     first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
-    bytes. Not safe to call from several threads at once. A model with several threads sets the size of TVM's thread
+    bytes. What a model holds between calls (`state`) is one stream: another one needs a model of its own, which
+    ``anatune.load`` makes. Not safe to call from several threads at once. A model with several threads sets the size of TVM's thread
     pool, which all kernels of the process share. A model for a GPU copies its weights there before the first run,
     inputs and outputs in every run.
 
@@ -79,6 +81,10 @@ class CompiledModel:
         weights = [tensor_of(view) for view in views(self._memory, self.summary.weights)]
         return Machine(self._library, weights, self.summary.arch if self.summary.device == "gpu" else None)
 
+    @functools.cached_property
+    def _state(self) -> State:
+        return State(self.summary, views(self._memory, self.summary.weights))
+
     def __repr__(self) -> str:
         parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
         threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
@@ -90,9 +96,15 @@ class CompiledModel:
         Raises
         ------
         RunError
-            Another number of inputs, or one of another shape or dtype.
+            Another number of inputs, or one of another shape or dtype; the state would hold more than it can.
         """
-        outputs = self._outputs(self._machine.run(*self._tensors(inputs)))
+        tensors, known = self._tensors(inputs)
+        outputs = self._listed(self._machine.run(*self._arguments(tensors, known, self._state)))
+        if self.summary.state:
+            outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
+            self._state.take(held, self._state.after(known))
+            places = {tensor.data_ptr() for tensor in held}
+            outputs = [tensor.copyto(tensor.device) if tensor.data_ptr() in places else tensor for tensor in outputs]
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
             found = tuple(torch.from_dlpack(tensor) for tensor in outputs)
@@ -100,9 +112,25 @@ class CompiledModel:
             found = tuple(array_of(tensor) for tensor in outputs)
         return found if self.summary.is_tuple else found[0]
 
+    def reset(self) -> None:
+        """Make the state what it was at first: the next call is the first of another stream."""
+        self._state.reset()
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """What stays in the model between calls, by the names of its inputs and buffers: copies.
+
+        It can be set, too: to arrays of these names and dtypes, for what grows of any size of its range.
+        """
+        return self._state.arrays()
+
+    @state.setter
+    def state(self, arrays: Mapping[str, Array]) -> None:
+        self._state.put(arrays)
+
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, for timing; errors as a call."""
-        return functools.partial(self._machine.run, *self._tensors(inputs))
+        """Return a call without arguments on `inputs`, for timing, which leaves the state as it is; errors as a call."""
+        return functools.partial(self._machine.run, *self._on_copy(inputs))
 
     def random_inputs(self, seed: int = 0, sizes: Mapping[str, int] | None = None) -> list[Array]:
         """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere.
@@ -110,14 +138,15 @@ class CompiledModel:
         Parameters
         ----------
         sizes : mapping of str to int, optional
-            Of those that vary; by default what the model was planned for.
+            Of those that vary; by default those of the state, and what the model was planned for.
 
         Raises
         ------
         RunError
             There is no such size, or it is out of its range.
         """
-        known = {name: one.planned for name, one in self.summary.ranges.items()} | dict(sizes or {})
+        known = {name: one.planned for name, one in self.summary.ranges.items()}
+        known |= {**self._state.sizes, **(sizes or {})}
         for name, value in known.items():
             check_size(self.summary, name, value)
         return draw_inputs([at_sizes(one, known) for one in self.summary.inputs], seed)
@@ -133,7 +162,7 @@ class CompiledModel:
             Runs, >= 1.
         """
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
-        return self._machine.times(self._tensors(inputs or self.random_inputs()), repeats)
+        return self._machine.times(self._on_copy(inputs or self.random_inputs()), repeats)
 
     def benchmark(self, *inputs: object, runs: int = 30) -> dict[str, float]:
         """Return the times of some runs on `inputs`, or random ones, after one that is not timed: seconds.
@@ -175,16 +204,27 @@ class CompiledModel:
         """
         folder.write(checked_path("save: path", path, RecordError), self.summary, self._code, self._memory)
 
-    def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
+    def _tensors(self, inputs: Sequence[object]) -> tuple[list[TvmObject], dict[str, int]]:
+        """Return the inputs of a call as TVM's tensors, and the sizes that vary."""
         wanted = self.summary.inputs
         if len(inputs) != len(wanted):
             names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
         arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
-        known = sizes_of(self.summary, [array.shape for array in arrays])
-        return [_tensor(array, one, at_sizes(one, known)) for array, one in zip(arrays, wanted, strict=True)]
+        known = self._state.known(sizes_of(self.summary, [array.shape for array in arrays]))
+        return [_tensor(array, one, at_sizes(one, known)) for array, one in zip(arrays, wanted, strict=True)], known
 
-    def _outputs(self, result: TvmObject) -> list[TvmObject]:
+    def _arguments(self, tensors: list[TvmObject], known: dict[str, int], state: State) -> list[TvmObject]:
+        """Return all that the library takes in a call."""
+        state.after(known)
+        before, behind = state.arguments(known)
+        return [*before, *tensors, *behind]
+
+    def _on_copy(self, inputs: Sequence[object]) -> list[TvmObject]:
+        """Return all that the library takes in a call that leaves the state as it is."""
+        return self._arguments(*self._tensors(inputs), self._state.copy())
+
+    def _listed(self, result: TvmObject) -> list[TvmObject]:
         return [result] if hasattr(result, "copyto") else list(result)
 
 

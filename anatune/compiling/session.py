@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -53,6 +53,7 @@ def compile(
     on_estimate: Callable[[ModelEstimate], None] | None = None,
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
+    state: str | Mapping[str, str] | None = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -106,6 +107,10 @@ def compile(
         included ("1..32", (1, 32)), or its only value. By default those of ``torch.export.Dim``, 1 to 512 without any.
     dynamic_shapes : optional
         Of a module: which of its sizes vary, as ``torch.export.export`` takes them.
+    state : str or mapping of str to str, optional
+        Of a CPU: names of outputs, and of the inputs that they are in the next call: these stay in the model. "auto":
+        those of exported decoders (present.0.key, past_key_values.0.key). Buffers that a module of PyTorch's writes
+        into stay there anyway.
 
     Raises
     ------
@@ -132,7 +137,12 @@ def compile(
         key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
     )  # fmt: skip
     target = _target(hardware(hw), request)
-    source = imported(model, example_inputs, sizes, dynamic_shapes)
+    source = imported(model, example_inputs, sizes, dynamic_shapes, state)
+    if source.state and target.hardware.kind == "gpu":
+        raise WorkloadError(
+            f"compile: {source.name} keeps {source.state[0].name} between calls, which models for CPUs do, and "
+            f"{target.hardware.name} is a GPU; make the state an input and an output"
+        )
     if varying(source.ranges) and target.measures:
         raise SpaceError(
             f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels "
@@ -152,12 +162,13 @@ def _target(device: HardwareSpec, request: Request) -> ModelTarget:
 
 def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a device; errors as `compile`."""
-    is_checked = target.is_checked(source)
+    is_checked, target.varies = target.is_checked(source), bool(varying(source.ranges))
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
-    graph = source.graph(environments(source.ranges)[0])
+    graph = source.graph(environments(source.ranges, source.state)[0])
     costs.tell(graph)
     with costs.part("plan"):
         planned = target.planned(graph)
+        planned = planned._replace(state=source.state, is_single=source.is_single)
         if varying(source.ranges):
             planned = target.for_all_sizes(planned, source)
     del graph  # its constants are not those of what is planned

@@ -31,6 +31,9 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     (blocks, channels), a sum as the result. Where channels come last there is one block. ``outputs``, ``window``,
     ``strides``, ``dilation`` and ``before`` (the padding) are of height and width; ``counts_padding`` says whether
     padding counts as zeros in a mean. Images of one dimension have the height 1.
+``anatune.put``
+    Takes an input of the model that is state (`graph.state`), rows, and where they go along attribute ``axis``: the
+    places of all, or, a number, the first one's. Its result is the input's memory, changed.
 ``anatune.reduction``
     Takes data (outer, length, inner) and returns (outer, inner); attribute ``kind`` is "sum", "mean", "max" or "min".
 """
@@ -57,6 +60,7 @@ __all__ = [
     "MATMUL",
     "OPERATORS",
     "PRODUCTS",
+    "PUT",
     "REDUCTION",
     "SOFTMAX",
     "WINDOW",
@@ -69,7 +73,7 @@ CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "an
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
 ATTENTION = "anatune.attention"
 SOFTMAX, LAYER_NORM, MAP, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.map", "anatune.concat"
-WINDOW, REDUCTION = "anatune.window", "anatune.reduction"
+WINDOW, REDUCTION, PUT = "anatune.window", "anatune.reduction", "anatune.put"
 _ATTRS = "relax.attrs."
 _STATISTICS = f"{_ATTRS}StatisticalAttrs"
 

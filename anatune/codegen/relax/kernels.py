@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
-from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
+from anatune.codegen.cpu.moves import (
+    ConcatKernel,
+    PermuteKernel,
+    PutKernel,
+    concat_program,
+    permute_program,
+    put_program,
+)
 from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
@@ -18,8 +25,8 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
-from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, REDUCTION, SOFTMAX, WINDOW
+from anatune.graph.nodes import Graph, Node, Scalar, tensor_type
+from anatune.graph.operators import CONCAT, LAYER_NORM, MAP, PUT, REDUCTION, SOFTMAX, WINDOW
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
 
@@ -151,7 +158,9 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
     made: dict[str, dict[Hashable, ModelKernel]] = {}
     kernels = {}
     for node in graph.nodes():
-        if node.op not in _OPERATORS or tensor_type(node).dtype != "float32" or 0 in tensor_type(node).shape:
+        if node.op not in _OPERATORS or 0 in tensor_type(node).shape:
+            continue
+        if tensor_type(node).dtype != "float32" and node.op != PUT:
             continue
         operator = _OPERATORS[node.op]
         known = made.setdefault("rows" if operator.word == "rows" else "others", {})
@@ -208,6 +217,12 @@ def _concat(node: Node) -> ConcatKernel:
     return ConcatKernel(tensor_type(node).shape[0], tuple(tensor_type(part).shape[1] for part in node.arguments))
 
 
+def _put(node: Node) -> PutKernel:
+    (shape, dtype), places = tensor_type(node), node.arguments[2]
+    first = places.value if isinstance(places, Scalar) else -1
+    return PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
+
+
 class _Operator(NamedTuple):
     """An operator of anatune's: its word in names of functions, what a node asks for, and the code of that."""
 
@@ -218,6 +233,7 @@ class _Operator(NamedTuple):
 
 _OPERATORS: dict[str, _Operator] = {
     **dict.fromkeys((SOFTMAX, LAYER_NORM, MAP), _Operator("rows", _row_kernel, _on_lanes(row_program))),
+    PUT: _Operator("moves", _put, _on_lanes(put_program)),
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     WINDOW: _Operator("windows", _window, _window_program),
