@@ -5,26 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from anatune.errors import RunError
 from anatune.graph.summary import ModelSummary, TensorSummary
 
-__all__ = ["at_sizes", "check_size", "sizes_of", "value_at"]
+__all__ = ["check_size", "shape_at", "sizes_of", "value_at"]
 
 
-def at_sizes(one: TensorSummary, sizes: Mapping[str, int]) -> TensorSummary:
-    """Return an input or output with numbers in the place of expressions.
+def shape_at(one: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of an input or output, numbers in the place of expressions.
 
     Raises
     ------
     RunError
         A size is not given.
     """
-    if all(isinstance(size, int) for size in one.shape):
-        return one
-    shape = tuple(size if isinstance(size, int) else value_at(size, sizes) for size in one.shape)
-    return msgspec.structs.replace(one, shape=shape)
+    return tuple(size if isinstance(size, int) else value_at(size, sizes) for size in one.shape)
 
 
 def sizes_of(summary: ModelSummary, shapes: Sequence[Sequence[int]]) -> dict[str, int]:

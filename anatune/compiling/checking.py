@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from anatune.codegen.compat import TvmObject, array_of
@@ -20,7 +19,6 @@ from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.machine import Machine
 from anatune.codegen.relax.writing import written
-from anatune.compiling.called import at_sizes
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.memory import give_back, views
 from anatune.compiling.planning import PlannedKernel
@@ -32,7 +30,7 @@ from anatune.graph.folding import value_of
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
 from anatune.graph.operators import PRODUCTS
 from anatune.graph.products import workload_of
-from anatune.graph.summary import Check, ModelSummary
+from anatune.graph.summary import Check, ModelSummary, TensorSummary
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.reference import reference
 
@@ -121,10 +119,9 @@ def _held(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Array]:
     """Return a state to try a model with."""
     wanted = []
     for one in summary.state:
-        own = at_sizes(one, sizes)
-        shape = [sizes[one.grows] if one.grows and axis == one.axis else size for axis, size in enumerate(own.shape)]
-        wanted.append(msgspec.structs.replace(own, shape=tuple(shape)))
-    return {one.name: array for one, array in zip(wanted, draw_inputs(wanted, 1), strict=True)}
+        shape = (one.grows if one.grows and axis == one.axis else size for axis, size in enumerate(one.shape))
+        wanted.append(TensorSummary(one.name, one.dtype, tuple(shape)))
+    return {one.name: array for one, array in zip(wanted, draw_inputs(wanted, 1, sizes), strict=True)}
 
 
 def compared(

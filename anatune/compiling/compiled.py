@@ -17,7 +17,7 @@ from anatune.arguments import checked_flag, checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine, check_gpu
 from anatune.compiling import folder
-from anatune.compiling.called import at_sizes, check_size, sizes_of
+from anatune.compiling.called import check_size, shape_at, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, views
 from anatune.compiling.state import State
 from anatune.errors import RecordError, RunError
@@ -39,10 +39,10 @@ class CompiledModel:
 
     Inputs are NumPy or torch arrays of the sizes and dtypes that it was compiled for; outputs are of the kind of the
     first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
-    bytes. What a model holds between calls (`state`) is one stream: another one needs a model of its own, which
-    ``anatune.load`` makes. Not safe to call from several threads at once. A model with several threads sets the size of TVM's thread
-    pool, which all kernels of the process share. A model for a GPU copies its weights there before the first run,
-    inputs and outputs in every run.
+    bytes. What it holds between calls (`state`) is one stream: another one needs a model of its own, by
+    ``anatune.load``. Not safe to call from several threads at once. A model with several threads sets the size of TVM's
+    thread pool, which all kernels of the process share. A model for a GPU copies its weights there before the first
+    run, inputs and outputs in every run.
 
     Parameters
     ----------
@@ -128,8 +128,16 @@ class CompiledModel:
     def state(self, arrays: Mapping[str, Array]) -> None:
         self._state.put(arrays)
 
+    def takes(self, inputs: Sequence[object]) -> bool:
+        """Whether the sizes of arrays are among those that it was compiled for."""
+        try:
+            sizes_of(self.summary, [tuple(one.shape) for one in inputs])  # type: ignore[attr-defined]
+        except RunError:
+            return False
+        return True
+
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, for timing, which leaves the state as it is; errors as a call."""
+        """Return a call without arguments on `inputs`, for timing; the state stays as it is. Errors as a call."""
         return functools.partial(self._machine.run, *self._on_copy(inputs))
 
     def random_inputs(self, seed: int = 0, sizes: Mapping[str, int] | None = None) -> list[Array]:
@@ -149,7 +157,7 @@ class CompiledModel:
         known |= {**self._state.sizes, **(sizes or {})}
         for name, value in known.items():
             check_size(self.summary, name, value)
-        return draw_inputs([at_sizes(one, known) for one in self.summary.inputs], seed)
+        return draw_inputs(self.summary.inputs, seed, known)
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each of the library's functions in one run: the least of several, all its calls, s.
@@ -212,7 +220,7 @@ class CompiledModel:
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
         arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
         known = self._state.known(sizes_of(self.summary, [array.shape for array in arrays]))
-        return [_tensor(array, one, at_sizes(one, known)) for array, one in zip(arrays, wanted, strict=True)], known
+        return [_tensor(array, one, shape_at(one, known)) for array, one in zip(arrays, wanted, strict=True)], known
 
     def _arguments(self, tensors: list[TvmObject], known: dict[str, int], state: State) -> list[TvmObject]:
         """Return all that the library takes in a call."""
@@ -263,12 +271,13 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
                 raise
 
 
-def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[Array]:
+def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
     """Return random arrays for inputs; see `CompiledModel.random_inputs`."""
     random = np.random.default_rng(seed)
     found = []
     for one in inputs:
-        drawn = random.standard_normal(one.shape) if one.dtype.startswith("float") else random.integers(0, 2, one.shape)
+        shape = shape_at(one, sizes or {})
+        drawn = random.standard_normal(shape) if one.dtype.startswith("float") else random.integers(0, 2, shape)
         found.append(np.asarray(drawn).astype(one.dtype))
     return found
 
@@ -286,17 +295,17 @@ def _array(given: object, one: TensorSummary) -> Array:
     return array
 
 
-def _tensor(array: Array, one: TensorSummary, wanted: TensorSummary) -> TvmObject:
-    """Return an input as a tensor of TVM's; `wanted`: at the sizes of all inputs.
+def _tensor(array: Array, one: TensorSummary, shape: tuple[int, ...]) -> TvmObject:
+    """Return an input as a tensor of TVM's; `shape`: at the sizes of all inputs.
 
     Raises
     ------
     RunError
         It is no array of the shape and dtype.
     """
-    if tuple(array.shape) != wanted.shape or array.dtype.name != one.dtype:
+    if tuple(array.shape) != shape or array.dtype.name != one.dtype:
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
-        there = "" if wanted == one else f" ({_words(wanted)})"
+        there = "" if shape == one.shape else f" (here {'x'.join(map(str, shape))})"
         raise RunError(
             f"input {one.name} is {got}, expected {_words(one)}{there}: the model was compiled for that; convert the "
             "array, or compile with example inputs of this kind"

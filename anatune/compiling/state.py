@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from anatune.codegen.compat import TvmObject, array_of, import_tvm
-from anatune.compiling.called import at_sizes, check_size, value_at
+from anatune.compiling.called import check_size, shape_at, value_at
 from anatune.compiling.memory import new_memory
 from anatune.errors import RunError
 from anatune.graph.nodes import Array
@@ -147,7 +147,7 @@ class State:
 
     def _first(self, one: StateSummary, known: Mapping[str, int]) -> Array:
         """Return what a tensor is at first."""
-        shape = at_sizes(one, known).shape
+        shape = shape_at(one, known)
         kind = array_dtype(one.dtype)
         found: Array = new_memory(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)
         if one.initial is not None:

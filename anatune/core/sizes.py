@@ -69,6 +69,9 @@ class Size(int):
     def __hash__(self) -> int:
         return hash(self.polynomial)
 
+    def __bool__(self) -> bool:
+        return True  # nothing says that it is 0
+
     def __add__(self, other: int) -> Any:
         return _made((*self.polynomial, *_polynomial(other)), int(self) + int(other))
 
@@ -133,8 +136,8 @@ def at_run_time(sizes: object) -> bool:
 
 
 def fewest(size: int) -> int:
-    """Return what a size is where all its symbols are 1."""
-    return int(size.at(dict.fromkeys(size.symbols, 1))) if isinstance(size, Size) else size
+    """Return what a size is where all its symbols are 1, at least 1."""
+    return max(1, int(size.at(dict.fromkeys(size.symbols, 1)))) if isinstance(size, Size) else size
 
 
 def symbols_of(sizes: object) -> frozenset[str]:

@@ -154,10 +154,10 @@ def finished(code: LlvmCode) -> Function:
 
 
 class Loops:
-    """Writes loops of one function that carry vectors, one behind the other."""
+    """Writes loops of one function that carry vectors, one behind the other, from the block `block` on."""
 
-    def __init__(self, code: LlvmCode) -> None:
-        self.code, self.block, self.number = code, "entry", 0
+    def __init__(self, code: LlvmCode, block: str = "entry") -> None:
+        self.code, self.block, self.number = code, block, 0
 
     def over(
         self, start: str, end: str, step: str, state: Sequence[str], body: Callable[[str, list[str]], Sequence[str]]
@@ -204,10 +204,10 @@ def one_over(code: LlvmCode, number: int, name: str) -> str:
 
 
 def lanes_below(code: LlvmCode, count: str) -> str:
-    """Return a mask of the first lanes, of which there are so many at run time, 64 bits."""
+    """Return a mask of the first lanes, of which there are so many at run time, 64 bits; less than 0: none."""
     kind = f"<{code.lanes} x i32>"
     numbers = ", ".join(f"i32 {lane}" for lane in range(code.lanes))
-    return code.emit(f"icmp ult {kind} <{numbers}>, {code.splat(code.emit(f'trunc i64 {count} to i32'), 'i32')}")
+    return code.emit(f"icmp slt {kind} <{numbers}>, {code.splat(code.emit(f'trunc i64 {count} to i32'), 'i32')}")
 
 
 def only_lanes(code: LlvmCode, value: str, used: int | str, other: str) -> str:

@@ -79,7 +79,7 @@ def paired(
     if isinstance(asked, str):
         if asked != AUTO:
             raise WorkloadError(f"state is {asked!r:.60}, expected {AUTO!r} or names of outputs and of their inputs")
-        words = {}
+        words: dict[str, str] = {}
         for output in outputs:
             own = [_PRESENT.sub(past, output, count=1) for past in _PAST if _PRESENT.match(output)]
             words.update((output, word) for word in own if word in inputs)
@@ -210,8 +210,10 @@ def with_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
 
 def _is_appended(new: Value, past: Value, axis: int) -> bool:
     """Whether a value is something behind what was held."""
-    is_joined = isinstance(new, Node) and new.op == "concat" and new.attributes["axis"] == axis
-    return is_joined and new.arguments[0][0] is past and all(one is not past for one in new.arguments[0][1:])
+    if not isinstance(new, Node) or new.op != "concat" or new.attributes["axis"] != axis:
+        return False
+    first, *others = new.arguments[0]
+    return first is past and all(one is not past for one in others)
 
 
 def _places(new: Value, past: Value) -> Value | None:

@@ -12,7 +12,10 @@ __all__ = ["Place", "View", "view_of"]
 
 
 class Place(NamedTuple):
-    """Where element (batch b, head h, row r, column c) lies: ``offset + b * batch + h // group * head + r * row + c``."""
+    """Where element (batch b, head h, row r, column c) lies.
+
+    ``offset + b * batch + h // group * head + r * row + c``.
+    """
 
     offset: int
     batch: int

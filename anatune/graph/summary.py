@@ -347,13 +347,11 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("an input or output is larger than any memory")
         if not self.outputs or (len(self.outputs) > 1 and not self.is_tuple):
             raise ValueError(f"{len(self.outputs)} outputs, and is_tuple is {self.is_tuple}")
-        for one in self.state:
-            if one.grows and (one.grows not in self.ranges or one.axis >= len(one.shape)):
-                raise ValueError(f"state {one.name} grows by {one.grows} along axis {one.axis}")
-            if one.initial is not None and (
-                one.initial >= len(self.weights) or self.weights[one.initial].shape != one.shape
-            ):
-                raise ValueError(f"state {one.name} is weight {one.initial} at first")
+        for held in self.state:
+            if held.grows and (held.grows not in self.ranges or held.axis >= len(held.shape)):
+                raise ValueError(f"state {held.name} grows by {held.grows} along axis {held.axis}")
+            if held.initial is not None and [one.shape for one in self.weights[held.initial :][:1]] != [held.shape]:
+                raise ValueError(f"state {held.name} is weight {held.initial} at first")
         if self.device == "gpu" and not re.fullmatch("sm_[0-9]{2,3}[a-z]?", self.arch):
             raise ValueError(f"arch of a GPU is {self.arch!r}")
 

@@ -118,7 +118,7 @@ class _Joined:
         return Node(own.op, arguments, self.type(nodes), attributes, own.kind)
 
     def type(self, values: Sequence[Value]) -> Any:
-        kinds = [value.type for value in values]
+        kinds: list[Any] = [value.type for value in values]
         if isinstance(kinds[0], TensorType):
             return TensorType(self.sizes([kind.shape for kind in kinds]), self.same([kind.dtype for kind in kinds]))
         return tuple(
@@ -189,7 +189,7 @@ class _Joined:
         return self.constants[key]
 
     def starts(self, given: Sequence[Constant], largest: Array) -> Iterator[tuple[int, ...]]:
-        """Yield where a constant may begin in the largest one: at 0, or behind what a state holds, which is empty there."""
+        """Yield where a constant may begin in the largest one: at 0, or behind what a state holds."""
         if any(one.array.ndim != largest.ndim or one.array.dtype != largest.dtype for one in given):
             return
         yield (0,) * largest.ndim
@@ -265,7 +265,7 @@ class _Fit:
         products = [
             [s for s, times in zip(self.symbols.values(), row, strict=True) for _ in range(times)] for row in powers
         ]
-        self.products: list[Size] = [math.prod(row) for row in sorted(products, key=len) if row]
+        self.products: list[Any] = [math.prod(row) for row in sorted(products, key=len) if row]
         self.known: dict[tuple[int, ...], int | None] = {}
 
     def __call__(self, values: tuple[int, ...]) -> int | None:

@@ -1,4 +1,4 @@
-"""Kernels that only move elements: dimensions in another order, tensors behind each other, rows put into a tensor.
+"""Kernels that only move elements: dimensions in another order, tensors behind each other.
 
 Where the last dimension stays the last, rows are copied. Where another one becomes the last, squares of as many rows as
 a vector has lanes are transposed in registers, so that both sides are read and written in whole vectors; few of them
@@ -10,15 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from anatune.core.sizes import at_run_time, symbols_of
-from anatune.emit.kernels import Function, call, finished, loop_over, open_kernel, start_function
-from anatune.emit.llvm import LlvmCode
-from anatune.emit.script import Script, affine, open_function, shape_tuple, whole_region
+from anatune.core.sizes import at_run_time, fewest
+from anatune.emit.kernels import (
+    Function,
+    Loops,
+    call,
+    finished,
+    lanes_below,
+    open_kernel,
+    spread_over,
+    start_function,
+)
+from anatune.emit.llvm import LlvmCode, lane_mask
+from anatune.emit.script import Script, affine
 from anatune.templates.cpu.program.microkernel import module_ir
 
-__all__ = ["ConcatKernel", "PermuteKernel", "PutKernel", "concat_program", "permute_program", "put_program"]
+__all__ = ["ConcatKernel", "PermuteKernel", "concat_program", "permute_program"]
 
 _FLOAT = "float32"
 _UNROLL = 4
@@ -70,29 +80,6 @@ class ConcatKernel:
     kind: str = "concat"
 
 
-@dataclass(frozen=True)
-class PutKernel:
-    """Elements of shape `rows` that go into a tensor at some places along an axis.
-
-    Attributes
-    ----------
-    first : int
-        Of the places, where these are neighbours; -1: a tensor has them, int64.
-    """
-
-    shape: tuple[int, ...]
-    rows: tuple[int, ...]
-    axis: int
-    dtype: str
-    first: int = -1
-    kind: str = "put"
-
-    @property
-    def is_told(self) -> bool:
-        """Whether a tensor has the places."""
-        return not at_run_time(self.first) and self.first < 0
-
-
 class _Loop(NamedTuple):
     """A dimension: elements, and how far neighbours lie apart where they are read and where they are written."""
 
@@ -111,45 +98,38 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
     """
     shapes = {"data": kernel.shape, "result": tuple(kernel.shape[axis] for axis in kernel.axes)}
     *outer, last = kernel.loops
-    functions: dict[tuple[int, int], _Function] = {}
+    work = math.prod(kernel.shape)
+    chunks = _CHUNKS * threads if threads > 1 and (at_run_time(work) or work >= _PARALLEL_FROM) else 1
+    functions: dict[object, tuple[str, Function]] = {}
     text = Script()
     open_kernel(text, name, "moves", shapes)
-    spread = threads > 1 and math.prod(kernel.shape) >= _PARALLEL_FROM
+
+    def moved(function: str, loops: Sequence[_Loop], band: _Loop, start: tuple[int, int], *sizes: int) -> None:
+        """Write the calls of a function whose own loop is `band`, inside other loops."""
+        bands = _bands(band.extent, _product(loops), chunks) if band.extent != 1 else 1
+        terms = _digits("chunk", [*loops, _Loop(bands, 0, 0)])
+        first, end = _band(f"(chunk % {bands})", bands, band.extent)
+        places = _places([*terms, (first, band)], *start)
+        one = partial(call, text, function, places, f"{end} - {first}", *_late(*sizes))
+        spread_over(text, "chunk", _product(loops) * bands, one, threads=threads, work=work, least=_PARALLEL_FROM)
+
     if last.read == 1:  # rows are copied, those of the dimension before together
         row = outer.pop() if outer else _Loop(1, last.extent, last.extent)
-        bands = _bands(row.extent, math.prod(loop.extent for loop in outer), threads) if spread else 1
-        function = _copy(f"{name}_0", lanes, last.extent, row.read, row.write)
-        with text.scope(loop_over("chunk", _product(outer) * bands, parallel=spread)):
-            terms = _digits("chunk", [*outer, _Loop(bands, 0, 0)])
-            first, end = _band(f"(chunk % {bands})", bands, row.extent)
-            call(text, f"{name}_0", _places([*terms, (first, row)]), f"{end} - {first}")
-        return str(text), module_ir([function])
+        moved(f"{name}_0", outer, row, (0, 0), last.extent, row.read, row.write)
+        return str(text), module_ir([_copy(f"{name}_0", lanes, last.extent, row.read, row.write)])
     along = next(loop for loop in outer if loop.read == 1)
     outer.remove(along)
-    few = last.extent <= _FEW and along.write == last.extent
-    width = last.extent if few else lanes
-    bands = _bands(along.extent // lanes, _product(outer) * -(-last.extent // width), threads) if spread else 1
-    blocks = [(0, last.extent // width, width), (last.extent // width * width, 1, last.extent % width)]
-    for start, count, rows in blocks:
-        if not (count and rows):
-            continue
-        total = _product(outer) * count
-        tiles, tail = divmod(along.extent, lanes)
-        for columns, first_tile in ((lanes, 0), (tail, tiles * lanes)):
-            parts = bands if columns == lanes else 1
-            if not columns or (columns == lanes and not tiles):
-                continue
-            own = functions.setdefault(
-                (columns, rows), _Function(f"{name}_{len(functions)}", lanes, along, last, columns, rows, few)
-            )
-            with text.scope(loop_over("chunk", total * parts, parallel=spread)):
-                terms = _digits("chunk", [*outer, _Loop(count, width * last.read, width), _Loop(parts, 0, 0)])
-                first, end = _band(f"(chunk % {parts})", parts, tiles if columns == lanes else 1)
-                tile = _Loop(tiles, lanes * along.read, lanes * along.write)
-                read = start * last.read + first_tile * along.read
-                write = start * last.write + first_tile * along.write
-                call(text, own.name, _places([*terms, (first, tile)], read, write), f"{end} - {first}")
-    return str(text), module_ir([function.function for function in functions.values()])
+    few = not at_run_time(last.extent) and last.extent <= _FEW and along.write == last.extent
+    for start, count, rows in _parts(last.extent, last.extent if few else lanes):
+        for first, tiles, columns in _parts(along.extent, lanes):
+            tile = _Tile(columns, rows, last.read, along.write, few)
+            function, _ = functions.setdefault(tile, (own := f"{name}_{len(functions)}", _turned(own, lanes, tile)))
+            inside = [*outer, _Loop(count, rows * last.read, rows)]
+            band = _Loop(tiles, lanes, lanes * along.write)
+            corner = (start * last.read + first, start + first * along.write)
+            with text.scope(*(f"if {size} > 0:" for size in _late(rows, columns))):
+                moved(function, inside, band, corner, *tile[:4])
+    return str(text), module_ir([function for _, function in functions.values()])
 
 
 def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int) -> tuple[str, str]:
@@ -162,52 +142,36 @@ def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int)
     functions: dict[int, tuple[str, Function]] = {}
     text = Script()
     open_kernel(text, name, "moves", shapes)
-    spread = threads > 1 and kernel.outer * total >= _PARALLEL_FROM
     chunks = -(-kernel.outer // _ROWS)
-    start = 0
-    with text.scope(loop_over("chunk", chunks, parallel=spread)):
-        first, end = _band("chunk", chunks, kernel.outer)
+    first, end = _band("chunk", chunks, kernel.outer)
+
+    def one() -> None:
+        start = 0
         for part, length in zip(shapes, kernel.lengths, strict=False):
-            if not length:
-                continue
-            function = f"{name}_{len(functions)}"
-            function, _ = functions.setdefault(length, (function, _copy(function, lanes, length, length, total)))
-            places = [(part, affine([(first, length)])), ("result", affine([(first, total)], start))]
-            call(text, function, places, f"{end} - {first}")
-            start += length
+            if at_run_time(length) or length:
+                own = f"{name}_{len(functions)}"
+                own, _ = functions.setdefault(length, (own, _copy(own, lanes, length, length, total)))
+                places = [(part, affine([(first, length)])), ("result", affine([(first, total)], start))]
+                call(text, own, places, f"{end} - {first}", *_late(length, length, total))
+                start += length
+
+    spread_over(text, "chunk", chunks, one, threads=threads, work=kernel.outer * total, least=_PARALLEL_FROM)
     return str(text), module_ir([function for _, function in functions.values()])
 
 
-def put_program(kernel: PutKernel, name: str, threads: int, *, lanes: int) -> tuple[str, str]:
-    """Return (the function in TVMScript, nothing); its parameters are the tensor, which is written, rows, places."""
-    axis, count = kernel.axis, len(kernel.rows)
-    shapes = {"held": kernel.shape, "rows": kernel.rows, **({"places": (kernel.rows[axis],)} if kernel.is_told else {})}
-    dtypes = {"held": kernel.dtype, "rows": kernel.dtype, "places": "int64"}
-    symbols = sorted(symbols_of((*shapes.values(), kernel.first)))
-    text = Script()
-    open_function(text, name, [*((f"{one}_", "T.handle") for one in shapes), *((one, "T.int64") for one in symbols)])
-    for one, shape in shapes.items():
-        text.line(f'{one} = T.match_buffer({one}_, {shape_tuple(shape)}, "{dtypes[one]}")')
-    text.open('with T.sblock("moves"):')
-    text.line(f"T.reads({', '.join(f'{one}[{whole_region(shapes[one])}]' for one in [*shapes][1:])})")
-    text.line(f"T.writes(held[{whole_region(kernel.shape)}])")
-    for place, size in enumerate(kernel.rows):
-        is_vector = place == count - 1 != axis and not at_run_time(size) and size % lanes == 0
-        if is_vector:
-            text.open(f"for i{place}_ in T.serial({size // lanes}):")
-            text.open(f"for lane in T.vectorized({lanes}):")
-        else:
-            text.open(f"for i{place} in T.serial({size}):")
-    words = [f"i{place}" for place in range(count)]
-    if is_vector:
-        words[-1] = f"i{count - 1}_ * {lanes} + lane"
-    to = [*words]
-    to[axis] = f"places[{words[axis]}]" if kernel.is_told else f"{kernel.first} + {words[axis]}"
-    text.line(f"held[{', '.join(to)}] = rows[{', '.join(words)}]")
-    return str(text), ""
+def _late(*sizes: int) -> list[str]:
+    """Return those of some sizes that are known at run time."""
+    return [str(size) for size in sizes if at_run_time(size)]
 
 
-def _places(terms: Sequence[tuple[str, _Loop]], read: int = 0, write: int = 0) -> list[tuple[str, str]]:
+def _parts(extent: int, size: int) -> list[tuple[int, int, int]]:
+    """Return (start, count, size) of whole parts and of the rest."""
+    whole = extent // size
+    found = [(0, whole, size), (whole * size, 1, extent % size)]
+    return [part for part in found if at_run_time(part) or (part[1] and part[2])]
+
+
+def _places(terms: Sequence[tuple[str, _Loop]], read: int, write: int) -> list[tuple[str, str]]:
     """Return where a call reads and writes: the sum of terms, each a number times a dimension's steps."""
     return [
         ("data", affine([(number, loop.read) for number, loop in terms], read)),
@@ -219,9 +183,10 @@ def _product(loops: Sequence[_Loop]) -> int:
     return math.prod(loop.extent for loop in loops)
 
 
-def _bands(extent: int, others: int, threads: int) -> int:
-    """Return into how many parts a loop is cut so that all threads have work."""
-    return max(1, min(extent, -(-_CHUNKS * threads // others)))
+def _bands(extent: int, others: int, chunks: int) -> int:
+    """Return into how many parts a loop is cut so that there are so many chunks, whatever is known at run time."""
+    bands = max(1, -(-chunks // fewest(others)))
+    return bands if at_run_time(extent) else max(1, min(extent, bands))
 
 
 def _band(variable: str, parts: int, extent: int) -> tuple[str, str]:
@@ -240,8 +205,12 @@ def _digits(variable: str, loops: Sequence[_Loop]) -> list[tuple[str, _Loop]]:
     return digits[::-1]
 
 
-def _head(code: LlvmCode, name: str) -> None:
-    start_function(code, name, 2, "count")
+def _start(code: LlvmCode, name: str, **sizes: int) -> dict[str, str]:
+    """Write the head of a function that repeats what it does; return the sizes, arguments where they are known late.
+
+    Its parameters: data, offset, result, offset, how often, those sizes.
+    """
+    start_function(code, name, 2, "count", *(size for size in sizes if at_run_time(sizes[size])))
     code.line("  %from = getelementptr float, ptr %p0, i64 %o0")
     code.line("  %to = getelementptr float, ptr %p1, i64 %o1")
     code.line("  %none = icmp sle i64 %count, 0")
@@ -250,9 +219,10 @@ def _head(code: LlvmCode, name: str) -> None:
     code.line("  %n = phi i64 [0, %entry], [%n_next, %outer_end]")
     code.line("  %a = phi ptr [%from, %entry], [%a_next, %outer_end]")
     code.line("  %b = phi ptr [%to, %entry], [%b_next, %outer_end]")
+    return {name: f"%{name}" if at_run_time(size) else str(size) for name, size in sizes.items()}
 
 
-def _tail(code: LlvmCode, read: int, write: int) -> Function:
+def _end(code: LlvmCode, read: str, write: str) -> Function:
     """Close the loop over what lies so far apart, and the function."""
     code.line("  br label %outer_end")
     code.line("outer_end:")
@@ -266,67 +236,101 @@ def _tail(code: LlvmCode, read: int, write: int) -> Function:
 
 
 def _copy(name: str, lanes: int, length: int, read: int, write: int) -> Function:
-    """Return ``void name(ptr data, i64 offset, ptr result, i64 offset, i64 rows)``: rows of `length` elements."""
+    """Return the function that copies rows of `length` elements, which lie so far apart."""
     code = LlvmCode(lanes, _FLOAT, "add")
-    _head(code, name)
-    step = lanes * _UNROLL
-    whole = length // step
+    sizes = _start(code, name, length=length, read=read, write=write)
+    loops = Loops(code, "outer")
+    end = sizes["length"]
 
-    def copied(source: str, target: str, elements: int) -> None:
-        for start in range(0, elements, lanes):
-            used = min(lanes, elements - start)
-            value = code.load_vector(code.address(source, _FLOAT, start), _FLOAT, 1, used)
-            code.store_vector(value, code.address(target, _FLOAT, start), _FLOAT, used)
+    def copied(place: str, used: Sequence[int | str]) -> list[str]:
+        source, target = (code.emit(f"getelementptr float, ptr {pointer}, i64 {place}") for pointer in ("%a", "%b"))
+        for vector, count in enumerate(used):
+            value = code.load_vector(code.address(source, _FLOAT, vector * lanes), _FLOAT, 1, count)
+            code.store_vector(value, code.address(target, _FLOAT, vector * lanes), _FLOAT, count)
+        return []
 
-    if whole:
-        code.line("  br label %inner")
-        code.line("inner:")
-        code.line("  %m = phi i64 [0, %outer], [%m_next, %inner]")
-        code.line(f"  %start = mul i64 %m, {step}")
-        code.line("  %c = getelementptr float, ptr %a, i64 %start")
-        code.line("  %d = getelementptr float, ptr %b, i64 %start")
-        copied("%c", "%d", step)
-        code.line("  %m_next = add nuw nsw i64 %m, 1")
-        code.line(f"  %is_end = icmp eq i64 %m_next, {whole}")
-        code.line("  br i1 %is_end, label %rest, label %inner, !llvm.loop !1")
-        code.line("rest:")
-    ends = [code.address(pointer, _FLOAT, whole * step) for pointer in ("%a", "%b")]
-    copied(ends[0], ends[1], length - whole * step)
-    return _tail(code, read, write)
+    whole, single = (code.emit(f"and i64 {end}, {-size}") for size in (lanes * _UNROLL, lanes))
+    loops.over("0", whole, str(lanes * _UNROLL), [], lambda place, _: copied(place, [lanes] * _UNROLL))
+    if at_run_time(length):
+        loops.over(whole, single, str(lanes), [], lambda place, _: copied(place, [lanes]))
+        mask = lanes_below(code, code.emit(f"sub i64 {end}, {single}"))
+        loops.over(single, end, str(lanes), [], lambda place, _: copied(place, [mask]))
+    else:
+        rest = length % (lanes * _UNROLL)
+        copied(whole, [min(lanes, rest - start) for start in range(0, rest, lanes)])
+    return _end(code, sizes["read"], sizes["write"])
 
 
-class _Function:
-    """Writes ``void name(ptr data, i64 offset, ptr result, i64 offset, i64 squares)``: squares along a dimension."""
+class _Tile(NamedTuple):
+    """What is turned at once: columns of some rows, which become rows.
 
-    def __init__(self, name: str, lanes: int, along: _Loop, last: _Loop, columns: int, rows: int, few: bool) -> None:
-        self.name = name
-        self.code = code = LlvmCode(lanes, _FLOAT, "add")
-        _head(code, name)
-        vectors = [
-            code.load_vector(code.address("%a", _FLOAT, row * last.read), _FLOAT, 1, columns) for row in range(rows)
-        ]
-        if few:
-            for number, value in enumerate(self.interleaved(vectors)):
-                used = min(lanes, columns * rows - number * lanes)
-                if used > 0:
-                    code.store_vector(value, code.address("%b", _FLOAT, number * lanes), _FLOAT, used)
-        else:
-            for column, value in enumerate(code.transpose(vectors)[:columns]):
-                code.store_vector(value, code.address("%b", _FLOAT, column * along.write), _FLOAT, rows)
-        self.function = _tail(code, lanes * along.read, lanes * along.write)
+    Attributes
+    ----------
+    columns, rows : int
+    read, write : int
+        Elements from one row to the next where they are read, and from one column to the next where they are written.
+    few : bool
+        Columns lie behind each other where they are written.
+    """
 
-    def interleaved(self, vectors: Sequence[str]) -> list[str]:
-        """Return the elements of a few vectors in turn."""
-        code, lanes, count = self.code, self.code.lanes, len(vectors)
-        mixed = []
-        for number in range(count):
-            places = [divmod(number * lanes + lane, count) for lane in range(lanes)]
-            value = vectors[0]
-            for row in range(1, count):  # lanes of this row come from it, the others from what there is
-                order = [
-                    lanes + column if own == row else column if own == 0 and row == 1 else lane
-                    for lane, (column, own) in enumerate(places)
-                ]
-                value = code.shuffle(value, vectors[row], order)
-            mixed.append(value)
-        return mixed
+    columns: int
+    rows: int
+    read: int
+    write: int
+    few: bool
+
+
+def _turned(name: str, lanes: int, tile: _Tile) -> Function:
+    """Return the function that turns tiles next to each other."""
+    code = LlvmCode(lanes, _FLOAT, "add")
+    sizes = _start(code, name, columns=tile.columns, rows=tile.rows, read=tile.read, write=tile.write)
+    columns, rows = (lanes if at_run_time(size) else size for size in (tile.columns, tile.rows))
+    of_row, of_column = (
+        lanes_below(code, sizes[name]) if at_run_time(size) else size
+        for name, size in (("columns", tile.columns), ("rows", tile.rows))
+    )
+
+    def place(pointer: str, number: int, step: str) -> str:
+        return code.emit(f"getelementptr float, ptr {pointer}, i64 {code.emit(f'mul i64 {step}, {number}')}")
+
+    def where(used: int | str, number: int, count: str) -> int | str:
+        """Return which lanes of a vector exist, which does if its number is less than the count."""
+        if not count.startswith("%"):
+            return used
+        is_there, kind = code.emit(f"icmp ult i64 {number}, {count}"), f"<{lanes} x i1>"
+        return code.emit(f"select i1 {is_there}, {kind} {lane_mask(used, lanes)}, {kind} zeroinitializer")
+
+    vectors = [
+        code.load_vector(place("%a", row, sizes["read"]), _FLOAT, 1, where(of_row, row, sizes["rows"]))
+        for row in range(rows)
+    ]
+    if tile.few:
+        total = code.emit(f"mul i64 {sizes['columns']}, {rows}")
+        for number, value in enumerate(_interleaved(code, vectors)):
+            used: int | str = min(lanes, tile.columns * rows - number * lanes)
+            if at_run_time(tile.columns):
+                used = lanes_below(code, code.emit(f"sub i64 {total}, {number * lanes}"))
+            if isinstance(used, str) or used > 0:
+                code.store_vector(value, code.address("%b", _FLOAT, number * lanes), _FLOAT, used)
+    else:
+        for column, value in enumerate(code.transpose(vectors)[:columns]):
+            existing = where(of_column, column, sizes["columns"])
+            code.store_vector(value, place("%b", column, sizes["write"]), _FLOAT, existing)
+    return _end(code, str(lanes), code.emit(f"mul i64 {sizes['write']}, {lanes}"))
+
+
+def _interleaved(code: LlvmCode, vectors: Sequence[str]) -> list[str]:
+    """Return the elements of a few vectors in turn."""
+    lanes, count = code.lanes, len(vectors)
+    mixed = []
+    for number in range(count):
+        places = [divmod(number * lanes + lane, count) for lane in range(lanes)]
+        value = vectors[0]
+        for row in range(1, count):  # lanes of this row come from it, the others from what there is
+            order = [
+                lanes + column if own == row else column if own == 0 and row == 1 else lane
+                for lane, (column, own) in enumerate(places)
+            ]
+            value = code.shuffle(value, vectors[row], order)
+        mixed.append(value)
+    return mixed

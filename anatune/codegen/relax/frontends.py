@@ -31,7 +31,6 @@ from anatune.graph.state import StatePair, grown, paired, probes, with_state
 from anatune.graph.torch.reading import (
     buffer_of,
     graph_of_program,
-    range_of_symbol,
     symbols_of_program,
     written_by,
 )
@@ -237,11 +236,11 @@ def _exported(
     source = original if original is not None and not written else program.module()
     reference = torch_reference(torch, source, name, places)
     returns = program.call_spec.out_spec
-    symbols = {symbol_named(word): symbol for word, symbol in symbols_of_program(simple).items()}
-    own = {word: range_of_symbol(simple, symbol) for word, symbol in symbols.items()}
+    symbols = {symbol_named(symbol.name): symbol for symbol in symbols_of_program(simple)}
+    own = {word: (symbol.least, symbol.most, symbol.seen) for word, symbol in symbols.items()}
 
     def read(sizes: Mapping[str, int]) -> Graph:
-        return graph_of_program(simple, name, {symbol: sizes[word] for word, symbol in symbols.items()})
+        return graph_of_program(simple, name, {symbol.expression: sizes[word] for word, symbol in symbols.items()})
 
     is_single = returns is None or returns.is_leaf()
     found = Imported(read, name, reference, example, is_single, narrowed(own, asked.ranges, name))
@@ -251,7 +250,7 @@ def _exported(
 def _with_state(
     source: Imported,
     asked: _Asked,
-    own: Mapping[str, tuple[int, int | None]] | None = None,
+    own: Mapping[str, tuple[int, int | None, int]] | None = None,
     names: Sequence[str] = (),
     written: Sequence[tuple[str, Array | None]] = (),
 ) -> Imported:
@@ -339,10 +338,12 @@ def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, ask
     example = _arrays(example_inputs)
     shapes = onnx_shapes(model, where, example if not asked.ranges else None)
     words = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
-    own = dict.fromkeys(words, (0, None))
+    own = dict.fromkeys(words, (0, None, 1))
 
     def read(sizes: Mapping[str, int]) -> Graph:
-        known = {word: [sizes.get(size, size) for size in shape] for word, shape in shapes.items()}
+        known = {
+            word: [size if isinstance(size, int) else sizes[size] for size in shape] for word, shape in shapes.items()
+        }
         return graph_of_onnx(model, known, name)
 
     found = Imported(read, name, onnx_reference(model, name), example, ranges=narrowed(own, asked.ranges, name))

@@ -10,14 +10,8 @@ from typing import Any, NamedTuple
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
-from anatune.codegen.cpu.moves import (
-    ConcatKernel,
-    PermuteKernel,
-    PutKernel,
-    concat_program,
-    permute_program,
-    put_program,
-)
+from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
+from anatune.codegen.cpu.puts import PutKernel, put_program
 from anatune.codegen.cpu.reductions import ReductionKernel, reduction_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program

@@ -18,6 +18,7 @@ Sizes = Mapping[str, int | str | tuple[int, int]]
 
 MOST = 512
 """Largest value of a symbol that neither the model nor the caller limits."""
+_MORE = 4
 _LARGEST = 1 << 24
 _WORD = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?")
 
@@ -48,9 +49,14 @@ def asked_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
 
 
 def narrowed(
-    own: Mapping[str, tuple[int, int | None]], asked: Ranges, name: str, counted: Collection[str] = ()
+    own: Mapping[str, tuple[int, int | None, int]], asked: Ranges, name: str, counted: Collection[str] = ()
 ) -> dict[str, tuple[int, int]]:
-    """Return the ranges of a model's symbols: what is asked for within what the model takes, `MOST` without a limit.
+    """Return the ranges of a model's symbols: what is asked for within what the model takes.
+
+    Parameters
+    ----------
+    own : mapping of str to (int, int or None, int)
+        Symbol -> least and largest value, None: there is no limit, `MOST` or `_MORE` times the third number is one.
 
     Where nothing is asked for they begin with 1, those that are `counted` from nothing with 0.
 
@@ -61,8 +67,8 @@ def narrowed(
     """
     no_others(own, asked, name)
     found = {}
-    for symbol, (least, most) in own.items():
-        low, high = asked.get(symbol, (max(least, symbol not in counted), most or max(MOST, least)))
+    for symbol, (least, most, seen) in own.items():
+        low, high = asked.get(symbol, (max(least, symbol not in counted), most or max(MOST, least, _MORE * seen)))
         if low < least or (most is not None and high > most):
             limit = f"{least}..{most}" if most is not None else f"{least} or more"
             raise WorkloadError(

@@ -218,10 +218,10 @@ class _Writer:
 
     def result(self, value: Value) -> TvmObject:
         """Return an output as an expression; a reshape of a size that varies is a view here, too."""
-        is_view = isinstance(value, Node) and value.op == "reshape" and at_run_time(tensor_type(value).shape)
-        if not is_view or isinstance(value.arguments[0], Constant):
+        sizes = tensor_type(value).shape
+        if not (isinstance(value, Node) and value.op == "reshape" and at_run_time(sizes)):
             return self.argument(value)
-        shape, kind = self.relax.ShapeExpr(self.sizes(tensor_type(value).shape)), self.type_of(value.type)
+        shape, kind = self.relax.ShapeExpr(self.sizes(sizes)), self.type_of(value.type)
         source = self.argument(value.arguments[0])
         return self.relax.op.call_pure_packed("vm.builtin.reshape", source, shape, ty_args=kind)
 

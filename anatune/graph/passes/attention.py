@@ -25,7 +25,7 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
 
     An attention is two products with nothing fused into them and a softmax between, none of which anything else reads.
     Queries, keys and values may be columns of matrices in any order of batch, heads and rows; what was repeated for
-    groups of heads is read where it lies once. Products are joined where attentions alone read them: nothing else reads columns of a wider
+    groups of heads is read from before that. Products are joined where attentions alone read them: nothing else reads columns of a wider
     matrix without a copy.
 
     Parameters
@@ -109,13 +109,14 @@ def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
 
 
 def _place(view: View, batch: int, heads: int) -> Place | None:
-    """Return where the rows of all heads lie, which may be the same ones for groups of heads; None: no place says it."""
+    """Return where the rows of all heads lie, the same ones for the heads of a group; None: no place says it."""
     rows = view.sizes[-2:]
     for group in (size for size in range(1, heads + 1) if heads % size == 0):
         whole = view.reshaped((batch, heads // group, group, *rows))
         if whole is not None and (whole.strides[2] == 0 or group == 1):
             is_near = whole.strides[-1] in ((0, 1) if rows[-1] == 1 else (1,))
-            return Place(whole.offset, *whole.strides[:2], whole.strides[3], group) if is_near else None
+            apart, head, _, row = whole.strides[:4]
+            return Place(whole.offset, apart, head, row, group) if is_near else None
     return None
 
 

@@ -10,6 +10,7 @@ import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,9 +22,9 @@ from anatune.graph.torch.operators import READERS
 from anatune.untyped import TorchObject
 
 __all__ = [
+    "Symbol",
     "buffer_of",
     "graph_of_program",
-    "range_of_symbol",
     "refused_nodes",
     "symbols_of_program",
     "written_by",
@@ -76,7 +77,7 @@ def graph_of_program(program: TorchObject, name: str, sizes: Mapping[object, int
 
 
 def written_by(program: TorchObject) -> list[tuple[str, bool]]:
-    """Return what an exported program writes into, in the order of its outputs: its name, and whether it is a buffer."""
+    """Return what an exported program writes into, in the order of its outputs: name, and whether it is a buffer."""
     signature = program.graph_signature
     names = {**dict.fromkeys(signature.buffers_to_mutate.values(), True)}
     names |= dict.fromkeys(signature.user_inputs_to_mutate.values(), False)
@@ -88,26 +89,43 @@ def buffer_of(program: TorchObject, target: str) -> TorchObject:
     return (program.constants if target in program.constants else program.state_dict)[target]
 
 
-def symbols_of_program(program: TorchObject) -> dict[str, TorchObject]:
-    """Return the symbols of sizes that vary by names that the first input and axis that have each give it."""
-    found: dict[str, TorchObject] = {}
+class Symbol(NamedTuple):
+    """A size of a program's inputs that varies.
+
+    Attributes
+    ----------
+    name : str
+        The first input that has it, and the axis.
+    expression : sympy.Symbol
+    least, most : int
+        Its range; None: it has no limit.
+    seen : int
+        What the program was exported with.
+    """
+
+    name: str
+    expression: TorchObject
+    least: int
+    most: int | None
+    seen: int
+
+
+def symbols_of_program(program: TorchObject) -> list[Symbol]:
+    """Return the sizes of a program's inputs that vary."""
+    found: dict[TorchObject, Symbol] = {}
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.op != "placeholder" or not hasattr(value, "shape"):
             continue
         for axis, size in enumerate(value.shape):
-            expression = size.node.expr if hasattr(size, "node") else None
-            if expression is not None and expression.is_symbol and expression not in found.values():
-                found[f"{node.name}_{axis}"] = expression
-    return found
-
-
-def range_of_symbol(program: TorchObject, symbol: TorchObject) -> tuple[int, int | None]:
-    """Return the least value of a program's symbol and the largest, None where there is no limit."""
-    known = program.range_constraints.get(symbol)
-    if known is None:
-        return 0, None
-    return max(0, int(known.lower)), int(known.upper) if known.upper.is_Integer else None
+            own = size.node.expr if hasattr(size, "node") else None
+            if own is None or not own.is_symbol or own in found:
+                continue
+            known, seen = program.range_constraints.get(own), size.node.hint if size.node.has_hint() else 1
+            least = max(0, int(known.lower)) if known is not None else 0
+            most = int(known.upper) if known is not None and known.upper.is_Integer else None
+            found[own] = Symbol(f"{node.name}_{axis}", own, least, most, int(seen))
+    return list(found.values())
 
 
 def refused_nodes(program: TorchObject) -> list[TorchObject]:
@@ -183,9 +201,9 @@ class _Reader:
         kinds = import_module("torch.export.graph_signature").InputKind
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         values: dict[TorchObject, Given] = {}
-        inputs: list[Value] = []
+        inputs: list[Input] = []
         written = [target for target, is_buffer in written_by(program) if is_buffer]
-        buffers = {}
+        buffers: dict[str, Input] = {}
         for one in program.graph_signature.input_specs:
             node = nodes[one.arg.name]
             if one.kind == kinds.TOKEN:
@@ -197,10 +215,10 @@ class _Reader:
                 values[node] = self.tensor(known[one.target], one.target)
             elif isinstance(node.meta.get("val"), self.torch.Tensor):
                 try:
-                    values[node] = Input(node.name, _type_of(node.meta["val"], self.sizes))
+                    inputs.append(Input(node.name, _type_of(node.meta["val"], self.sizes)))
                 except RefusedError as error:
                     raise WorkloadError(f"{name}: input {node.name} {error}") from error
-                inputs.append(values[node])
+                values[node] = inputs[-1]
             else:
                 values[node] = getattr(one.arg, "value", None)
         outputs = self.outputs_of(program.graph_module, values)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
-from tests.unit.codegen.cpu.building import built
+from anatune.core.sizes import Size
+from tests.unit.codegen.cpu.building import built, built_for_sizes
 
 pytest.importorskip("tvm")
 
@@ -48,3 +49,45 @@ def test_concatenations(lengths, outer, threads):
     program = concat_program(ConcatKernel(outer, lengths), "kernel", threads, lanes=16)
     got = built(program, (outer, sum(lengths)), threads)(*parts)
     np.testing.assert_array_equal(got, np.concatenate(parts, axis=1))
+
+
+BATCH, TOKENS, WIDTH = (Size.symbol(name, size) for name, size in (("batch", 1), ("tokens", 3), ("width", 56)))
+SYMBOLS = [{"batch": 1 + n % 3, "tokens": n, "width": 1 + n * 7 % 40} for n in [*range(1, 36), 64, 70]]
+
+
+def at(sizes, symbols):
+    return tuple(size.at(symbols) if isinstance(size, Size) else size for size in sizes)
+
+
+def named(sizes, symbols):
+    used = frozenset().union(*(size.symbols for size in sizes if isinstance(size, Size)))
+    return {name: symbols[name] for name in used}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("shape", "axes"), [
+    ((BATCH, TOKENS, 12, 64), (0, 2, 1, 3)), ((BATCH, 3, TOKENS, WIDTH), (0, 2, 3, 1)), ((TOKENS, 3), (1, 0)),
+    ((BATCH, TOKENS, 40), (0, 2, 1)), ((2, TOKENS, WIDTH), (0, 2, 1)), ((BATCH, 5, TOKENS), (2, 1, 0)),
+    ((3, 37, TOKENS), (1, 0, 2)),
+])  # fmt: skip
+def test_one_permutation_serves_sizes_that_are_known_at_run_time(shape, axes, threads):
+    call = built_for_sizes(permute_program(PermuteKernel(shape, axes), "kernel", threads, lanes=8), threads)
+    for symbols in SYMBOLS:
+        sizes = at(shape, symbols)
+        want = np.transpose(np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes), axes)
+        got = call(want.shape, np.ascontiguousarray(np.transpose(want, np.argsort(axes))), **named(shape, symbols))
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("outer", "lengths"), [(BATCH * 9, (40, 3)), (BATCH, (TOKENS * 64, 64)), (7, (TOKENS, 3, WIDTH, TOKENS))]
+)
+def test_one_concatenation_serves_sizes_that_are_known_at_run_time(outer, lengths, threads):
+    call = built_for_sizes(concat_program(ConcatKernel(outer, lengths), "kernel", threads, lanes=8), threads)
+    random = np.random.default_rng(1)
+    for symbols in SYMBOLS:
+        rows, *own = at((outer, *lengths), symbols)
+        parts = [random.standard_normal((rows, length)).astype(np.float32) for length in own]
+        got = call((rows, sum(own)), *parts, **named((outer, *lengths), symbols))
+        np.testing.assert_array_equal(got, np.concatenate(parts, axis=1))
