@@ -68,7 +68,7 @@ def narrowed(
     no_others(own, asked, name)
     found = {}
     for symbol, (least, most, seen) in own.items():
-        low, high = asked.get(symbol, (max(least, symbol not in counted), most or max(MOST, least, _MORE * seen)))
+        low, high = asked.get(symbol, (max(least, int(symbol not in counted)), most or max(MOST, least, _MORE * seen)))
         if low < least or (most is not None and high > most):
             limit = f"{least}..{most}" if most is not None else f"{least} or more"
             raise WorkloadError(
