@@ -30,7 +30,7 @@ __all__ = ["AUTO", "StatePair", "grown", "paired", "probes", "with_state"]
 
 AUTO = "auto"
 """Asks for the pairs that exported decoders' names say."""
-_PRESENT = re.compile(r"present(_key_values)?(?=[._])")
+_PRESENT = re.compile(r"present(_key_values)?(?=[._]|$)")
 _PAST = ("past_key_values", "past")
 _PRIMES = [number for number in range(5, 2000) if all(number % other for other in range(2, 45) if other < number)]
 

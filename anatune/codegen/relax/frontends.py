@@ -322,7 +322,7 @@ def decomposed(program: TorchObject, name: str, *, may_write: bool = False) -> T
         PyTorch refuses it; it changes an input or a buffer in place.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _torch().no_grad():
             warnings.simplefilter("ignore")
             simple = program.run_decompositions()
     except Exception as error:

@@ -71,7 +71,9 @@ class _Decoder(_Net):
     def repeated(self, x):
         one, size = self.numbers(1), self.op("Shape", x, start=2, end=3)
         groups = self.op("Unsqueeze", x, self.numbers(2))
-        shape = self.op("Concat", one, self.numbers(GROUPS), self.numbers(HEADS // GROUPS), size, self.numbers(DIM), axis=0)
+        shape = self.op(
+            "Concat", one, self.numbers(GROUPS), self.numbers(HEADS // GROUPS), size, self.numbers(DIM), axis=0
+        )
         whole = self.op("Expand", groups, shape)
         return self.op("Reshape", whole, self.op("Concat", one, self.numbers(HEADS), size, self.numbers(DIM), axis=0))
 
@@ -84,7 +86,9 @@ def decoder(weights, *, past="past"):
     held = net.op("Squeeze", net.op("Shape", "past_key_values.0.key", start=2, end=3))
     end = net.op("Add", held, count)
     places = net.op("Unsqueeze", net.op("Range", held, end, one), net.numbers(1))
-    angles = net.op("Mul", net.op("Cast", places, to=TensorProto.FLOAT), net.known(np.tile(_FREQUENCIES, 2), np.float32))
+    angles = net.op(
+        "Mul", net.op("Cast", places, to=TensorProto.FLOAT), net.known(np.tile(_FREQUENCIES, 2), np.float32)
+    )
     cos, sin = net.op("Cos", angles), net.op("Sin", angles)
     seen = net.op("LessOrEqual", net.op("Range", zero, end, one), places)
     mask = net.op("Where", seen, net.scalar(0), net.scalar(-np.inf))
