@@ -164,7 +164,8 @@ def compile_model(
         with display:
             inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
             compiled = session.compile(
-                model, inputs, hw=device, sizes=named_sizes(asked.size), state=named_state(asked.state), records=kept, reuse=not elsewhere.no_reuse,
+                model, inputs, hw=device, sizes=named_sizes(asked.size), state=named_state(asked.state), records=kept,
+                reuse=not elsewhere.no_reuse,
                 **asked.keywords(), **measures,
                 progress=display.progress.count("planning", then="building"), tuning_progress=display, on_estimate=say,
             )  # fmt: skip

@@ -25,8 +25,8 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
 
     An attention is two products with nothing fused into them and a softmax between, none of which anything else reads.
     Queries, keys and values may be columns of matrices in any order of batch, heads and rows; what was repeated for
-    groups of heads is read from before that. Products are joined where attentions alone read them: nothing else reads columns of a wider
-    matrix without a copy.
+    groups of heads is read from before that. Products are joined where attentions alone read them: nothing else reads
+    columns of a wider matrix without a copy.
 
     Parameters
     ----------
