@@ -21,6 +21,7 @@ from anatune.cli.options import (
     StopAt,
     Threads,
     named_sizes,
+    named_state,
     records_option,
     refuse_threads,
     seconds_option,
@@ -59,6 +60,15 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             help="The range of a size that varies, or its only value; once for each.  [default: what the model says, "
             "1..512 where it has no limit]",
             show_default=False,
+        ),
+    ] = None
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="OUTPUT=INPUT",
+            help="An output that is an input of the next call, and stays in the model; once for each. auto: those of "
+            "exported decoders (present.0.key, past_key_values.0.key).",
         ),
     ] = None
     trials: Annotated[
@@ -159,7 +169,8 @@ def compile_model(
         with display:
             inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
             compiled = session.compile(
-                model, inputs, hw=device, sizes=named_sizes(asked.size), records=kept, reuse=not elsewhere.no_reuse,
+                model, inputs, hw=device, sizes=named_sizes(asked.size), state=named_state(asked.state), records=kept,
+                reuse=not elsewhere.no_reuse,
                 **asked.keywords(), **measures,
                 progress=display.progress.count("planning", then="building"), tuning_progress=display, on_estimate=say,
             )  # fmt: skip

@@ -303,3 +303,18 @@ def named_sizes(words: list[str] | None) -> dict[str, str]:
             raise UsageError(f"--size is {word!r}, expected a name and a range such as tokens=1..512, or batch=4")
         found[name] = value
     return found
+
+
+def named_state(words: list[str] | None) -> str | dict[str, str] | None:
+    """Return what ``--state`` says: "auto", or inputs by the names of outputs."""
+    if words == ["auto"]:
+        return "auto"
+    found: dict[str, str] = {}
+    for word in words or ():
+        output, equals, given = word.partition("=")
+        if not output or not equals or not given:
+            raise UsageError(f"--state is {word!r}, expected auto, or an output and its input: present.0=past.0")
+        if output in found:
+            raise UsageError(f"--state names the output {output} twice, expected once")
+        found[output] = given
+    return found or None

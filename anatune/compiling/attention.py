@@ -93,7 +93,7 @@ class PlannedAttention(NamedTuple):
 
 
 def plan_attentions(
-    graph: Graph, hardware: CpuSpec, decided: list[bool] | None = None
+    graph: Graph, hardware: CpuSpec, decided: list[bool] | None = None, *, is_open: bool = False
 ) -> tuple[Graph, list[PlannedAttention]]:
     """Return a graph whose attentions are kernels where that is predicted to be faster, and these kernels.
 
@@ -105,14 +105,17 @@ def plan_attentions(
         With the cores that kernels may use.
     decided : list of bool, optional
         Takes, for each attention in order, whether it becomes a kernel.
+    is_open : bool
+        Whether sizes of the graph vary: what is no kernel then has no schedules, so that every attention is one.
     """
     planner = _Planner(hardware)
     decided = [] if decided is None else decided
 
     def pays(node: Node) -> bool:
         chosen = planner.chosen(node)
-        decided.append(chosen is not None and sum(chosen.parts_s.values()) < planner.separate_s(node))
-        return decided[-1]
+        is_faster = chosen is not None and (is_open or sum(chosen.parts_s.values()) < planner.separate_s(node))
+        decided.append(is_faster)
+        return is_faster
 
     graph = with_attention(graph, pays)
     groups: dict[AttentionKernel, list[Node]] = {}

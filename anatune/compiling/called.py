@@ -1,14 +1,22 @@
-"""Sizes that vary of a compiled model, as a call has them."""
+"""Sizes that vary of a compiled model, as a call has them, and what it holds between calls."""
 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping, Sequence
 
-from anatune.errors import RunError
-from anatune.graph.summary import ModelSummary, TensorSummary
+import numpy as np
 
-__all__ = ["check_size", "shape_at", "sizes_of"]
+from anatune.codegen.compat import TvmObject, array_of, import_tvm
+from anatune.compiling.memory import new_memory
+from anatune.errors import RunError
+from anatune.graph.nodes import Array
+from anatune.graph.summary import ModelSummary, StateSummary, TensorSummary
+from anatune.measure.cpu.blocks import tensor_of
+from anatune.measure.run.correctness import array_dtype
+
+__all__ = ["State", "check_size", "shape_at", "sizes_of"]
 
 
 def shape_at(one: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -75,3 +83,139 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
         raise RunError(f"{expression!r:.80} is no size; compile the model again")
 
     return value(ast.parse(expression, mode="eval").body)
+
+
+def _symbol(name: str) -> str:
+    """Return a size's symbol, by which a library has them in order."""
+    return f"{name}_"
+
+
+class State:
+    """Tensors as one stream of calls has them. A call hands them to the library, and takes what comes out.
+
+    Parameters
+    ----------
+    summary : ModelSummary
+    weights : sequence of ndarray
+        What parts of the state are at first are some of them; nobody writes there.
+
+    Attributes
+    ----------
+    sizes : dict of str to int
+        How many elements are held along what grows, and the sizes that the state has had since it was empty.
+    """
+
+    def __init__(self, summary: ModelSummary, weights: Sequence[Array]) -> None:
+        self.summary, self.weights = summary, weights
+        inputs = {size for one in (*summary.inputs, *summary.state) for size in one.shape}
+        self.untold = [name for name in sorted(summary.ranges, key=_symbol) if name not in inputs]
+        self.reset()
+
+    def reset(self) -> None:
+        """Make it what it was at first."""
+        self.tensors: list[TvmObject] = []
+        self.sizes = {one.grows: 0 for one in self.summary.state if one.grows}
+
+    def copy(self) -> State:
+        """Return the same state in memory of its own."""
+        other = State(self.summary, self.weights)
+        if self.tensors:
+            other.put(self.arrays())
+        return other
+
+    def known(self, told: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of a call, whose inputs have told some.
+
+        Raises
+        ------
+        RunError
+            The state has another size.
+        """
+        for name, size in told.items():
+            if self.tensors and self.sizes.get(name, size) != size:
+                raise RunError(
+                    f"size {name} is {size}, and the state of the model has {self.sizes[name]}; call reset() first, or "
+                    "load the model a second time for another stream"
+                )
+        return {**told, **self.sizes}
+
+    def after(self, known: Mapping[str, int]) -> dict[str, int]:
+        """Return how many elements are held behind a call of these sizes.
+
+        Raises
+        ------
+        RunError
+            More than there is memory for.
+        """
+        found = {one.grows: _value(one.after, known) for one in self.summary.state if one.grows}
+        for name, size in found.items():
+            most = self.summary.ranges[name].most
+            if size > most:
+                raise RunError(
+                    f"state: {known[name]} elements are held along {name}, and {size - known[name]} more exceed the "
+                    f"{most} that the model was compiled for; call reset(), or compile it for more (sizes, --size)"
+                )
+        return found
+
+    def arguments(self, known: Mapping[str, int]) -> tuple[list[TvmObject], list[TvmObject]]:
+        """Return what a library's ``main`` takes before and behind the inputs of a call of these sizes."""
+        if not self.tensors:
+            self.tensors = [tensor_of(self._first(one, known)) for one in self.summary.state]
+            shapes = {size for one in self.summary.state for size in one.shape if isinstance(size, str)}
+            self.sizes |= {name: known[name] for name in shapes if name in self.summary.ranges}
+        numbers = [import_tvm().runtime.ShapeTuple([known[name] for name in self.untold])] if self.untold else []
+        return numbers, self.tensors
+
+    def take(self, tensors: Sequence[TvmObject], after: Mapping[str, int]) -> None:
+        """Keep what a call returned, and how much is held then."""
+        self.tensors = list(tensors)
+        self.sizes |= after
+
+    def arrays(self) -> dict[str, Array]:
+        """Return copies of what is held."""
+        found = {}
+        for place, one in enumerate(self.summary.state):
+            array = array_of(self.tensors[place]) if self.tensors else self._first(one, self.sizes)
+            found[one.name] = np.array(array[self._held(one)])
+        return found
+
+    def put(self, arrays: Mapping[str, Array]) -> None:
+        """Hold what `arrays` has, all of it.
+
+        Raises
+        ------
+        RunError
+            A name is missing, or none of the state's; a shape or dtype is another one.
+        """
+        names = [one.name for one in self.summary.state]
+        if sorted(arrays) != sorted(names):
+            raise RunError(f"state: got {', '.join(map(str, arrays)) or 'nothing'}, expected {', '.join(names)}")
+        sizes: dict[str, int] = {}
+        tensors = []
+        for one in self.summary.state:
+            array = np.asarray(arrays[one.name])
+            wanted = [one.grows if one.grows and axis == one.axis else size for axis, size in enumerate(one.shape)]
+            fits = len(wanted) == array.ndim and array.dtype.name == one.dtype
+            for size, own in zip(wanted, array.shape, strict=False):
+                fits = fits and own == (sizes.setdefault(size, own) if size in self.summary.ranges else size)
+            if not fits:
+                got = f"{'x'.join(map(str, array.shape))} {array.dtype.name}"
+                raise RunError(f"state {one.name} is {got}, expected {'x'.join(map(str, wanted))} {one.dtype}")
+            if one.grows:
+                check_size(self.summary, one.grows, array.shape[one.axis], f" (axis {one.axis} of state {one.name})")
+            whole = self._first(one, sizes)
+            whole[(*[slice(None)] * one.axis, slice(array.shape[one.axis]))] = array
+            tensors.append(tensor_of(whole))
+        self.take(tensors, sizes)
+
+    def _held(self, one: StateSummary) -> tuple[slice, ...]:
+        return (*[slice(None)] * one.axis, slice(self.sizes[one.grows])) if one.grows else ()
+
+    def _first(self, one: StateSummary, known: Mapping[str, int]) -> Array:
+        """Return what a tensor is at first."""
+        shape = shape_at(one, known)
+        kind = array_dtype(one.dtype)
+        found: Array = new_memory(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)
+        if one.initial is not None:
+            found[...] = self.weights[one.initial]
+        return found

@@ -17,7 +17,7 @@ from anatune.arguments import checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
-from anatune.compiling.called import check_size, shape_at, sizes_of
+from anatune.compiling.called import State, check_size, shape_at, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, new_memory, views
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
@@ -39,9 +39,10 @@ class CompiledModel:
 
     Inputs are NumPy or torch arrays of the sizes and dtypes that it was compiled for; outputs are of the kind of the
     first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
-    bytes. Not safe to call from several threads at once. A model with several threads sets the size of TVM's thread
-    pool, which all kernels of the process share. A model for a GPU copies its weights there before the first run,
-    inputs and outputs in every run.
+    bytes. What it holds between calls (`state`) is one stream: another one needs a model of its own, by
+    ``anatune.load``. Not safe to call from several threads at once. A model with several threads sets the size of TVM's
+    thread pool, which all kernels of the process share. A model for a GPU copies its weights there before the first
+    run, inputs and outputs in every run.
 
     Parameters
     ----------
@@ -100,6 +101,10 @@ class CompiledModel:
         weights = [tensor_of(view) for view in views(self.memory, self.summary.weights)]
         return Machine(self._library, weights, self.summary.arch if self.summary.device == "gpu" else None)
 
+    @functools.cached_property
+    def _state(self) -> State:
+        return State(self.summary, views(self.memory, self.summary.weights))
+
     def __repr__(self) -> str:
         parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
         threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
@@ -111,10 +116,17 @@ class CompiledModel:
         Raises
         ------
         RunError
-            Another number of inputs, or one of another shape or dtype.
+            Another number of inputs, or one of another shape or dtype; the state would hold more than it can.
         """
-        result = self._machine.run(*self._tensors(inputs))
-        return self._returned([result] if hasattr(result, "copyto") else list(result), array_of, inputs)
+        tensors, known = self._tensors(inputs)
+        result = self._machine.run(*self._arguments(tensors, known, self._state))
+        outputs = [result] if hasattr(result, "copyto") else list(result)
+        if self.summary.state:
+            outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
+            self._state.take(held, self._state.after(known))
+            places = {tensor.data_ptr() for tensor in held}
+            outputs = [tensor.copyto(tensor.device) if tensor.data_ptr() in places else tensor for tensor in outputs]
+        return self._returned(outputs, array_of, inputs)
 
     def _returned(
         self, outputs: Sequence[TvmObject], array_for: Callable[[TvmObject], Array], inputs: Sequence[object]
@@ -127,6 +139,22 @@ class CompiledModel:
             found = tuple(map(array_for, outputs))
         return found if self.summary.is_tuple else found[0]
 
+    def reset(self) -> None:
+        """Make the state what it was at first: the next call is the first of another stream."""
+        self._state.reset()
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """What stays in the model between calls, by the names of its inputs and buffers: copies.
+
+        It can be set, too: to arrays of these names and dtypes, for what grows of any size of its range.
+        """
+        return self._state.arrays()
+
+    @state.setter
+    def state(self, arrays: Mapping[str, Array]) -> None:
+        self._state.put(arrays)
+
     def takes(self, inputs: Sequence[object]) -> bool:
         """Whether the sizes of arrays are among those that it was compiled for."""
         shapes = [tuple(one.shape) for one in inputs]  # type: ignore[attr-defined]
@@ -137,8 +165,8 @@ class CompiledModel:
         return shapes == [shape_at(one, known) for one in self.summary.inputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, for timing; errors as a call."""
-        return functools.partial(self._machine.run, *self._tensors(inputs))
+        """Return a call without arguments on `inputs`, for timing; the state stays as it is. Errors as a call."""
+        return functools.partial(self._machine.run, *self._on_copy(inputs))
 
     def random_inputs(self, seed: int = 0, sizes: Mapping[str, int] | None = None) -> list[Array]:
         """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere.
@@ -146,14 +174,15 @@ class CompiledModel:
         Parameters
         ----------
         sizes : mapping of str to int, optional
-            Of those that vary; by default what the model was planned for.
+            Of those that vary; by default those of the state, and what the model was planned for.
 
         Raises
         ------
         RunError
             There is no such size, or it is out of its range.
         """
-        known = {name: one.planned for name, one in self.summary.ranges.items()} | dict(sizes or {})
+        known = {name: one.planned for name, one in self.summary.ranges.items()}
+        known |= {**self._state.sizes, **(sizes or {})}
         for name, value in known.items():
             check_size(self.summary, name, value)
         return draw_inputs(self.summary.inputs, seed, known)
@@ -169,7 +198,7 @@ class CompiledModel:
             Runs, >= 1.
         """
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
-        return self._machine.times(self._tensors(inputs or self.random_inputs()), repeats)
+        return self._machine.times(self._on_copy(inputs or self.random_inputs()), repeats)
 
     def benchmark(self, *inputs: object, runs: int = 30) -> dict[str, float]:
         """Return the times of some runs on `inputs`, or random ones, after one that is not timed: seconds.
@@ -215,19 +244,32 @@ class CompiledModel:
         """Return what a folder holds of it."""
         return folder.Saved(self.summary, self._library, self.code, self.memory)
 
-    def _arrays(self, inputs: Sequence[object]) -> list[Array]:
+    def _arrays(self, inputs: Sequence[object]) -> tuple[list[Array], dict[str, int]]:
+        """Return the inputs of a call as arrays, and the sizes that vary."""
         wanted = self.summary.inputs
         if len(inputs) != len(wanted):
             names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
             raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
         arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
-        known = sizes_of(self.summary, [array.shape for array in arrays])
+        known = self._state.known(sizes_of(self.summary, [array.shape for array in arrays]))
         for array, one in zip(arrays, wanted, strict=True):
             _check(array, one, known)
-        return arrays
+        return arrays, known
 
-    def _tensors(self, inputs: Sequence[object]) -> list[TvmObject]:
-        return [tensor_of(array) for array in self._arrays(inputs)]
+    def _tensors(self, inputs: Sequence[object]) -> tuple[list[TvmObject], dict[str, int]]:
+        """Return the inputs of a call as TVM's tensors, and the sizes that vary."""
+        arrays, known = self._arrays(inputs)
+        return [tensor_of(array) for array in arrays], known
+
+    def _arguments(self, tensors: list[TvmObject], known: dict[str, int], state: State) -> list[TvmObject]:
+        """Return all that the library takes in a call."""
+        state.after(known)
+        before, behind = state.arguments(known)
+        return [*before, *tensors, *behind]
+
+    def _on_copy(self, inputs: Sequence[object]) -> list[TvmObject]:
+        """Return all that the library takes in a call that leaves the state as it is."""
+        return self._arguments(*self._tensors(inputs), self._state.copy())
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:

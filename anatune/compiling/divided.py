@@ -81,7 +81,7 @@ class DividedModel(CompiledModel):
 
     def __call__(self, *inputs: object) -> OnnxObject:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
-        return self._returned(self._run(self._arrays(inputs)), lambda one: one, inputs)
+        return self._returned(self._run(self._arrays(inputs)[0]), lambda one: one, inputs)
 
     def _run(
         self, arrays: Sequence[Array], seen: Callable[[int, Engine, list[object]], None] | None = None
@@ -99,7 +99,7 @@ class DividedModel(CompiledModel):
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
         """Return a call without arguments on `inputs`, for timing; errors as a call."""
-        return functools.partial(self._run, self._arrays(inputs))
+        return functools.partial(self._run, self._arrays(inputs)[0])
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each function in one run, as `CompiledModel`: a part of onnxruntime's is one."""
@@ -112,13 +112,13 @@ class DividedModel(CompiledModel):
             else:
                 found[_in_part(place, "onnxruntime")] = _least(engine, given, repeats)
 
-        self._run(self._arrays(inputs or self.random_inputs()), seen)
+        self._run(self._arrays(inputs or self.random_inputs())[0], seen)
         return found
 
     def times(self, inputs: Sequence[object]) -> list[float]:
         """Return the time of each part for some inputs: the least of several runs, s."""
         found: list[float] = []
-        self._run(self._arrays(inputs), lambda _, engine, given: found.append(_least(engine, given, _REPEATS)))
+        self._run(self._arrays(inputs)[0], lambda _, engine, given: found.append(_least(engine, given, _REPEATS)))
         return found
 
     def save(self, path: str | Path) -> None:

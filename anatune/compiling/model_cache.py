@@ -13,7 +13,7 @@ import platform
 import shutil
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -53,8 +53,8 @@ class ModelCache:
         As that takes them.
     hardware : CpuSpec or GpuSpec
     request : Request
-    sizes : mapping, optional
-        As `anatune.compile`.
+    others : sequence
+        What else the model depends on: numbers, text, mappings of these.
     folder : Path, optional
         The user's own by default.
     """
@@ -65,7 +65,7 @@ class ModelCache:
         example_inputs: object,
         hardware: HardwareSpec,
         request: Request,
-        sizes: Mapping[str, object] | None = None,
+        others: Sequence[object] = (),
         folder: Path | None = None,
     ) -> None:
         base = folder or user_cache_folder()
@@ -73,7 +73,7 @@ class ModelCache:
         is_measured = request.trials > 0 or request.records is not None or request.fallback is not None
         self._key = None
         if isinstance(model, str | Path) and self._disk.folder is not None and not is_measured:
-            digest = hashlib.sha256(_settings(hardware, request) + repr(sorted((sizes or {}).items())).encode())
+            digest = hashlib.sha256(_settings(hardware, request) + repr(others).encode())
             try:
                 for part in (*_inputs(example_inputs), *_file(Path(model))):
                     digest.update(hashlib.sha256(part).digest())

@@ -17,12 +17,22 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.sizes import Size
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.nodes import ITEM, LEADING, Graph, Node, TensorType, Value, tensor_type, values_in
-from anatune.graph.operators import ATTENTION, PRODUCTS, WINDOW
+from anatune.graph.operators import ATTENTION, PRODUCTS, PUT, WINDOW
 from anatune.graph.products import workload_of
-from anatune.graph.summary import KernelSummary, OperatorSummary, RangeSummary, TensorSummary
+from anatune.graph.state import StatePair
+from anatune.graph.summary import KernelSummary, OperatorSummary, RangeSummary, StateSummary, TensorSummary
 from anatune.templates import templates_of
 
-__all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "ranges_of", "rows_of"]
+__all__ = [
+    "attention_summary",
+    "inputs_of",
+    "kernel_summary",
+    "operators_of",
+    "outputs_of",
+    "ranges_of",
+    "rows_of",
+    "state_of",
+]
 
 
 _VIEWS = (ITEM, LEADING, "reshape")
@@ -48,10 +58,28 @@ def _tensor(name: str, value: Value) -> TensorSummary:
     )
 
 
-def ranges_of(graph: Graph, ranges: Ranges) -> dict[str, RangeSummary]:
+def state_of(graph: Graph, pairs: Sequence[StatePair], num_weights: int) -> tuple[StateSummary, ...]:
+    """Return a model's state; what it is at first are its last weights."""
+    if not pairs:
+        return ()
+    number = num_weights - sum(pair.initial is not None for pair in pairs)
+    found = []
+    count = len(pairs)
+    for pair, value, new in zip(pairs, graph.inputs[-count:], graph.outputs[-count:], strict=True):
+        own, initial, after = _tensor(pair.name, value), None, ""
+        if pair.initial is not None:
+            initial, number = number, number + 1
+        if pair.axis >= 0:
+            assert isinstance(new, Node)
+            after = name_of(new.arguments[2].value + tensor_type(new.arguments[1]).shape[pair.axis])
+        found.append(
+            StateSummary(own.name, own.dtype, own.shape, initial, max(pair.axis, 0), name_of(pair.symbol), after)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def ranges_of(ranges: Ranges, planned: Mapping[str, int]) -> dict[str, RangeSummary]:
     """Return the ranges of a model's sizes, and what each was planned as."""
-    sizes = [size for value in graph.inputs for size in tensor_type(value).shape]
-    planned = {str(size): int(size) for size in sizes if isinstance(size, Size)}
     return {
         name_of(symbol): RangeSummary(*ends, max(ends[0], min(ends[1], planned[symbol])))
         for symbol, ends in ranges.items()
@@ -146,6 +174,8 @@ def _bytes(node: Node) -> int:
     written = sum(map(_size, kinds))
     if node.op == "take":
         return 2 * written
+    if node.op == PUT:
+        return 2 * _size(tensor_type(node.arguments[1]))
     read = {id(value): value.type for value in values_in(node.arguments)}
     return written + sum(_size(kind) for kind in read.values() if isinstance(kind, TensorType))
 

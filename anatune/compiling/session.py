@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ def compile(
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
     fallback: str | None = None,
+    state: str | Mapping[str, str] | None = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -110,6 +111,10 @@ def compile(
     fallback : {"onnxruntime"}, optional
         Who runs the nodes of an ONNX model that cannot be read, on the CPU; the parts between them are compiled, each
         with its share of the trials. The report names them, and each part's share of the time.
+    state : str or mapping of str to str, optional
+        Of a CPU: names of outputs, and of the inputs that they are in the next call: these stay in the model. "auto":
+        those of exported decoders (present.0.key, past_key_values.0.key). Buffers that a module of PyTorch's writes
+        into stay there anyway.
 
     Raises
     ------
@@ -141,29 +146,31 @@ def compile(
         from anatune.compiling.targets.cpu import cpu_named
 
         device = cpu_named(device)
-    cache = ModelCache(model, example_inputs, device, request, sizes)
+    cache = ModelCache(model, example_inputs, device, request, [sizes, state])
     compiled = cache.read()
     if compiled is None:
-        compiled = _compiled_model(model, example_inputs, sizes, dynamic_shapes, device, request)
+        compiled = _compiled_model(
+            lambda read: read(model, example_inputs, sizes, dynamic_shapes, state), device, request
+        )
         cache.write(compiled)
     return compiled
 
 
 def _compiled_model(
-    model: object,
-    example_inputs: object,
-    sizes: Sizes | None,
-    dynamic_shapes: object,
-    device: HardwareSpec,
-    request: Request,
+    read: Callable[[Callable[..., Imported]], Imported], device: HardwareSpec, request: Request
 ) -> CompiledModel:
-    """Return a model that is compiled now; parameters and errors as `compile`."""
+    """Return a model that is compiled now; `read` calls what imports models. Errors as `compile`."""
     from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need
     from anatune.codegen.relax.ranges import name_of
     from anatune.compiling.varying import varying
 
     target = _target(device, request)
-    source = imported(model, example_inputs, sizes, dynamic_shapes)
+    source = read(imported)
+    if source.state and target.hardware.kind == "gpu":
+        raise WorkloadError(
+            f"compile: {source.name} keeps {source.state[0].name} between calls, which models for CPUs do, and "
+            f"{target.hardware.name} is a GPU; make the state an input and an output"
+        )
     if varying(source.ranges) and target.measures:
         raise SpaceError(
             f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels "
@@ -203,11 +210,13 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     from anatune.compiling.varying import environments, varying
 
     is_checked = target.is_checked(source)
+    target.varies = bool(varying(source.ranges))
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
-    graph = source.graph(environments(source.ranges)[0])
+    graph = source.graph(environments(source.ranges, source.state)[0])
     costs.tell(graph)
     with costs.part("plan"):
         planned = target.planned(graph)
+        planned = planned._replace(state=source.state, is_single=source.is_single)
         if varying(source.ranges):
             planned = target.for_all_sizes(planned, source)
     del graph  # its constants are not those of what is planned

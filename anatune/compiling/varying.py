@@ -19,6 +19,7 @@ from anatune.errors import WorkloadError
 from anatune.graph.nodes import Node, tensor_type
 from anatune.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL
 from anatune.graph.products import known_operands
+from anatune.graph.state import StatePair
 from anatune.templates.cpu.range_space import schedule_at
 
 __all__ = ["environments", "ranged_attention", "ranged_products", "varying"]
@@ -39,11 +40,12 @@ def varying(ranges: Ranges) -> dict[str, tuple[int, int]]:
     return {symbol: ends for symbol, ends in ranges.items() if ends[0] < ends[1]}
 
 
-def environments(ranges: Ranges) -> list[dict[str, int]]:
+def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[str, int]]:
     """Return the sizes that a model is looked at: what is planned first, where all are largest last.
 
     They are primes but for the largest, different for each symbol, so that no size is another one, or a number of the
-    model, by chance. Some may be beyond the range.
+    model, by chance. Some may be beyond the range. In the last one a state that grows is empty, and as much comes as it
+    ever holds: constants, such as the positions of tokens, are those of all calls.
     """
     fixed = {symbol: ends[0] for symbol, ends in ranges.items() if ends[0] == ends[1]}
     primes = _primes()
@@ -51,13 +53,17 @@ def environments(ranges: Ranges) -> list[dict[str, int]]:
     other: dict[str, int] = {}
     for symbol, (least, most) in varying(ranges).items():
         middle[symbol] = next(
-            p for p in primes if p >= max(_LEAST, math.isqrt(least * most)) and p not in middle.values()
+            p for p in primes if p >= max(_LEAST, math.isqrt(max(least, 1) * most)) and p not in middle.values()
         )
     for symbol in middle:
         used = (*middle.values(), *other.values())
         other[symbol] = next(p for p in primes if p > middle[symbol] // 2 and p >= _LEAST and p not in used)
     found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
     found.append({symbol: ends[1] for symbol, ends in varying(ranges).items()})
+    for pair in state:
+        if pair.symbol and pair.by in middle:
+            sums = (one[pair.symbol] + one[pair.by] for one in found[:-1])
+            found[-1] |= {pair.symbol: 0, pair.by: max(pair.most, *sums)}
     return [{**fixed, **one} for one in {tuple(one.items()): one for one in found}.values()]
 
 

@@ -17,6 +17,7 @@ from anatune.graph.nodes import (
     Argument,
     Array,
     Constant,
+    Input,
     Node,
     Scalar,
     Shape,
@@ -147,7 +148,10 @@ def concat(values: Sequence[Value], axis: int) -> Value:
         if [*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]] != shape:
             raise ValueError(f"{kinds[0]} and {kind} cannot be joined along axis {axis}")
     shape[axis] = sum(kind.shape[axis] for kind in kinds)
-    kept = tuple(value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape)) or tuple(values[:1])
+    kept = tuple(
+        value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape) or isinstance(value, Input)
+    )  # what a state holds at first may be nothing
+    kept = kept or tuple(values[:1])
     return kept[0] if len(kept) == 1 else made("concat", (kept,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
 
 

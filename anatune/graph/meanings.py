@@ -159,8 +159,9 @@ def attention(query: Array, key: Array, value: Array, mask: Array | None = None,
     sizes = [(own["queries"], own["dim"]), (own["keys"], own["dim"]), (own["keys"], own["value_dim"])]
     heads = np.indices((own["batch"], own["heads"]))[..., None, None]
     found = []
-    for array, (rows, columns), (offset, *strides) in zip((query, key, value), sizes, own["places"], strict=True):
-        places = zip(strides, (*heads, np.arange(rows)[:, None]), strict=True)
+    for array, (rows, columns), place in zip((query, key, value), sizes, own["places"], strict=True):
+        offset, *strides, group = place
+        places = zip(strides, (heads[0], heads[1] // group, np.arange(rows)[:, None]), strict=True)
         found.append(array.reshape(-1)[offset + np.arange(columns) + sum(stride * place for stride, place in places)])
     scores = found[0] @ np.swapaxes(found[1], -1, -2)
     named = {name: own[name] for name in ("scale", "zero_rows", "block")}

@@ -37,6 +37,9 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     `UNITS`), the state, of an LSTM its cells (batch, hidden), and what attributes ``has_term``, ``has_peepholes`` and
     ``has_lengths`` say: (hidden,), (3 * hidden,), (batch,). Returns (steps + states, batch, hidden): the states of all
     steps, then the last state and cells.
+``anatune.put``
+    Takes an input of the model that is state (`graph.state`), rows, and where they go along attribute ``axis``: the
+    places of all, or, a number, the first one's. Its result is the input's memory, changed.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ __all__ = [
     "MATMUL",
     "OPERATORS",
     "PRODUCTS",
+    "PUT",
     "RECURRENCE",
     "RECURRENT",
     "SCATTER",
@@ -75,7 +79,7 @@ CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "an
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
 ATTENTION = "anatune.attention"
 SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
-WINDOW = "anatune.window"
+WINDOW, PUT = "anatune.window", "anatune.put"
 SCATTER = "anatune.scatter"
 RECURRENT, RECURRENCE = "recurrent", "anatune.recurrent"
 UNITS = 16

@@ -12,12 +12,16 @@ __all__ = ["Place", "View", "view_of"]
 
 
 class Place(NamedTuple):
-    """Where element (batch b, head h, row r, column c) lies: ``offset + b * batch + h * head + r * row + c``."""
+    """Where element (batch b, head h, row r, column c) lies.
+
+    ``offset + b * batch + h // group * head + r * row + c``.
+    """
 
     offset: int
     batch: int
     head: int
     row: int
+    group: int = 1
 
 
 class View(NamedTuple):

@@ -22,6 +22,7 @@ __all__ = [
     "OperatorSummary",
     "PartSummary",
     "RangeSummary",
+    "StateSummary",
     "TensorSummary",
     "TuningSummary",
     "WeightPlace",
@@ -62,9 +63,30 @@ class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RangeSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The values that a size may have: the least, the largest, and what the model was planned for."""
 
-    least: _Calls
+    least: _Count
     most: _Calls
-    planned: _Calls
+    planned: _Count
+
+
+class StateSummary(TensorSummary, frozen=True, forbid_unknown_fields=True):
+    """A tensor that stays in the model between calls: where it grows, memory for the most elements.
+
+    Attributes
+    ----------
+    initial : int, optional
+        Which weight it is at first; None: zeros, or nothing.
+    axis : int
+        Along which it grows.
+    grows : str
+        The size that says how many elements it has there; "": it has one size.
+    after : str
+        How many it has there behind a call.
+    """
+
+    initial: _Count | None = None
+    axis: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    grows: str = ""
+    after: str = ""
 
 
 class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -324,6 +346,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         By the symbol of a size that varies.
     parts : tuple of PartSummary
         Of a model that shares its nodes with onnxruntime: names of functions begin with "part1." and the like then.
+    state : tuple of StateSummary
+        What stays in the model between calls; neither among `inputs` nor `outputs`.
     """
 
     version: str
@@ -350,16 +374,22 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tuning: TuningSummary | None = None
     ranges: dict[str, RangeSummary] = {}
     parts: tuple[PartSummary, ...] = ()
+    state: tuple[StateSummary, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for what contradicts itself."""
         for one in self.weights:
             if one.offset + _num_bytes(one) > self.weight_bytes:
                 raise ValueError(f"a weight ends at byte {one.offset + _num_bytes(one)} of {self.weight_bytes}")
-        if any(_num_bytes(one) > _MOST_BYTES for one in (*self.inputs, *self.outputs)):
+        if any(_num_bytes(one) > _MOST_BYTES for one in (*self.inputs, *self.outputs, *self.state)):
             raise ValueError("an input or output is larger than any memory")
         if not self.outputs or (len(self.outputs) > 1 and not self.is_tuple):
             raise ValueError(f"{len(self.outputs)} outputs, and is_tuple is {self.is_tuple}")
+        for held in self.state:
+            if held.grows and (held.grows not in self.ranges or held.axis >= len(held.shape)):
+                raise ValueError(f"state {held.name} grows by {held.grows} along axis {held.axis}")
+            if held.initial is not None and [one.shape for one in self.weights[held.initial :][:1]] != [held.shape]:
+                raise ValueError(f"state {held.name} is weight {held.initial} at first")
         if self.device == "gpu" and not re.fullmatch("sm_[0-9]{2,3}[a-z]?", self.arch):
             raise ValueError(f"arch of a GPU is {self.arch!r}")
 

@@ -12,11 +12,12 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from anatune.core.sizes import Size
+from anatune.core.sizes import Size, at_run_time
 from anatune.errors import WorkloadError
 from anatune.graph.building import made
 from anatune.graph.nodes import LEADING, Argument, Array, Constant, Graph, Input, Node, Scalar, Shape, TensorType, Value
@@ -31,6 +32,10 @@ _POWER = 2
 """Highest power of a symbol in an expression."""
 _MOST_STRIDE = 64
 """Largest number that floors are looked for with."""
+
+
+_MOST_AXES = 4
+"""Of a constant that may begin elsewhere along each of them."""
 
 
 class Reading(NamedTuple):
@@ -176,16 +181,34 @@ class _Joined:
         key = _ids(given)
         if key not in self.constants:
             largest = given[-1].array
-            for one in given:
-                array = one.array
-                part = largest[tuple(slice(size) for size in array.shape)] if array.ndim == largest.ndim else None
-                if array.dtype != largest.dtype or part is None or not _equal(part, array):
-                    raise _DiffersError("reads a constant whose values depend on the sizes")
+            starts = next(filter(partial(self.is_part, given, largest), self.starts(given, largest)), None)
+            if starts is None:
+                raise _DiffersError("reads a constant whose values depend on the sizes")
             self.constants[key] = found = Constant(largest)
-            if len({one.array.shape for one in given}) > 1:
+            if len({one.array.shape for one in given}) > 1 or any(starts):
                 shape = self.sizes([one.array.shape for one in given])
-                self.constants[key] = _leading(found, shape)
+                self.constants[key] = _part(found, shape, starts)
         return self.constants[key]
+
+    def starts(self, given: Sequence[Constant], largest: Array) -> Iterator[tuple[int, ...]]:
+        """Yield where a constant may begin in the largest one: at 0, or behind what a state holds."""
+        if any(one.array.ndim != largest.ndim or one.array.dtype != largest.dtype for one in given):
+            return
+        yield (0,) * largest.ndim
+        held = [symbol for name, symbol in self.fit.symbols.items() if not self.fit.environments[-1][name]]
+        if held and largest.ndim <= _MOST_AXES:
+            yield from itertools.product((0, *held), repeat=largest.ndim)
+
+    def is_part(self, given: Sequence[Constant], largest: Array, starts: Sequence[int]) -> bool:
+        """Whether the constant of each reading is the part of the largest one that begins there."""
+        for one, sizes in zip(given, self.fit.environments, strict=True):
+            begins = [start.at(sizes) if isinstance(start, Size) else start for start in starts]
+            part = largest[
+                tuple(slice(begin, begin + size) for begin, size in zip(begins, one.array.shape, strict=True))
+            ]
+            if not _equal(part, one.array):
+                return False
+        return True
 
 
 def _causal(attributes: Mapping[str, Argument]) -> dict[str, Argument]:
@@ -196,23 +219,28 @@ def _causal(attributes: Mapping[str, Argument]) -> dict[str, Argument]:
     return {**attributes, "visible": (), "causal": first if is_causal else None}
 
 
-def _leading(value: Constant, shape: tuple[int, ...]) -> Value:
-    """Return the leading part of a constant, of a size that is known at run time."""
+def _part(value: Constant, shape: tuple[int, ...], starts: Sequence[int]) -> Value:
+    """Return a part of a constant, of a size and with a start that are known at run time."""
     kind, array = TensorType(shape, value.array.dtype.name), value.array
-    axes = [axis for axis, size in enumerate(shape) if isinstance(size, Size)]
+    axes = [
+        axis for axis, ends in enumerate(zip(shape, starts, strict=True)) if any(isinstance(one, Size) for one in ends)
+    ]
     for axis in axes:
         first = array[(*[slice(None)] * axis, slice(1))]
         array = (
             first if array.strides[axis] == 0 or np.array_equal(array, np.broadcast_to(first, array.shape)) else array
         )
     if array.shape != value.array.shape:  # the same everywhere along some axes
-        same = tuple(1 if array.shape[axis] == 1 else size for axis, size in enumerate(shape))
+        same = [array.shape[axis] == 1 for axis in range(array.ndim)]
+        sizes = tuple(1 if is_same else size for is_same, size in zip(same, shape, strict=True))
+        begins = [0 if is_same else start for is_same, start in zip(same, starts, strict=True)]
         one = Constant(array)
-        part = _leading(one, same) if any(isinstance(size, Size) for size in same) else one
+        part = _part(one, sizes, begins) if at_run_time((*sizes, *begins)) else one
         return made("broadcast_to", (part, Shape(shape)), kind)
-    if all(size == 1 for size in shape[: axes[0]]) and len(axes) == 1:  # it lies there as it is
+    if all(size == 1 for size in shape[: axes[0]]) and len(axes) == 1 and not any(starts):  # it lies there as it is
         return Node(LEADING, (value,), kind)
-    rows = (axes, [0] * len(axes), [shape[axis] for axis in axes], [1] * len(axes))
+    ends = [starts[axis] + shape[axis] for axis in axes]
+    rows = (axes, [starts[axis] for axis in axes], ends, [1] * len(axes))
     numbers = (tuple(Scalar(number, "int64") for number in row) for row in rows)
     return made("strided_slice", (value, *numbers), kind, assume_inbound=True)
 

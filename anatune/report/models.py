@@ -175,6 +175,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
         "inputs": list(map(msgspec.structs.asdict, summary.inputs)),
         "outputs": list(map(msgspec.structs.asdict, summary.outputs)),
         "sizes": {name: msgspec.structs.asdict(one) for name, one in summary.ranges.items()},
+        "state": list(map(msgspec.structs.asdict, summary.state)),
         "weight_bytes": summary.weight_bytes,
         "predicted_s": summary.predicted_s,
         "predicted_transposes_s": summary.turning_s,
@@ -281,7 +282,9 @@ def _inputs_text(summary: ModelSummary) -> str:
         f"{name} {one.least}..{one.most} (planned: {one.planned})" for name, one in summary.ranges.items()
     )
     varying = f"; sizes that vary: {ranges}" if ranges else ""
-    return f"inputs: {inputs or 'none'}{varying}; weights: {units.size(summary.weight_bytes)}"
+    held = ", ".join(f"{one.name} {shape_text(one)}{' at most' if one.grows else ''}" for one in summary.state)
+    stays = f"; state: {held}" if held else ""
+    return f"inputs: {inputs or 'none'}{varying}{stays}; weights: {units.size(summary.weight_bytes)}"
 
 
 def _layouts_text(layouts: LayoutSummary) -> str:

@@ -11,22 +11,29 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from anatune.arguments import shown
 from anatune.codegen.compat import import_tvm, last_line
 from anatune.codegen.relax.onnx_files import onnx_model, onnx_shapes
-from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
-from anatune.codegen.relax.ranges import Ranges, Sizes, asked_ranges, narrowed, no_others, symbol_named
+from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, reordered, torch_reference
+from anatune.codegen.relax.ranges import Ranges, Sizes, asked_ranges, name_of, narrowed, no_others, symbol_named
 from anatune.codegen.relax.reading import graph_of
 from anatune.errors import MissingDependencyError, WorkloadError
-from anatune.graph.nodes import Graph
+from anatune.graph.nodes import Array, Graph
 from anatune.graph.onnx.reading import graph_of_onnx
-from anatune.graph.torch.reading import graph_of_program, symbols_of_program
+from anatune.graph.state import StatePair, grown, paired, probes, with_state
+from anatune.graph.torch.reading import (
+    buffer_of,
+    graph_of_program,
+    symbols_of_program,
+    written_by,
+)
 from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Imported", "decomposed", "exported", "imported"]
@@ -53,11 +60,13 @@ class Imported:
     example : list of ndarray, optional
         Inputs that the caller gave.
     is_single : bool
-        Whether the model returns one tensor, whatever the graph returns.
+        Whether the model returns one tensor beside its state, whatever the graph returns.
     ranges : mapping of str to (int, int)
         Symbol of sizes that vary -> least and largest value.
     onnx : tuple, optional
         The model, where it is one of ONNX (onnx.ModelProto), and the sizes of its inputs.
+    state : tuple of StatePair
+        The last inputs and outputs of the graph, and of the reference.
     """
 
     read: Callable[[Mapping[str, int]], Graph]
@@ -67,16 +76,22 @@ class Imported:
     is_single: bool = False
     ranges: Ranges = field(default_factory=dict)
     onnx: tuple[OnnxObject, dict[str, list[int]]] | None = None
+    state: tuple[StatePair, ...] = ()
 
     def graph(self, sizes: Mapping[str, int] | None = None) -> Graph:
         """Return the graph of the model at values of its symbols."""
         graph = self.read(sizes or {})
-        graph.is_tuple = graph.is_tuple and not self.is_single
+        graph = with_state(graph, self.state, self.name) if self.state else graph
+        graph.is_tuple = graph.is_tuple and (not self.is_single or bool(self.state))
         return graph
 
 
 def imported(
-    model: object, example_inputs: Example = None, sizes: Sizes | None = None, dynamic_shapes: object = None
+    model: object,
+    example_inputs: Example = None,
+    sizes: Sizes | None = None,
+    dynamic_shapes: object = None,
+    state: str | Mapping[str, str] | None = None,
 ) -> Imported:
     """Return a model that is to be compiled.
 
@@ -91,6 +106,8 @@ def imported(
         Symbol -> the range of its values ("1..512", (1, 512)) or its only value.
     dynamic_shapes : optional
         Of a ``nn.Module``, as ``torch.export.export`` takes them.
+    state : str or mapping of str to str, optional
+        As `anatune.compile`.
 
     Raises
     ------
@@ -100,7 +117,7 @@ def imported(
         TVM, PyTorch or ONNX is not installed.
     """
     import_tvm()
-    asked = asked_ranges(sizes)
+    asked = _Asked(asked_ranges(sizes), state)
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         if not path.is_file():
@@ -118,9 +135,16 @@ def imported(
     if "onnx.ModelProto" in kinds:
         return _onnx(model, "ONNX model", "ONNX model", example_inputs, asked)
     if "tvm.IRModule" in kinds:
-        no_others({}, asked, "Relax module")
-        return Imported(lambda _: graph_of(model), "Relax module", None, _arrays(example_inputs))
+        no_others({}, asked.ranges, "Relax module")
+        return _with_state(Imported(lambda _: graph_of(model), "Relax module", None, _arrays(example_inputs)), asked)
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
+
+
+class _Asked(NamedTuple):
+    """What a caller wants to vary, and to stay in the model."""
+
+    ranges: Ranges
+    state: str | Mapping[str, str] | None = None
 
 
 def _torch() -> TorchObject:
@@ -168,7 +192,7 @@ def _cause(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _pt2(path: Path, example_inputs: Example, asked: Ranges) -> Imported:
+def _pt2(path: Path, example_inputs: Example, asked: _Asked) -> Imported:
     torch = _torch()
     try:
         with _without_logs():
@@ -199,26 +223,31 @@ def _nothing(_record: logging.LogRecord) -> bool:
 
 
 def _exported(
-    program: TorchObject, name: str, example_inputs: Example, asked: Ranges, original: TorchObject = None
+    program: TorchObject, name: str, example_inputs: Example, asked: _Asked, original: TorchObject = None
 ) -> Imported:
     torch = _torch()
     example = _arrays(example_inputs)
     if example is None and program.example_inputs is not None:
         given = program.example_inputs[0]
         example = _arrays(given) if all(isinstance(tensor, torch.Tensor) for tensor in given) else None
-    simple = decomposed(program, name)
+    simple = decomposed(program, name, may_write=True)
+    written = written_by(simple)
+    buffers = {word: buffer_of(simple, word).detach().cpu().numpy() for word, is_buffer in written if is_buffer}
+    inputs = list(simple.graph_signature.user_inputs)
+    places = [word if is_buffer else inputs.index(word) for word, is_buffer in written]
 
-    source = original if original is not None else program.module()
-    reference = torch_reference(torch, source, name)
+    source = original if original is not None and not written else program.module()
+    reference = torch_reference(torch, source, name, places)
     returns = program.call_spec.out_spec
     symbols = {symbol_named(symbol.name): symbol for symbol in symbols_of_program(simple)}
     own = {word: (symbol.least, symbol.most, symbol.seen) for word, symbol in symbols.items()}
-    ranges = narrowed(own, asked, name)
 
     def read(sizes: Mapping[str, int]) -> Graph:
         return graph_of_program(simple, name, {symbol.expression: sizes[word] for word, symbol in symbols.items()})
 
-    return Imported(read, name, reference, example, returns is None or returns.is_leaf(), ranges)
+    is_single = returns is None or returns.is_leaf()
+    found = Imported(read, name, reference, example, is_single, narrowed(own, asked.ranges, name))
+    return _with_state(found, asked, own, written=[(word, buffers.get(word)) for word, _ in written])
 
 
 def _decompositions(program: TorchObject) -> TorchObject:
@@ -239,8 +268,74 @@ def _is_projected(parameters: Sequence[TorchObject], count: int) -> bool:
     return len(parameters) % count != 0 or bool(gates != 4 * hidden)
 
 
-def decomposed(program: TorchObject, name: str) -> TorchObject:
-    """Return an exported program of PyTorch's core operators.
+def _with_state(
+    source: Imported,
+    asked: _Asked,
+    own: Mapping[str, tuple[int, int | None, int]] | None = None,
+    names: Sequence[str] = (),
+    written: Sequence[tuple[str, Array | None]] = (),
+) -> Imported:
+    """Return a model with its state.
+
+    Parameters
+    ----------
+    own : mapping of str to (int, int), optional
+        Ranges that it takes.
+    names : sequence of str
+        Of its outputs; by default they are numbered.
+    written : sequence of (str, ndarray)
+        What the last outputs are written into: an input, or a buffer, which has values, and is one of the last inputs.
+
+    Raises
+    ------
+    WorkloadError
+        As `graph.state`.
+    """
+    if not written and asked.state is None:
+        return source
+    sizes = probes(source.ranges)
+    graphs = [source.read(one) for one in sizes]
+    inputs = [value.name for value in graphs[0].inputs]
+    count = len(graphs[0].outputs)
+    buffers = [word for word, array in written if array is not None]
+    pairs = []
+    for place, (word, array) in enumerate(written, count - len(written)):
+        number = inputs.index(word) if array is None else len(inputs) - len(buffers) + buffers.index(word)
+        pairs.append(StatePair(word, place, number, array if array is not None and array.any() else None))
+    if asked.state is not None:
+        outputs = names or [f"output{number}" for number in range(count - len(written))]
+        found = paired(asked.state, inputs, outputs, source.name)
+        pairs += [StatePair(inputs[number], output, number) for output, number in found]
+    pairs = grown(graphs, sizes, pairs, source.name)
+    counted = {pair.symbol for pair in pairs if pair.symbol}
+    ranges = narrowed(own or {}, asked.ranges, source.name, counted)
+    for symbol in counted:
+        if ranges[symbol][0]:
+            raise WorkloadError(
+                f"state: {source.name} holds nothing at first, and size {name_of(symbol)} is "
+                f"{ranges[symbol][0]}..{ranges[symbol][1]}, expected a range from 0 (sizes, --size; Dim(min=0))"
+            )
+    pairs = [pair._replace(most=ranges[pair.symbol][1]) if pair.symbol else pair for pair in pairs]
+    for pair in pairs:
+        if pair.by:
+            least, most = ranges[pair.by]
+            ranges[pair.by] = (min(least, pair.most), min(most, pair.most))
+    reference = source.reference and reordered(source.reference, pairs, len(inputs))
+    example = source.example
+    if example is not None:
+        held = {pair.input for pair in pairs}
+        example = [array for place, array in enumerate(example) if place not in held]
+    left = count - len(pairs)
+    if not left:
+        raise WorkloadError(f"state: {source.name} returns nothing beside its state, expected another output")
+    is_single = source.is_single or (asked.state is not None and left == 1)
+    return replace(
+        source, ranges=ranges, state=tuple(pairs), reference=reference, example=example, is_single=is_single
+    )  # fmt: skip
+
+
+def decomposed(program: TorchObject, name: str, *, may_write: bool = False) -> TorchObject:
+    """Return an exported program of PyTorch's core operators; `may_write`: into inputs and buffers, in place.
 
     Raises
     ------
@@ -248,24 +343,23 @@ def decomposed(program: TorchObject, name: str) -> TorchObject:
         PyTorch refuses it; it changes an input or a buffer in place.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _torch().no_grad():
             warnings.simplefilter("ignore")
             simple = program.run_decompositions(_decompositions(program))
     except Exception as error:
         raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
-    signature = simple.graph_signature
-    changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
-    if changed:
-        raise WorkloadError(f"{name} writes into {changed[0]} in place, expected a model that only returns values")
+    changed = written_by(simple)
+    if changed and not may_write:
+        raise WorkloadError(f"{name} writes into {changed[0][0]} in place, expected a model that only returns values")
     return simple
 
 
-def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, asked: Ranges) -> Imported:
+def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, asked: _Asked) -> Imported:
     """Return an ONNX model; `where` it is, for messages."""
     example = _arrays(example_inputs)
-    shapes = onnx_shapes(model, where, example if not asked else None)
+    shapes = onnx_shapes(model, where, example if not asked.ranges else None)
     words = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
-    ranges = narrowed(dict.fromkeys(words, (1, None, 1)), asked, name)
+    own = dict.fromkeys(words, (0, None, 1))
 
     def read(sizes: Mapping[str, int]) -> Graph:
         known = {
@@ -273,6 +367,8 @@ def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, ask
         }
         return graph_of_onnx(model, known, name)
 
+    ranges = narrowed(own, asked.ranges, name)
     least = {word: ends[0] for word, ends in ranges.items()}  # the only sizes, where none varies
     fixed = {word: [size if isinstance(size, int) else least[size] for size in shape] for word, shape in shapes.items()}
-    return Imported(read, name, onnx_reference(model, name), example, ranges=ranges, onnx=(model, fixed))
+    found = Imported(read, name, onnx_reference(model, name), example, ranges=ranges, onnx=(model, fixed))
+    return _with_state(found, asked, own, [output.name for output in model.graph.output])

@@ -13,6 +13,7 @@ from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
 from anatune.codegen.cpu.places import ScatterKernel, TopKernel, scatter_program, top_program
+from anatune.codegen.cpu.puts import PutKernel, put_program
 from anatune.codegen.cpu.recurrent import RecurrentKernel, recurrent_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
@@ -21,8 +22,8 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
-from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.graph.operators import CONCAT, LAYER_NORM, RECURRENCE, SCATTER, SOFTMAX, WINDOW
+from anatune.graph.nodes import Graph, Node, Scalar, tensor_type
+from anatune.graph.operators import CONCAT, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
 
@@ -224,6 +225,12 @@ def _concat(node: Node) -> ConcatKernel:
     return ConcatKernel(tensor_type(node).shape[0], tuple(tensor_type(part).shape[1] for part in node.arguments))
 
 
+def _put(node: Node) -> PutKernel:
+    (shape, dtype), places = tensor_type(node), node.arguments[2]
+    first = int(places.value) if isinstance(places, Scalar) else -1
+    return PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
+
+
 def _scatter(node: Node) -> ScatterKernel:
     data, index, updates = map(tensor_type, node.arguments)
     own = node.attributes
@@ -256,6 +263,7 @@ class _Operator(NamedTuple):
 
 _OPERATORS: dict[str, _Operator] = {
     **dict.fromkeys((SOFTMAX, LAYER_NORM), _Operator("rows", _row_kernel, _on_lanes(row_program))),
+    PUT: _Operator("moves", _put, _on_lanes(put_program), lambda _: True),
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program),

@@ -10,7 +10,8 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 
 import numpy as np
@@ -19,9 +20,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from anatune.codegen.compat import last_line
 from anatune.errors import RunError
 from anatune.graph.nodes import Array
+from anatune.graph.state import StatePair
 from anatune.untyped import OnnxObject, TorchObject
 
-__all__ = ["Arrays", "Reference", "onnx_reference", "torch_reference"]
+__all__ = ["Arrays", "Reference", "onnx_reference", "reordered", "torch_reference"]
 
 _log = logging.getLogger(__name__)
 Arrays = list[Array]
@@ -32,7 +34,7 @@ _REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, N
 """What an operator raises that has no float64, or none of the kind."""
 
 
-def torch_reference(torch: TorchObject, source: TorchObject, name: str) -> Reference:
+def torch_reference(torch: TorchObject, source: TorchObject, name: str, written: Sequence[str | int] = ()) -> Reference:
     """Return what a module of PyTorch's computes: inputs -> outputs, in float64 where its operators have that.
 
     Parameters
@@ -42,16 +44,42 @@ def torch_reference(torch: TorchObject, source: TorchObject, name: str) -> Refer
     source : torch.nn.Module
     name : str
         For messages.
+    written : sequence of str or int
+        What it writes into: buffers, which are its last inputs then, and inputs by their number. These are its last
+        outputs.
     """
+    buffers = [word for word in written if isinstance(word, str)]
 
-    def run(arrays: Arrays) -> Arrays:
+    def run(arrays: Arrays, *, is_wide: bool = False) -> Arrays:
         tensors = [torch.from_numpy(np.array(array)) for array in arrays]
+        count = len(tensors) - len(buffers)
+        held = dict(zip(buffers, tensors[count:], strict=True))
+        if is_wide:
+            held = {word: one.double() if one.dtype == torch.float32 else one for word, one in held.items()}
         with torch.no_grad():
-            outputs = source(*tensors)
-        listed = torch.utils._pytree.tree_leaves(outputs)
+            outputs = torch.func.functional_call(source, held, tuple(tensors[:count]))
+        changed = [held[word] if isinstance(word, str) else tensors[word] for word in written]
+        listed = [*torch.utils._pytree.tree_leaves(outputs), *changed]
         return [tensor.numpy() for tensor in listed if isinstance(tensor, torch.Tensor)]
 
-    return _reference(lambda arrays: _in_float64(torch, run, arrays), run, "PyTorch", name)
+    return _reference(lambda arrays: _in_float64(torch, partial(run, is_wide=True), arrays), run, "PyTorch", name)
+
+
+def reordered(reference: Reference, pairs: Sequence[StatePair], count: int) -> Reference:
+    """Return a reference whose last inputs and outputs are a model's state; `count`: its inputs."""
+    taken = [pair.input for pair in pairs]
+    inputs = [*(place for place in range(count) if place not in taken), *taken]
+    held = [pair.output for pair in pairs]
+
+    def run(arrays: Arrays) -> tuple[Arrays, str]:
+        given = dict(zip(inputs, arrays, strict=True))
+        found, library = reference([given[place] for place in range(count)])
+        return [
+            *(one for place, one in enumerate(found) if place not in held),
+            *(found[place] for place in held),
+        ], library
+
+    return run
 
 
 def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
@@ -29,7 +29,7 @@ def asked_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
     Raises
     ------
     WorkloadError
-        One is no range of sizes from 1 on.
+        One is no range of sizes.
     """
     found = {}
     for name, given in (sizes or {}).items():
@@ -39,22 +39,26 @@ def asked_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
         elif isinstance(given, int) and not isinstance(given, bool):
             ends = (given, given)
         is_pair = isinstance(ends, tuple | list) and len(ends) == 2 and all(type(end) is int for end in ends)
-        if not is_pair or not 1 <= ends[0] <= ends[1] <= _LARGEST:  # type: ignore[index]
+        if not is_pair or not 0 <= ends[0] <= ends[1] <= _LARGEST or not ends[1]:  # type: ignore[index]
             raise WorkloadError(
                 f"size {shown(name)} is {shown(given)}, expected a number from 1 to {_LARGEST:,} or a range of them: "
-                '32, "1..512", (1, 512)'
+                '32, "1..512", (1, 512), "0..512"'
             )
         found[symbol_named(str(name))] = (ends[0], ends[1])  # type: ignore[index]
     return found
 
 
-def narrowed(own: Mapping[str, tuple[int, int | None, int]], asked: Ranges, name: str) -> dict[str, tuple[int, int]]:
+def narrowed(
+    own: Mapping[str, tuple[int, int | None, int]], asked: Ranges, name: str, counted: Collection[str] = ()
+) -> dict[str, tuple[int, int]]:
     """Return the ranges of a model's symbols: what is asked for within what the model takes.
 
     Parameters
     ----------
     own : mapping of str to (int, int or None, int)
         Symbol -> least and largest value, None: there is no limit, `MOST` or `_MORE` times the third number is one.
+
+    Where nothing is asked for they begin with 1, those that are `counted` from nothing with 0.
 
     Raises
     ------
@@ -64,7 +68,7 @@ def narrowed(own: Mapping[str, tuple[int, int | None, int]], asked: Ranges, name
     no_others(own, asked, name)
     found = {}
     for symbol, (least, most, seen) in own.items():
-        low, high = asked.get(symbol, (least, most or max(MOST, least, _MORE * seen)))
+        low, high = asked.get(symbol, (max(least, int(symbol not in counted)), most or max(MOST, least, _MORE * seen)))
         if low < least or (most is not None and high > most):
             limit = f"{least}..{most}" if most is not None else f"{least} or more"
             raise WorkloadError(

@@ -26,8 +26,9 @@ from anatune.graph.nodes import (
     Value,
     tensor_type,
 )
-from anatune.graph.operators import PRODUCTS
+from anatune.graph.operators import PRODUCTS, PUT
 from anatune.graph.products import workload_of
+from anatune.graph.state import StatePair
 
 __all__ = ["Weight", "WrittenModel", "written"]
 
@@ -69,14 +70,21 @@ Known = Callable[[Sequence[Weight]], Sequence[TvmObject]]
 
 
 class WrittenModel(NamedTuple):
-    """A Relax module whose ``main`` takes the model's inputs and, unless they are in it, a tuple of weights."""
+    """A Relax module whose ``main`` takes the model's inputs and, unless they are in it, a tuple of weights.
+
+    Symbols that are no size of an input come first, as one shape, in alphabetical order.
+    """
 
     module: TvmObject
     weights: tuple[Weight, ...]
 
 
 def written(
-    graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None = None, ranges: Ranges | None = None
+    graph: Graph,
+    kernels: Mapping[int, ModelKernel],
+    known: Known | None = None,
+    ranges: Ranges | None = None,
+    state: Sequence[StatePair] = (),
 ) -> WrittenModel:
     """Return a graph as a Relax module.
 
@@ -89,14 +97,24 @@ def written(
         Makes the tensors that become constants of the module; None: weights are one more argument, a tuple.
     ranges : mapping of str to (int, int), optional
         Of the symbols of sizes that vary.
+    state : sequence of StatePair
+        What it is at first are the last weights, of those that have something.
     """
-    return _Writer(graph, kernels, known, ranges or {}).model
+    initial = [Constant(pair.initial) for pair in state if pair.initial is not None]
+    return _Writer(graph, kernels, known, ranges or {}, initial).model
 
 
 class _Writer:
     """Emits nodes in order into one function."""
 
-    def __init__(self, graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None, ranges: Ranges) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        kernels: Mapping[int, ModelKernel],
+        known: Known | None,
+        ranges: Ranges,
+        initial: Sequence[Constant],
+    ) -> None:
         self.tvm = import_tvm()
         self.symbols = {symbol: self.tvm.tirx.Var(symbol, "int64") for symbol in sorted(ranges)}
         bounds = {symbol: most for symbol, (_, most) in ranges.items()}
@@ -113,8 +131,12 @@ class _Writer:
         for output in graph.outputs:
             if isinstance(output, Constant):
                 self.place(output, None)
+        self.weights += [Weight(value, None, *tensor_type(value)) for value in initial]
         builder = relax.BlockBuilder()
         inputs = [relax.Var(value.name, self.type_of(value.type)) for value in graph.inputs]
+        told = {str(size) for value in graph.inputs for size in tensor_type(value).shape}
+        untold = [variable for symbol, variable in self.symbols.items() if symbol not in told]
+        filled = [relax.Var("filled", relax.ShapeType(values=untold))] if untold else []
         kinds = [self.type_of(TensorType(weight.shape, weight.dtype)) for weight in self.weights]
         self.tuple = relax.Var("weights", self.tvm.ir.TupleType(kinds))
         self.values: dict[int, TvmObject] = {
@@ -123,7 +145,8 @@ class _Writer:
         functions: dict[str, TvmObject] = {}
         self.constants = None if known is None else [relax.const(one) for one in known(self.weights)]
         attributes = {"tir_var_upper_bound": bounds} if bounds else None  # memory is planned for the largest sizes
-        with builder.function("main", [*inputs, *([self.tuple] if known is None else [])], attrs=attributes):
+        parameters = [*filled, *inputs, *([self.tuple] if known is None else [])]
+        with builder.function("main", parameters, attrs=attributes):
             with builder.dataflow():
                 for node in nodes:
                     if id(node) in kernels:
@@ -211,9 +234,12 @@ class _Writer:
         operands = [
             self.weight(places.pop(0)) if isinstance(value, Constant) else self.values[id(value)]
             for value in node.arguments
+            if isinstance(value, Value)
         ]
         operands += [self.symbols[symbol] for symbol in self.kernels[id(node)].symbols]
         results = self.type_of(node.type)
+        if node.op == PUT:
+            return self.relax.op.call_tir_inplace(function, self.relax.Tuple(operands), [0], results)
         if workspace is not None:
             results = [results, self.relax.TensorType(workspace.shape, workspace.dtype)]
         return self.relax.call_tir(function, self.relax.Tuple(operands), results)

@@ -24,14 +24,17 @@ from anatune.compiling.parts import (
     outputs_of,
     ranges_of,
     rows_of,
+    state_of,
 )
 from anatune.compiling.planning import PlannedKernel
 from anatune.compiling.request import Request
+from anatune.compiling.varying import environments
 from anatune.compiling.weights import pack_weights
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
+from anatune.graph.state import StatePair
 from anatune.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
 from anatune.version import __version__
 
@@ -56,6 +59,10 @@ class PlannedModel(NamedTuple):
         Predicted time of the transposes that the order of dimensions needs on a GPU, s.
     ranges : mapping of str to (int, int)
         Symbol of sizes that vary -> least and largest value.
+    state : tuple of StatePair
+        The last inputs and outputs.
+    is_single : bool
+        Whether a call returns one tensor, whatever the graph returns.
     """
 
     graph: Graph
@@ -64,6 +71,8 @@ class PlannedModel(NamedTuple):
     layouts: LayoutSummary | None = None
     turning_s: float = 0.0
     ranges: Ranges = {}  # noqa: RUF012
+    state: tuple[StatePair, ...] = ()
+    is_single: bool = False
 
     @property
     def time_s(self) -> float:
@@ -120,10 +129,13 @@ class ModelTarget(ABC):
         LLVM's names of the instructions that code may use.
     measures : bool
         Whether `tuned` is asked for.
+    varies : bool
+        Whether sizes of the model vary.
     """
 
     features: tuple[str, ...] = ()
     measures = False
+    varies = False
 
     def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
@@ -190,7 +202,7 @@ class ModelTarget(ABC):
         """
         planned, kernels, weights, built = self.code(planned)
         memory, places = pack_weights(weights, self.target, forget=forget)
-        graph = planned.graph
+        graph, count = planned.graph, len(planned.state)
         summary = ModelSummary(
             version=__version__,
             hardware=self.hardware.name,
@@ -198,9 +210,10 @@ class ModelTarget(ABC):
             machine=platform.machine(),
             features=self.features,
             threads=self.threads,
-            is_tuple=graph.is_tuple,
-            inputs=inputs_of(graph),
-            outputs=outputs_of(graph),
+            is_tuple=graph.is_tuple and not planned.is_single,
+            inputs=inputs_of(graph)[: len(graph.inputs) - count],
+            outputs=outputs_of(graph)[: len(graph.outputs) - count],
+            state=state_of(graph, planned.state, len(places)),
             weights=places,
             weight_bytes=len(memory),
             kernels=(
@@ -213,7 +226,7 @@ class ModelTarget(ABC):
             device="cpu" if self.hardware.kind == "cpu" else "gpu",
             turning_s=planned.turning_s,
             layouts=planned.layouts,
-            ranges=ranges_of(graph, planned.ranges),
+            ranges=ranges_of(planned.ranges, environments(planned.ranges, planned.state)[0]),
         )
         folder = scratch_folder(BuildError, _ROOM_BYTES)
         try:

@@ -84,7 +84,7 @@ class CpuTarget(ModelTarget):
     def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
         """See `ModelTarget`."""
         assert self._planner is not None
-        first, *others = environments(source.ranges)
+        first, *others = environments(source.ranges, source.state)
         readings = [Reading(first, planned.graph)]
         readings += [Reading(sizes, self._as_decided(source.graph(sizes))) for sizes in others]
         graph, nodes = together(readings, source.name)
@@ -105,7 +105,8 @@ class CpuTarget(ModelTarget):
         choice, layouts = chosen_layouts(graph, self._planner, self.request.progress if is_first else None)
         orders = [choice.get(id(node)) for node in graph.nodes()]
         pay: list[bool] = []
-        graph, attentions = plan_attentions(after(CPU_KERNELS, laid_out(graph, choice)), self.cores, pay)
+        graph = after(CPU_KERNELS, laid_out(graph, choice))
+        graph, attentions = plan_attentions(graph, self.cores, pay, is_open=self.varies)
         self._decided = orders, pay
         return graph, attentions, layouts
 
@@ -137,7 +138,7 @@ class CpuTarget(ModelTarget):
     def code(self, planned: PlannedModel) -> Code:
         """Return what TVM builds of a planned model."""
         kernels = self.kernels(planned)
-        model = written(planned.graph, kernels, ranges=planned.ranges)
+        model = written(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
         return Code(planned, kernels, model.weights, built(model, self.target, self.threads))
 
     def is_checked(self, source: Imported) -> bool:

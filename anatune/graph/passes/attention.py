@@ -16,14 +16,17 @@ from anatune.graph.strided import Place, View, view_of
 
 __all__ = ["with_attention"]
 
+_DIMENSIONS = 4
+"""Of what has batch, heads, rows and columns."""
+
 
 def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
     """Return a graph whose attentions are kernels, and whose products of the same data that feed them are one.
 
     An attention is two products with nothing fused into them and a softmax between, none of which anything else reads.
-    Queries, keys and values may be columns of matrices in any order of batch, heads and rows, but not repeated for
-    groups of queries. Products are joined where attentions alone read them: nothing else reads columns of a wider
-    matrix without a copy.
+    Queries, keys and values may be columns of matrices in any order of batch, heads and rows; what was repeated for
+    groups of heads is read from before that. Products are joined where attentions alone read them: nothing else reads
+    columns of a wider matrix without a copy.
 
     Parameters
     ----------
@@ -82,21 +85,20 @@ def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
     count, queries, keys = tensor_type(scores).shape
     dim, value_dim = tensor_type(scores.arguments[0]).shape[-1], tensor_type(values).shape[-1]
     views = [_leading(argument) for argument in (*scores.arguments[:2], values.arguments[1])]
+    views[1:] = map(_before_repeating, views[1:])
     operands = (*(view.base for view in views), *softmax.arguments[1:])
     if any(math.prod(tensor_type(operand).shape) > MOST_ELEMENTS for operand in (*operands, values)):
         return None
     views[1] = views[1]._replace(
         sizes=(*views[1].sizes[:-2], keys, dim), strides=(*views[1].strides[:-2], *views[1].strides[:-3:-1])
     )
-    several = [view.sizes[:-2] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
+    several = [view.sizes[:-2] for view in views if len(view.sizes) == _DIMENSIONS]
+    several += [view.sizes[:-2] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
     heads = several[0][-1] if several else count
     batch = count // heads
-    places = []
-    for view in views:
-        whole = view.reshaped((batch, heads, *view.sizes[-2:])) if count % heads == 0 else None
-        if whole is None or whole.strides[-1] not in ((0, 1) if whole.sizes[-1] == 1 else (1,)):
-            return None
-        places.append(Place(whole.offset, *whole.strides[:3]))
+    places = [_place(view, batch, heads) for view in views]
+    if count % heads or any(place is None for place in places):
+        return None
     attributes = {
         "batch": batch, "heads": heads, "queries": queries, "keys": keys, "dim": dim, "value_dim": value_dim,
         **softmax.attributes, "places": tuple(places), "visible": _visible(softmax, queries),
@@ -104,6 +106,35 @@ def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
     }  # fmt: skip
     kind = TensorType((batch * queries, heads * value_dim), tensor_type(values).dtype)
     return Node(ATTENTION, operands, kind, attributes)
+
+
+def _place(view: View, batch: int, heads: int) -> Place | None:
+    """Return where the rows of all heads lie, the same ones for the heads of a group; None: no place says it."""
+    rows = view.sizes[-2:]
+    for group in (size for size in range(1, heads + 1) if heads % size == 0):
+        whole = view.reshaped((batch, heads // group, group, *rows))
+        if whole is not None and (whole.strides[2] == 0 or group == 1):
+            is_near = whole.strides[-1] in ((0, 1) if rows[-1] == 1 else (1,))
+            apart, head, _, row = whole.strides[:4]
+            return Place(whole.offset, apart, head, row, group) if is_near else None
+    return None
+
+
+def _before_repeating(view: View) -> View:
+    """Return where the elements of a tensor lie that was repeated for groups of heads, before that was done."""
+    base = view.base
+    source = base.arguments[0] if isinstance(base, Node) and base.op == "reshape" else None
+    if not isinstance(source, Node) or source.op != "broadcast_to":
+        return view
+    kind, inner = tensor_type(base).shape, view_of(source)
+    is_turned = view.strides[-2:] == (1, kind[-1])
+    if kind[-2:] != inner.sizes[-2:] or view.sizes[:-2] != kind[:-2] or not (is_turned or view == view_of(base)):
+        return view
+    step = -1 if is_turned else 1
+    ends = (*inner.sizes[:-3:-1],) if is_turned else inner.sizes[-2:]
+    return inner._replace(
+        sizes=(*inner.sizes[:-2], *ends), strides=(*inner.strides[:-2], *inner.strides[-2:][::step])
+    )  # fmt: skip
 
 
 def _leading(value: Value) -> View:
@@ -185,13 +216,13 @@ def _is_known(node: Node) -> bool:
 
 def _in_columns(place: Place, heads: int, size: int, width: int) -> bool:
     """Whether a place is columns of the rows of a matrix."""
-    inside = place.offset + (heads - 1) * place.head + size <= width
+    inside = place.offset + (heads // place.group - 1) * place.head + size <= width
     return inside and place.row in (0, width) and place.batch % width == 0
 
 
 def _moved(place: Place, width: int, wider: int, start: int) -> Place:
     """Return a place in a matrix that has become columns of a wider one."""
-    return Place(place.offset + start, place.batch // width * wider, place.head, wider)
+    return place._replace(offset=place.offset + start, batch=place.batch // width * wider, row=wider)
 
 
 def _product(group: Sequence[Node], data: Value) -> Node:

@@ -21,7 +21,14 @@ from anatune.graph.torch.call import Call, Given, RefusedError
 from anatune.graph.torch.operators import READERS
 from anatune.untyped import TorchObject
 
-__all__ = ["Symbol", "graph_of_program", "refused_nodes", "symbols_of_program"]
+__all__ = [
+    "Symbol",
+    "buffer_of",
+    "graph_of_program",
+    "refused_nodes",
+    "symbols_of_program",
+    "written_by",
+]
 
 _DTYPES = (
     "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
@@ -38,6 +45,7 @@ _BREAKS = (ArithmeticError, AssertionError, AttributeError, LookupError, Runtime
 """What an operator's reader may run into that is given other arguments than it knows."""
 _FOREIGN = object()
 """Stands for a tensor that graphs do not have: of complex numbers, of sizes that vary."""
+_MUTATIONS = ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
 _SETTINGS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 """What runs a part of a program under some setting -> which argument the part is."""
 
@@ -45,10 +53,13 @@ _SETTINGS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 def graph_of_program(program: TorchObject, name: str, sizes: Mapping[object, int] | None = None) -> Graph:
     """Return an exported program as a graph.
 
+    Buffers that it writes into are its last inputs; what becomes of them, and of inputs, are its last outputs, in the
+    order of `written_by`.
+
     Parameters
     ----------
     program : torch.export.ExportedProgram
-        Of core operators, without writes in place.
+        Of core operators.
     name : str
         For messages.
     sizes : mapping of object to int, optional
@@ -63,6 +74,19 @@ def graph_of_program(program: TorchObject, name: str, sizes: Mapping[object, int
     if reader.refused:
         raise WorkloadError(f"{name} cannot be read: {'; '.join(_words(reader.refused))}")
     return reader.graph
+
+
+def written_by(program: TorchObject) -> list[tuple[str, bool]]:
+    """Return what an exported program writes into, in the order of its outputs: name, and whether it is a buffer."""
+    signature = program.graph_signature
+    names = {**dict.fromkeys(signature.buffers_to_mutate.values(), True)}
+    names |= dict.fromkeys(signature.user_inputs_to_mutate.values(), False)
+    return [(one.target, names[one.target]) for one in signature.output_specs if one.kind.name in _MUTATIONS]
+
+
+def buffer_of(program: TorchObject, target: str) -> TorchObject:
+    """Return a buffer of a program as it is at first."""
+    return (program.constants if target in program.constants else program.state_dict)[target]
 
 
 class Symbol(NamedTuple):
@@ -98,7 +122,7 @@ def symbols_of_program(program: TorchObject) -> list[Symbol]:
             if own is None or not own.is_symbol or own in found:
                 continue
             known, seen = program.range_constraints.get(own), size.node.hint if size.node.has_hint() else 1
-            least = max(1, int(known.lower)) if known is not None else 1
+            least = max(0, int(known.lower)) if known is not None else 0
             most = int(known.upper) if known is not None and known.upper.is_Integer else None
             found[own] = Symbol(f"{node.name}_{axis}", own, least, most, int(seen))
     return list(found.values())
@@ -178,26 +202,35 @@ class _Reader:
         kinds = import_module("torch.export.graph_signature").InputKind
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         values: dict[TorchObject, Given] = {}
-        inputs = []
+        inputs: list[Input] = []
+        written = [target for target, is_buffer in written_by(program) if is_buffer]
+        buffers: dict[str, Input] = {}
         for one in program.graph_signature.input_specs:
             node = nodes[one.arg.name]
             if one.kind == kinds.TOKEN:
                 values[node] = None
+            elif one.target in written and one.kind == kinds.BUFFER:
+                buffers[one.target] = values[node] = Input(node.name, _type_of(node.meta["val"], self.sizes))
             elif one.kind != kinds.USER_INPUT:
                 known = program.constants if one.target in program.constants else program.state_dict
                 values[node] = self.tensor(known[one.target], one.target)
             elif isinstance(node.meta.get("val"), self.torch.Tensor):
                 try:
-                    values[node] = Input(node.name, _type_of(node.meta["val"], self.sizes))
+                    inputs.append(Input(node.name, _type_of(node.meta["val"], self.sizes)))
                 except RefusedError as error:
                     raise WorkloadError(f"{name}: input {node.name} {error}") from error
-                inputs.append(values[node])
+                values[node] = inputs[-1]
             else:
                 values[node] = getattr(one.arg, "value", None)
         outputs = self.outputs_of(program.graph_module, values)
         specs = program.graph_signature.output_specs
-        kept = [value for value, one in zip(outputs, specs, strict=True) if one.kind.name == "USER_OUTPUT"]
-        self.graph = Graph(tuple(inputs), tuple(one for one in kept if isinstance(one, Value)), is_tuple=True)
+        own, changed = (
+            tuple(value for value, one in zip(outputs, specs, strict=True) if one.kind.name in kinds)
+            for kinds in (("USER_OUTPUT",), _MUTATIONS)
+        )
+        inputs += [buffers[target] for target in written]
+        kept = (*(one for one in own if isinstance(one, Value)), *changed)
+        self.graph = Graph(tuple(inputs), kept, is_tuple=True)
 
     def outputs_of(self, module: TorchObject, values: dict[TorchObject, Given]) -> list[Given]:
         """Return what a graph of PyTorch's returns; `values` has its placeholders."""

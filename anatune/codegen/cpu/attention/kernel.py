@@ -48,8 +48,8 @@ class AttentionKernel:
     ----------
     shapes : tuple of tuple of int
         Of the tensors of queries, keys and values.
-    places : tuple of (offset, batch, head, row)
-        Where an element lies in each of them.
+    places : tuple of (offset, batch, head, row, group)
+        Where an element lies in each of them: heads of a group share one place.
     mask_rows, block : int
         Of the mask, 0: there is none; which is that of row ``(b * heads + head) * queries + query``: `rows.mask_row`.
     blocks : tuple of Blocks
@@ -67,7 +67,7 @@ class AttentionKernel:
     dim: int
     value_dim: int
     shapes: tuple[tuple[int, ...], ...]
-    places: tuple[tuple[int, int, int, int], ...]
+    places: tuple[tuple[int, int, int, int, int], ...]
     scale: float
     mask_rows: int
     zero_rows: bool

@@ -38,7 +38,8 @@ class Head:
         self.part = f"({task} % {parts})" if parts > 1 else "0"
         self.batch, self.head = f"({self.whole} // {heads})", f"({self.whole} % {heads})"
         self.starts = [
-            affine([(self.batch, place[1]), (self.head, place[2])], place[0]) for place in kernel.places
+            affine([(self.batch, place[1]), (f"({self.head} // {place[4]})", place[2])], place[0])
+            for place in kernel.places
         ]  # fmt: skip
 
 

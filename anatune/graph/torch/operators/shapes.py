@@ -64,8 +64,9 @@ def _repeated(call: Call) -> Value:
 
 
 def _joined(call: Call) -> Value:
-    """Return tensors behind each other; those without elements may be of any rank."""
-    parts = [converted(one, call.kind.dtype) for one in call["tensors"] if math.prod(tensor_type(one).shape)]
+    """Return tensors behind each other; those without elements may be of another rank."""
+    rank = len(call.kind.shape)
+    parts = [converted(one, call.kind.dtype) for one in call["tensors"] if len(tensor_type(one).shape) == rank]
     return concat(parts, call["dim"])
 
 

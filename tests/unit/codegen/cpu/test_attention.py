@@ -48,7 +48,7 @@ def kernel_of(hardware, rows, queries, keys, *, batch=1, heads=2, dim=16, value_
     widths = [heads * dim + 3, heads * dim + 3, heads * value_dim + 3]
     lengths = [queries, keys, keys]
     places = tuple(
-        (place + 1, length * width, size, width)
+        (place + 1, length * width, size, width, 1)
         for place, (length, width, size) in enumerate(zip(lengths, widths, (dim, dim, value_dim), strict=True))
     )
     return AttentionKernel(
@@ -76,7 +76,7 @@ def built(kernel, hardware, threads=1, lanes=None):
 
 
 def heads_of(kernel, number, array):
-    offset, _, size, _ = kernel.places[number]
+    offset, _, size, *_ = kernel.places[number]
     own = (kernel.dim, kernel.dim, kernel.value_dim)[number]
     rows = array.reshape(kernel.batch, -1, array.shape[1])
     return np.stack([rows[..., offset + size * h : offset + size * h + own] for h in range(kernel.heads)], axis=1)

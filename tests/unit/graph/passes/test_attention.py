@@ -108,7 +108,7 @@ def test_operands_and_results_by_heads():
     graph = graphs.graph(graphs.matmul(softmax(scores), inputs[2]), inputs=inputs)
     made, (node,) = fused(graph)
     assert operators(made) == ["anatune.attention", "permute_dims"]
-    assert node.attributes["places"][1] == (0, HEADS * TOKENS * DIM, TOKENS * DIM, DIM)
+    assert node.attributes["places"][1][:4] == (0, HEADS * TOKENS * DIM, TOKENS * DIM, DIM)
     agree(made, graph, *(graphs.array(*shape, seed=seed) for seed in range(3)))
 
 
