@@ -6,10 +6,11 @@ name is read, so that a function of a function took a minute to compile.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from anatune.emit.elementary import FORMULAS, FUNCTIONS
 from anatune.emit.kernels import Function
 from anatune.emit.llvm import LlvmCode
-from anatune.templates.cpu.program.microkernel import module_ir
 from anatune.untyped import TvmObject
 
 __all__ = ["with_formulas"]
@@ -37,10 +38,16 @@ def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
             needed.clear()
             body = tvm_ffi.structural_map(function.body, [(tvm.ir.Call, called)])
             if needed:
-                text = tvm.ir.StringImm(module_ir(list(needed.values())))
+                text = tvm.ir.StringImm(_module(needed.values()))
                 body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
                 module[name] = function.with_body(body)
     return module
+
+
+def _module(functions: Iterable[Function]) -> str:
+    """Return functions with what they declare, each declaration once."""
+    texts, declared = zip(*functions, strict=True)
+    return "\n".join([*sorted(set().union(*declared)), *texts, ""])
 
 
 def _function(name: str, own: str, lanes: int) -> Function:
