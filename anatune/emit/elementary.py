@@ -1,6 +1,4 @@
-"""Elementary functions of float32 without branches: exp, log, erf, tanh, and the activations of them.
-
-They are formulas over an `Arithmetic`: of vectors in LLVM IR here, of expressions of TVM in `codegen.relax.rest`.
+"""Elementary functions of float32 vectors as LLVM IR without branches: exp, log, erf, tanh, and activations of them.
 
 Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_rows.py`): exp, log, erf, tanh at most
 2 ulp, denormal results included; sigmoid 3 ulp where it is no denormal; silu and both forms of gelu ``2**-22 |x|``. NaN
@@ -11,13 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
 
 from anatune.emit.llvm import LlvmCode
 
-__all__ = ["FORMULAS", "FUNCTIONS", "Arithmetic", "power"]
-
-T = TypeVar("T")
+__all__ = ["FORMULAS", "FUNCTIONS", "power"]
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
@@ -47,43 +42,6 @@ _ERF = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.7612533
 _ERF_TAIL = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
              -1.28717512e-1)  # fmt: skip
 """(log(1 - erf(x)) + x) / x above it. Source: the same."""
-
-
-class Arithmetic(Protocol[T]):
-    """What formulas are made of: values of float32, whole numbers of their bits, and conditions."""
-
-    def constant(self, number: float) -> T:
-        """Return a float32."""
-
-    def binary(self, operation: str, left: T, right: T) -> T:
-        """Return "add", "sub", "mul" or "div" of two values."""
-
-    def multiply_add(self, left: T, right: T, term: T) -> T:
-        """Return ``left * right + term``, fused where the processor can."""
-
-    def absolute(self, x: T) -> T:
-        """Return a value without its sign."""
-
-    def signed(self, size: T, sign: T) -> T:
-        """Return a value with the sign of another one."""
-
-    def less(self, left: T, right: T) -> T:
-        """Return a condition; a NaN is in no relation."""
-
-    def where(self, holds: T, yes: T, no: T) -> T:
-        """Return one of two values."""
-
-    def bits(self, x: T) -> T:
-        """Return the 32 bits of a value as a whole number."""
-
-    def value(self, bits: T) -> T:
-        """Return the value of 32 bits."""
-
-    def converted(self, whole: T) -> T:
-        """Return a whole number as a value."""
-
-    def whole(self, operation: str, left: T, right: int | T) -> T:
-        """Return "add", "sub", "shl" or "ashr" of whole numbers."""
 
 
 class _Vectors:
@@ -122,7 +80,7 @@ class _Vectors:
         return self.code.emit(f"{operation} {self.integers.vector} {left}, {other}")
 
 
-def exp(ops: Arithmetic[T], x: T) -> T:
+def exp(ops: _Vectors, x: str) -> str:
     """Return e to the power of a vector.
 
     What is below `_EXP_LOWEST` takes no part: a product that underflows costs x86 processors 150 to 200 cycles, and of
@@ -155,7 +113,7 @@ def power(code: LlvmCode, x: str) -> str:
     return ops.where(is_zero, ops.constant(0.0), ops.multiply_add(value, factor, factor))
 
 
-def _reduced(ops: Arithmetic[T], x: T) -> tuple[T, T]:
+def _reduced(ops: _Vectors, x: str) -> tuple[str, str]:
     """Return n with `_WHOLE` added and ``exp(r) - 1`` for ``x = n ln 2 + r``."""
     moved = ops.multiply_add(x, ops.constant(_LOG2_E), ops.constant(_WHOLE))
     whole = ops.binary("sub", moved, ops.constant(_WHOLE))
@@ -164,7 +122,7 @@ def _reduced(ops: Arithmetic[T], x: T) -> tuple[T, T]:
     return moved, ops.multiply_add(_polynomial(ops, _EXP, rest), ops.binary("mul", rest, rest), rest)
 
 
-def _log(ops: Arithmetic[T], x: T) -> T:
+def _log(ops: _Vectors, x: str) -> str:
     zero, limit = ops.constant(0.0), ops.constant(math.inf)
     is_tiny = ops.less(x, ops.constant(_TINY))
     own = ops.where(is_tiny, ops.binary("mul", x, ops.constant(2.0**23)), x)
@@ -182,7 +140,7 @@ def _log(ops: Arithmetic[T], x: T) -> T:
     return ops.where(ops.less(zero, x), value, below)
 
 
-def _erf(ops: Arithmetic[T], x: T) -> T:
+def _erf(ops: _Vectors, x: str) -> str:
     size = ops.absolute(x)
     square = ops.binary("mul", x, x)
     small = ops.multiply_add(_polynomial(ops, _ERF, square), x, x)
@@ -195,7 +153,7 @@ def _erf(ops: Arithmetic[T], x: T) -> T:
     return ops.where(ops.less(ops.constant(_ERF_SMALL), size), large, small)
 
 
-def _tanh(ops: Arithmetic[T], x: T) -> T:
+def _tanh(ops: _Vectors, x: str) -> str:
     size = ops.absolute(x)
     square = ops.binary("mul", x, x)
     small = ops.multiply_add(ops.binary("mul", _polynomial(ops, _TANH, square), square), x, x)
@@ -205,21 +163,21 @@ def _tanh(ops: Arithmetic[T], x: T) -> T:
     return ops.where(ops.less(size, ops.constant(_TANH_SMALL)), small, large)
 
 
-def _sigmoid(ops: Arithmetic[T], x: T) -> T:
+def _sigmoid(ops: _Vectors, x: str) -> str:
     return ops.binary("div", ops.constant(1.0), _one_and_power(ops, x))
 
 
-def _silu(ops: Arithmetic[T], x: T) -> T:
+def _silu(ops: _Vectors, x: str) -> str:
     return ops.binary("div", x, _one_and_power(ops, x))
 
 
-def _gelu(ops: Arithmetic[T], x: T) -> T:
+def _gelu(ops: _Vectors, x: str) -> str:
     """Return ``x (1 + erf(x / sqrt(2))) / 2``."""
     half = ops.binary("mul", x, ops.constant(0.5))
     return ops.multiply_add(half, _erf(ops, ops.binary("mul", x, ops.constant(math.sqrt(0.5)))), half)
 
 
-def _gelu_tanh(ops: Arithmetic[T], x: T) -> T:
+def _gelu_tanh(ops: _Vectors, x: str) -> str:
     """Return ``x (1 + tanh(u)) / 2 = x / (1 + exp(-2 u))`` with ``u = sqrt(2 / pi) (x + 0.044715 x**3)``."""
     scale = 2.0 * math.sqrt(2.0 / math.pi)
     square = ops.binary("mul", x, x)
@@ -238,14 +196,7 @@ def _relu6(code: LlvmCode, x: str) -> str:
     return ops.where(ops.less(six, x), six, x)
 
 
-class Formula(Protocol):
-    """A function of one number over any arithmetic."""
-
-    def __call__(self, ops: Arithmetic[T], x: T, /) -> T:
-        """Return its value."""
-
-
-FORMULAS: dict[str, Formula] = {
+FORMULAS: dict[str, Callable[[_Vectors, str], str]] = {
     "exp": exp,
     "log": _log,
     "erf": _erf,
@@ -255,10 +206,10 @@ FORMULAS: dict[str, Formula] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
 }
-"""Name -> the function over any arithmetic."""
+"""Name -> the function of what `_Vectors` writes."""
 
 
-def _on_vectors(formula: Formula) -> Callable[[LlvmCode, str], str]:
+def _on_vectors(formula: Callable[[_Vectors, str], str]) -> Callable[[LlvmCode, str], str]:
     return lambda code, x: formula(_Vectors(code), x)
 
 
@@ -270,16 +221,16 @@ FUNCTIONS: dict[str, Callable[[LlvmCode, str], str]] = {
 """Name -> the function of a vector of `LlvmCode.vector`."""
 
 
-def _one_and_power(ops: Arithmetic[T], x: T) -> T:
+def _one_and_power(ops: _Vectors, x: str) -> str:
     return ops.binary("add", exp(ops, _negated(ops, x)), ops.constant(1.0))
 
 
-def _polynomial(ops: Arithmetic[T], factors: Sequence[float], x: T) -> T:
+def _polynomial(ops: _Vectors, factors: Sequence[float], x: str) -> str:
     value = ops.constant(factors[0])
     for factor in factors[1:]:
         value = ops.multiply_add(value, x, ops.constant(factor))
     return value
 
 
-def _negated(ops: Arithmetic[T], x: T) -> T:
+def _negated(ops: _Vectors, x: str) -> str:
     return ops.binary("mul", x, ops.constant(-1.0))

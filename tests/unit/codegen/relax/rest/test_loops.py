@@ -11,6 +11,7 @@ from anatune.codegen.relax.kernels import unplanned_kernels
 from anatune.codegen.relax.writing import written
 from anatune.graph import building as b
 from anatune.graph.nodes import Graph, Input, TensorType, tensor_type
+from anatune.graph.operators import OPERATORS
 from anatune.graph.passes.rows import with_scatters
 
 tvm = pytest.importorskip("tvm")
@@ -155,8 +156,6 @@ def test_functions_have_their_limits(function):
     node = b.elementwise(function, Input("x", TensorType(x.shape, "float32")))
     (found,) = run(lambda v: b.elementwise(function, v), x)
     with np.errstate(all="ignore"):
-        from anatune.graph.operators import OPERATORS
-
         want = OPERATORS[node.op].compute(x.astype(np.float64))
         np.testing.assert_allclose(found, want.astype(np.float32), rtol=5e-7, atol=1e-38)
 
@@ -178,6 +177,14 @@ def test_updates_at_places(dtype, axis):
     for own, (name, at) in zip(found, places, strict=True):
         want = b.scattered(*(b.constant(one, one.dtype.name) for one in (x, at, updates)), axis, name)
         np.testing.assert_allclose(own, want.array, rtol=1e-6)
+
+
+def test_functions_of_functions_compile_at_once():
+    x = data(3, 70)
+    words = ("exp", "sigmoid", "tanh", "log", "erf", "exp")
+    (found,) = run(lambda v: functools.reduce(lambda value, word: b.elementwise(word, value), words, v), x)
+    want = functools.reduce(lambda value, word: OPERATORS[word].compute(value), words, x.astype(float))
+    np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("largest", [True, False])
