@@ -114,7 +114,7 @@ def test_state_of_one_size_is_the_result_of_the_call_before():
         (
             small(helper.make_node("Reshape", ["past", "s"], ["present"]), held=[4], new=[2, 2]),
             {"present": "past"},
-            "state: ONNX model takes past as 4 float32 and returns 2x2 float32, expected the same, or more elements alo",
+            "state: ONNX model takes past as 4 float32 and returns 2x2 float32, expected the same, or more",
         ),
         (
             small(helper.make_node("Concat", ["past", "x"], ["present"], axis=0), held=[4], new=[8]),
@@ -141,7 +141,5 @@ def test_pairs_that_are_none(model, state, message):
 
 def test_state_begins_with_nothing():
     model = small(helper.make_node("Concat", ["past", "x"], ["present"], axis=0))
-    with pytest.raises(
-        WorkloadError, match=r"holds nothing at first, and size tokens is 1..9, "
-    ):
+    with pytest.raises(WorkloadError, match=r"holds nothing at first, and size tokens is 1..9, "):
         anatune.compile(model, threads=1, state="auto", sizes={"tokens": "1..9"})
