@@ -337,7 +337,9 @@ class _Reader:
         if base in _SIZED:
             return self.sized(self.call(node, name, arguments, (), values), base, found)
         kinds = tuple(_type_of(one, self.sizes) for one in _tensors(self.torch, found))
-        if kinds and all(0 in kind.shape for kind in kinds):
+        if (
+            kinds and all(0 in kind.shape for kind in kinds) and base != "cat"
+        ):  # which may be a state that holds nothing
             zeros = [constant(np.zeros(kind.shape), kind.dtype) for kind in kinds]
             return zeros if isinstance(found, list | tuple) else zeros[0]
         convert = READERS.get(base)

@@ -77,10 +77,16 @@ def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ..
 
 
 def with_gathers(module: TvmObject) -> TvmObject:
-    """Return a module in which what reads elements at places that tensors say is fused as what moves elements is."""
+    """Return a module in which what reads elements at places that tensors say is fused as what moves elements is.
+
+    What takes a number that is known at run time, such as where a slice begins, is not fused: TVM cannot.
+    """
     tvm = import_tvm()
     for name, function in module.functions_items():
         if type(function).__name__ != "PrimFunc" or function.attrs is None or KERNEL in function.attrs:
+            continue
+        if any(type(one.ty).__name__ == "PrimType" for one in function.params):
+            module[name] = function.with_attr("op_pattern", _OPAQUE)
             continue
         if int(function.attrs.get("op_pattern", 0)) != _OPAQUE:
             continue
