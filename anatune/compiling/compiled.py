@@ -17,8 +17,8 @@ from anatune.arguments import checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
-from anatune.compiling.called import State, check_size, shape_at, sizes_of
 from anatune.compiling.memory import Memory, mapped_file, new_memory, views
+from anatune.compiling.sizes.called import State, check_size, shape_at, sizes_of
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
 from anatune.graph.nodes import Array

@@ -162,7 +162,7 @@ def _compiled_model(
     """Return a model that is compiled now; `read` calls what imports models. Errors as `compile`."""
     from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need
     from anatune.codegen.relax.ranges import name_of
-    from anatune.compiling.varying import varying
+    from anatune.compiling.sizes.varying import varying
 
     target = _target(device, request)
     source = read(imported)
@@ -207,7 +207,7 @@ def _target(device: HardwareSpec, request: Request) -> ModelTarget:
 def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a device; errors as `compile`."""
     from anatune.compiling.costs import ModelCosts
-    from anatune.compiling.varying import environments, varying
+    from anatune.compiling.sizes.varying import environments, varying
 
     is_checked = target.is_checked(source)
     target.varies = bool(varying(source.ranges))

@@ -180,8 +180,7 @@ def sliced(
     steps: Sequence[int] | None = None,
 ) -> Value:
     """Return each `steps`-th element from `begins` to before `ends` along axes, as Python slices with these numbers."""
-    kind, shape = tensor_type(value), list(tensor_type(value).shape)
-    numbers = []
+    kind, shape, numbers = tensor_type(value), list(tensor_type(value).shape), []
     for axis, begin, end, step in zip(axes, begins, ends, steps or [1] * len(axes), strict=True):
         axis = _within(axis, len(shape))
         places = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
@@ -200,8 +199,7 @@ def sliced(
 
 def turned(value: Value, axis: int) -> Value:
     """Return a tensor whose last element along an axis is the first one."""
-    kind = tensor_type(value)
-    return made("flip", (value,), kind, axis=_within(axis, len(kind.shape)))
+    return made("flip", (value,), kind := tensor_type(value), axis=_within(axis, len(kind.shape)))
 
 
 def taken_at(value: Value, places: Array, axis: int) -> Value:
@@ -217,20 +215,18 @@ def taken(value: Value, indices: Value, axis: int) -> Value:
     One index that is known, or some that are evenly apart, make a slice, whose elements passes know where to find.
     """
     kind, places = tensor_type(value), tensor_type(indices)
-    axis = _within(axis, len(kind.shape))
+    axis, mode = _within(axis, len(kind.shape)), "fast" if isinstance(indices, Constant) else "clip"
     if isinstance(indices, Constant) and indices.array.size:
         ends = int(indices.array.min()), int(indices.array.max())
         if ends[0] < 0 or ends[1] >= kind.shape[axis]:
             raise ValueError(f"indices from {ends[0]} to {ends[1]} of {kind.shape[axis]} elements along axis {axis}")
-    if isinstance(indices, Constant) and indices.array.size:
         first, *more = indices.array.reshape(-1)[:2].tolist()
-        last, step = int(indices.array.max()), more[0] - first if more else 1
-        if step > 0 and np.array_equal(indices.array.reshape(-1), np.arange(first, last + 1, step)):
-            part = sliced(value, [axis], [first], [last + 1], [step])
+        step = more[0] - first if more else 1
+        if step > 0 and np.array_equal(indices.array.reshape(-1), np.arange(first, ends[1] + 1, step)):
+            part = sliced(value, [axis], [first], [ends[1] + 1], [step])
             return reshape(part, (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :]))
-    shape = (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :])
-    mode = "fast" if isinstance(indices, Constant) else "clip"
-    return made("take", (value, indices), TensorType(shape, kind.dtype), axis=axis, mode=mode)
+    result = TensorType((*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :]), kind.dtype)
+    return made("take", (value, indices), result, axis=axis, mode=mode)
 
 
 def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bool) -> Value:

@@ -227,7 +227,7 @@ def _concat(node: Node) -> ConcatKernel:
 
 def _put(node: Node) -> PutKernel:
     (shape, dtype), places = tensor_type(node), node.arguments[2]
-    first = int(places.value) if isinstance(places, Scalar) else -1
+    first = places.value if isinstance(places, Scalar) and isinstance(places.value, int) else -1
     return PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
 
 

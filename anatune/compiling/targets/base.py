@@ -28,7 +28,7 @@ from anatune.compiling.parts import (
 )
 from anatune.compiling.planning import PlannedKernel
 from anatune.compiling.request import Request
-from anatune.compiling.varying import environments
+from anatune.compiling.sizes.varying import environments
 from anatune.compiling.weights import pack_weights
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError, WorkloadError

@@ -16,8 +16,8 @@ from anatune.compiling.layouts.choice import chosen_layouts
 from anatune.compiling.plan_cache import PlanCache
 from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
+from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, varying
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
-from anatune.compiling.varying import environments, ranged_attention, ranged_products, varying
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Graph

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import anatune
-from anatune.compiling.varying import environments
+from anatune.compiling.sizes.varying import environments
 from anatune.errors import RunError, SpaceError, WorkloadError
 from tests.unit.compiling.onnx_models import _Net
 
