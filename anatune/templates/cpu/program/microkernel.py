@@ -10,6 +10,7 @@ Notation: see `register_tile`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from anatune.core.hardware.dot import HALF_SUMS, TILES
@@ -250,7 +251,7 @@ def _steps(
             if operand.stream is not None:
                 prefetch_stream(code, kernel, i, f"%later{i}", place, step)
         body.step(step)
-    return body.sums
+    return body.joined()
 
 
 class _Body:
@@ -272,6 +273,8 @@ class _Body:
         self._fenced_rows = self._rows_between_fences()
         self._recent: list[tuple[int, int]] = []
         """Products since the last fence."""
+        self._others: list[dict[tuple[int, int], str]] = [{} for _ in range(kernel.chains - 1)]
+        """What further chains have summed in these steps."""
 
     def _rows_between_fences(self) -> int:
         """Return the rows of a step after which a fence stands, 0: none."""
@@ -300,13 +303,24 @@ class _Body:
             if self._mask and kernel.body == "max":
                 kind = f"<{kernel.lanes} x i1> {self._mask}"
                 values[0] = code.emit(f"select {kind}, {code.vector} {values[0]}, {code.vector} {code.neutral()}")
-            sums = self.sums.get((row, vector))
+            chain = step % kernel.chains
+            own = self._others[chain - 1] if chain else self.sums
+            sums = own.get((row, vector))
             if kernel.dot and sums is not None:
                 # the broadcast operand comes first, of whatever dtype: instructions take it as the unsigned one
                 places = sorted(range(len(values)), key=lambda i: kernel.operands[i].lane_stride)
-                self.sums[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
+                own[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
             else:
-                self.sums[row, vector] = code.combine(sums, values)
+                own[row, vector] = code.combine(sums, values)
+
+    def joined(self) -> Tile:
+        """Return the sums, those of further chains in them: these first, which wait for nothing."""
+        for tile in self.sums:
+            others = [chain[tile] for chain in self._others if tile in chain]
+            if others:
+                more = functools.reduce(lambda one, other: self.code.binary("add", one, other), others)
+                self.sums[tile] = self.code.binary("add", self.sums[tile], more)
+        return self.sums
 
     def _fence(self) -> None:
         """Keep LLVM from loading anything that follows before what came so far.

@@ -19,7 +19,7 @@ from anatune.templates.cpu.program.nest import Part
 from anatune.templates.cpu.program.program import CpuProgram, Tile, main_function, packings_of
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.range_space import most_elements, sizes_of_calls
-from anatune.templates.cpu.rules import words_of
+from anatune.templates.cpu.rules import cpu_of, words_of
 
 __all__ = ["ranged_program"]
 
@@ -83,7 +83,7 @@ def ranged_program(
             part = Part(0, max(repeats, 1), size)
             kernels.parts[axis] = (part,)
             own[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
-        own = {size: _as_asked(kernel, own[sizes[-1]]) for size, kernel in own.items()}
+        own = {size: _in_chains(_as_asked(kernel, own[sizes[-1]]), schedule) for size, kernel in own.items()}
         functions += [microkernel_ir(kernel) for kernel in own.values()]
         chosen = own[sizes[-1]]
         made += own.values()
@@ -102,6 +102,15 @@ def ranged_program(
         kernels=tuple(made),
         largest=largest,
     )
+
+
+def _in_chains(kernel: Microkernel, schedule: Schedule) -> Microkernel:
+    """Return a microkernel with as many accumulators as additions are under way at once, where it has fewer."""
+    compute = cpu_of(schedule).compute
+    if kernel.dot or kernel.simd_reduction or not kernel.reduces or kernel.body != "multiply_add":
+        return kernel
+    wanted = math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle / max(1, len(kernel.tiles)))
+    return replace(kernel, chains=max(1, min(wanted, kernel.num_steps)))
 
 
 def _packs(schedule: Schedule, axis: str) -> bool:

@@ -220,6 +220,9 @@ class Microkernel:
         unrolled steps. Empty: they may not fit.
     num_registers : int
         Vector registers of the processor.
+    chains : int
+        Accumulators of each element in turn, where a tile has too few for the latency of an addition; they are added
+        up behind the unrolled steps.
     numbers : tuple of str
         Symbols of addresses, strides and trips that are known at run time (`Size`).
     attributes : str
@@ -248,6 +251,7 @@ class Microkernel:
     dot: str = ""
     registers: str = ""
     num_registers: int = 0
+    chains: int = 1
     numbers: tuple[str, ...] = ()
     attributes: str = field(default="", compare=False)
 

@@ -94,6 +94,16 @@ def test_a_saved_model_takes_every_size(of_any_tokens, transformer, tmp_path):
     assert [one.shape for one in loaded.random_inputs(sizes={"batch": 2, "tokens": 3})] == [(2, 3)]
 
 
+def test_many_rows_are_computed_piece_by_piece(tmp_path):
+    net = _Net(6)
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 24])
+    net.write(tmp_path / "rows.onnx", kind, net.linear("x", 24, 40))
+    model = anatune.compile(tmp_path / "rows.onnx", threads=1, sizes={"rows": "1..700"})
+    for rows in (1, 3, 256, 257, 513, 700):
+        x = np.random.default_rng(rows).standard_normal((rows, 24)).astype(np.float32)
+        np.testing.assert_allclose(model(x), expected(tmp_path / "rows.onnx", x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_batches_of_images(convolutions, threads):
     model = anatune.compile(convolutions, threads=threads, sizes={"batch": "1..6"})

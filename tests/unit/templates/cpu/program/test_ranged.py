@@ -18,6 +18,17 @@ def test_microkernels_are_those_of_the_extents_of_the_range(least, sizes):
     assert {len(kernel.result.rows) for kernel in program.kernels} == sizes
 
 
+def test_few_rows_have_several_accumulators_for_each_element():
+    schedule = schedule_at(SPACE.schedule({"i": (1, 1, 1, 1, 6), "j": (1, 1, 1, 3, 16), "k": (1, 1, 3, 8)}), "i", 40)
+    chains = {len(kernel.result.rows): kernel.chains for kernel in ranged_program(schedule, "i", 1).kernels}
+    assert chains[1] > chains[2] > chains[6]
+
+
+def test_long_extents_are_cut_into_pieces():
+    assert "for piece in range(T.truncdiv(extent + 15, 16))" in ranged_program(SIX, "i", 1, piece=16).main
+    assert "piece" not in ranged_program(SIX, "i", 1, piece=40).main
+
+
 def test_memory_for_packed_rows_grows_with_the_extent():
     schedule = schedule_at(SPACE.schedule({"i": (1, 1, 1, 1, 6)}, packed=("A", "B")), "i", 40)
     program = ranged_program(schedule, "i", 1)
