@@ -202,6 +202,10 @@ class _SubGraph:
         torch = self._torch
         if not any(isinstance(argument, torch.Tensor) and not _is_weight(argument) for argument in arguments):
             raise WorkloadError("it has no inputs beside weights")
+        (returned,) = (node.args[0] for node in self._graph.graph.nodes if node.op == "output")
+        for node in returned:
+            if not isinstance(getattr(node, "meta", {}).get("example_value"), torch.Tensor):
+                raise WorkloadError(f"it returns {shown(node)}, expected tensors alone")
         for argument in arguments:
             if isinstance(argument, int) and not isinstance(argument, bool):
                 continue  # a size of another argument

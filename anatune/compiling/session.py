@@ -119,7 +119,7 @@ def compile(
     Raises
     ------
     WorkloadError
-        The model cannot be imported: it is damaged, dynamic, or has operators that TVM does not know.
+        The model cannot be imported: it is damaged, has operators that are not known, or is another one at other sizes.
     SpaceError
         An argument is out of range, or for another kind of device.
     BuildError
@@ -175,6 +175,11 @@ def _compiled_model(
         raise SpaceError(
             f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels "
             "are measured at fixed ones; leave trials and records out, or give example inputs (--input-shape)"
+        )
+    if varying(source.ranges) and target.hardware.kind == "gpu":
+        raise WorkloadError(
+            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), which models "
+            f"for CPUs take, and {target.hardware.name} is a GPU; give example inputs of the sizes to compile for"
         )
     if request.fallback is not None and varying(source.ranges):
         raise SpaceError(

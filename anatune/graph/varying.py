@@ -2,8 +2,9 @@
 
 A model is read, and goes through all passes, at a few sizes. Where the graphs are the same but for numbers, each number
 that differs is the expression of the symbols that all readings agree with; a constant that grows is the leading part of
-the largest one. What differs otherwise is another model at other sizes, and refused. Readings are as many as make a
-wrong expression that fits all of them unlikely, and outputs are compared with the original's at further sizes.
+the largest one. What differs otherwise is another model at other sizes, and refused. Expressions with floors need more
+readings: where several fit that differ somewhere in the range, and at sizes next to the ends, where a floor may be a
+bound in truth (`MoreReadingsError`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from anatune.graph.building import made
 from anatune.graph.nodes import LEADING, Argument, Array, Constant, Graph, Input, Node, Scalar, Shape, TensorType, Value
 from anatune.graph.operators import ATTENTION
 
-__all__ = ["Environment", "Reading", "together"]
+__all__ = ["Environment", "MoreReadingsError", "Reading", "together"]
 
 Environment = Mapping[str, int]
 """Symbol -> its value."""
@@ -32,7 +33,8 @@ _POWER = 2
 """Highest power of a symbol in an expression."""
 _MOST_STRIDE = 64
 """Largest number that floors are looked for with."""
-
+_PLACES = 4096
+"""Sizes of a range at which expressions that fit are compared."""
 
 _MOST_AXES = 4
 """Of a constant that may begin elsewhere along each of them."""
@@ -45,7 +47,9 @@ class Reading(NamedTuple):
     graph: Graph
 
 
-def together(readings: Sequence[Reading], name: str) -> tuple[Graph, dict[int, Node]]:
+def together(
+    readings: Sequence[Reading], name: str, ranges: Mapping[str, tuple[int, int]] | None = None
+) -> tuple[Graph, dict[int, Node]]:
     """Return the graph of all sizes, and ``id`` of each node of the first reading -> its node there.
 
     It is the graph of the first reading, with expressions where readings differ.
@@ -56,14 +60,26 @@ def together(readings: Sequence[Reading], name: str) -> tuple[Graph, dict[int, N
         The first one is planned; in the last one all symbols are largest.
     name : str
         For messages.
+    ranges : mapping of str to (int, int), optional
+        Least and largest value of each symbol that varies; None: expressions that fit are believed.
 
     Raises
     ------
     WorkloadError
         The model is another one at other sizes: where, and how.
+    MoreReadingsError
+        Several expressions fit.
     """
-    joined = _Joined(readings, name)
+    joined = _Joined(readings, name, ranges or {})
     return joined.graph, {ids[0]: value for ids, value in joined.values.items() if isinstance(value, Node)}
+
+
+class MoreReadingsError(Exception):
+    """Expressions are not certain: the model has to be read at `sizes`, too."""
+
+    def __init__(self, sizes: Environment) -> None:
+        super().__init__(sizes)
+        self.sizes = sizes
 
 
 class _DiffersError(Exception):
@@ -73,8 +89,8 @@ class _DiffersError(Exception):
 class _Joined:
     """Walks the nodes of all readings side by side."""
 
-    def __init__(self, readings: Sequence[Reading], name: str) -> None:
-        self.fit = _Fit([reading.sizes for reading in readings])
+    def __init__(self, readings: Sequence[Reading], name: str, ranges: Mapping[str, tuple[int, int]]) -> None:
+        self.fit = _Fit([reading.sizes for reading in readings], ranges)
         self.constants: dict[tuple[int, ...], Value] = {}
         graphs = [reading.graph for reading in readings]
         self.values: dict[tuple[int, ...], Value] = {}
@@ -259,8 +275,8 @@ def _equal(one: Array, other: Array) -> bool:
 class _Fit:
     """Finds expressions of symbols that have given values in all environments."""
 
-    def __init__(self, environments: Sequence[Environment]) -> None:
-        self.environments = environments
+    def __init__(self, environments: Sequence[Environment], ranges: Mapping[str, tuple[int, int]]) -> None:
+        self.environments, self.ranges = environments, ranges
         first = environments[0]
         self.symbols = {name: Size.symbol(name, value) for name, value in first.items()}
         powers = itertools.product(range(_POWER + 1), repeat=len(self.symbols))
@@ -271,10 +287,37 @@ class _Fit:
         self.known: dict[tuple[int, ...], int | None] = {}
 
     def __call__(self, values: tuple[int, ...]) -> int | None:
-        """Return the expression; a number where values are the same; None: none was found."""
+        """Return the expression; a number where values are the same; None: none was found.
+
+        Raises
+        ------
+        MoreReadingsError
+            Others fit as well.
+        """
         if values not in self.known:
-            self.known[values] = values[0] if len(set(values)) == 1 else next(self.candidates(values), None)
+            found = values[0] if len(set(values)) == 1 else next(self.candidates(values), None)
+            self.known[values] = found
+            if isinstance(found, Size) and "//" in str(found):
+                self.check(found, values)
         return self.known[values]
+
+    def check(self, found: Size, values: tuple[int, ...]) -> None:
+        """Raise MoreReadingsError unless the readings say that an expression with floors is the one."""
+        first = self.environments[0]
+        for name in sorted(found.symbols & self.ranges.keys()):
+            least, most = self.ranges[name]
+            planned = first[name]
+            for size in (planned + 1, most - 1, (planned + most) // 2, (least + planned) // 2):
+                if least < size < most and all(one[name] != size for one in self.environments):
+                    raise MoreReadingsError({**first, name: size})
+        for other in self.floors(values):
+            if self.values_of(other) != values:
+                continue
+            for name in sorted(found.symbols & self.ranges.keys()):
+                for size in np.unique(np.linspace(*self.ranges[name], _PLACES).astype(int)).tolist():
+                    sizes = {**first, name: size}
+                    if found.at(sizes) != (other.at(sizes) if isinstance(other, Size) else other):
+                        raise MoreReadingsError(sizes)
 
     def candidates(self, values: tuple[int, ...]) -> Iterator[int]:
         def checks(size: int) -> bool:

@@ -30,7 +30,7 @@ Arrays = list[Array]
 Reference = Callable[[Arrays], tuple[Arrays, str]]
 """Inputs -> outputs, and who computed them, how."""
 
-_REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
+_REFUSALS = (AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
 """What an operator raises that has no float64, or none of the kind."""
 
 

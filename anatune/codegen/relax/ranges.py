@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Collection, Mapping
 
@@ -31,6 +32,8 @@ def asked_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
     WorkloadError
         One is no range of sizes.
     """
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise WorkloadError(f"sizes is {shown(sizes)}, expected ranges by names: {{'tokens': '1..512'}}")
     found = {}
     for name, given in (sizes or {}).items():
         ends: object = given
@@ -88,6 +91,8 @@ def no_others(own: Mapping[str, object], asked: Ranges, name: str) -> None:
 
 def symbol_named(word: str) -> str:
     """Return a symbol for a name: an identifier."""
+    if keyword.iskeyword(word):
+        word = f"{word}_size"
     made = re.sub(r"\W", "_", word.strip("_"), flags=re.ASCII)
     return f"{made if made[:1].isalpha() else f'size_{made}'}_"
 

@@ -59,7 +59,7 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[s
         used = (*middle.values(), *other.values())
         other[symbol] = next(p for p in primes if p > middle[symbol] // 2 and p >= _LEAST and p not in used)
     found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
-    found.append({symbol: ends[1] for symbol, ends in varying(ranges).items()})
+    found.append({s: max(ends[1], *(one[s] for one in found)) for s, ends in varying(ranges).items()})
     for pair in state:
         if pair.symbol and pair.by in middle:
             sums = (one[pair.symbol] + one[pair.by] for one in found[:-1])

@@ -12,7 +12,7 @@ from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.building import Built
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
-from anatune.codegen.relax.ranges import Ranges, name_of
+from anatune.codegen.relax.ranges import Ranges
 from anatune.codegen.relax.writing import Weight
 from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.compiled import CompiledModel
@@ -31,7 +31,7 @@ from anatune.compiling.request import Request
 from anatune.compiling.sizes.varying import environments
 from anatune.compiling.weights import pack_weights
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.errors import BuildError, WorkloadError
+from anatune.errors import BuildError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
 from anatune.graph.state import StatePair
@@ -157,12 +157,9 @@ class ModelTarget(ABC):
         Raises
         ------
         WorkloadError
-            It is another model at other sizes, or the device has no kernels for sizes that vary.
+            It is another model at other sizes.
         """
-        raise WorkloadError(
-            f"{source.name} has sizes that vary ({', '.join(map(name_of, source.ranges))}), which "
-            f"{self.hardware.name} has no kernels for; give example inputs of the sizes to compile for"
-        )
+        raise NotImplementedError
 
     def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tuned`."""

@@ -9,6 +9,7 @@ from anatune.codegen.cpu.export.features import code_features
 from anatune.codegen.relax.building import built
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
+from anatune.codegen.relax.ranges import name_of
 from anatune.codegen.relax.writing import written
 from anatune.compiling.attention import PlannedAttention, plan_attentions
 from anatune.compiling.checking import Suspects, checked
@@ -19,13 +20,13 @@ from anatune.compiling.request import Request
 from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, varying
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.core.hardware.spec import CpuSpec
-from anatune.errors import SpaceError
+from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.graph.summary import LayoutSummary, TuningSummary
-from anatune.graph.varying import Reading, together
+from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -48,6 +49,10 @@ def cpu_named(hw: HardwareLike) -> CpuSpec:
     if device.kind != "cpu":
         raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
     return device
+
+
+_MOST_READINGS = 32
+"""Sizes that a model is looked at."""
 
 
 class CpuTarget(ModelTarget):
@@ -87,8 +92,18 @@ class CpuTarget(ModelTarget):
         first, *others = environments(source.ranges, source.state)
         readings = [Reading(first, planned.graph)]
         readings += [Reading(sizes, self._as_decided(source.graph(sizes))) for sizes in others]
-        graph, nodes = together(readings, source.name)
         ranges = varying(source.ranges)
+        while True:
+            try:
+                graph, nodes = together(readings, source.name, ranges)
+                break
+            except MoreReadingsError as more:
+                if len(readings) > _MOST_READINGS:
+                    raise WorkloadError(
+                        f"{source.name} does with {', '.join(map(name_of, ranges))} what no expression says for sure; "
+                        "compile it for fixed sizes, or for a smaller range"
+                    ) from more
+                readings.insert(-1, Reading(more.sizes, self._as_decided(source.graph(more.sizes))))
         return planned._replace(
             graph=graph,
             kernels=list(ranged_products(planned.kernels, nodes, self._planner, ranges)),

@@ -94,7 +94,7 @@ def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
     )
     several = [view.sizes[:-2] for view in views if len(view.sizes) == _DIMENSIONS]
     several += [view.sizes[:-2] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
-    heads = several[0][-1] if several else count
+    heads = several[0][-1] if several else 1
     batch = count // heads
     places = [_place(view, batch, heads) for view in views]
     if count % heads or any(place is None for place in places):

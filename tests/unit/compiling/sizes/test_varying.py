@@ -126,13 +126,59 @@ def test_one_value_is_a_fixed_size(convolutions):
         ({"batch": 0}, {}, WorkloadError, "size 'batch' is 0"),
         ({"words": 3}, {}, WorkloadError, "has no size words, expected some of batch"),
         ({"batch": (1, 4)}, {"trials": 3}, SpaceError, "kernels are measured at fixed ones"),
-        ({"batch": (1, 4)}, {"hw": "rtx3090"}, WorkloadError, "sizes that vary"),
+        ({"batch": (1, 4)}, {"hw": "rtx3090"}, WorkloadError, r"vary \(batch\), which models for CPUs take"),
+        (5, {}, WorkloadError, "sizes is 5, expected ranges by names"),
     ],
 )
 def test_bad_sizes_are_refused_in_a_line(convolutions, sizes, more, error, what):
     with pytest.raises(error, match=what) as told:
         anatune.compile(convolutions, sizes=sizes, **more)
     assert "\n" not in str(told.value)
+
+
+def sliced(path, end):
+    """Write a model that returns the sigmoid of the first elements of x: as many as `end` nodes say of its size."""
+    net = _Net(7)
+    axis, size = net.numbers(0), net.op("Gather", net.op("Shape", "x"), net.numbers(0))
+    part = net.op("Slice", "x", axis, end(net, size), axis)
+    net.write(path, helper.make_tensor_value_info("x", TensorProto.FLOAT, ["size", 3]), net.op("Sigmoid", part))
+    return path
+
+
+def test_floors_are_right_between_the_sizes_that_are_looked_at(tmp_path):
+    path = sliced(tmp_path / "half.onnx", lambda net, size: net.op("Div", size, net.numbers(2)))
+    model = anatune.compile(path, threads=1, sizes={"size": "2..63"})
+    for size in range(2, 64):
+        assert model(np.zeros((size, 3), np.float32)).shape == (size // 2, 3)
+
+
+def test_a_bound_is_no_floor(tmp_path):
+    path = sliced(tmp_path / "bound.onnx", lambda net, size: net.op("Min", size, net.numbers(60)))
+    with pytest.raises(WorkloadError, match="is not one model at all sizes"):
+        anatune.compile(path, threads=1, sizes={"size": "8..64"})
+
+
+def test_a_small_range_has_constants_that_grow(tmp_path):
+    net = _Net(8)
+    size = net.op("Gather", net.op("Shape", "x"), net.numbers(0))
+    part = net.op("Slice", net.weight(20, 3), net.numbers(0), size, net.numbers(0))
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["s", 3])
+    net.write(tmp_path / "m.onnx", kind, net.op("Add", "x", part))
+    model = anatune.compile(tmp_path / "m.onnx", threads=1, sizes={"s": "1..3"})
+    for rows in (1, 2, 3):
+        x = np.ones((rows, 3), np.float32)
+        np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x))
+
+
+def test_attention_without_heads(tmp_path):
+    net = _Net(9)
+    scores = net.op("Softmax", net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 2, 1])), axis=-1)
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", 16])
+    net.write(tmp_path / "m.onnx", kind, net.op("MatMul", scores, "x"))
+    model = anatune.compile(tmp_path / "m.onnx", threads=1, sizes={"b": "1..4", "s": "1..40"})
+    for shape in ((1, 1, 16), (3, 7, 16), (2, 40, 16)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x), rtol=1e-4, atol=1e-5)
 
 
 def test_sizes_of_images_do_not_vary(tmp_path):
