@@ -158,6 +158,8 @@ class CompiledModel:
     def takes(self, inputs: Sequence[object]) -> bool:
         """Whether the sizes of arrays are among those that it was compiled for."""
         shapes = [tuple(one.shape) for one in inputs]  # type: ignore[attr-defined]
+        if len(shapes) != len(self.summary.inputs):
+            return False
         try:
             known = sizes_of(self.summary, shapes)
         except RunError:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from anatune.arguments import shown
 from anatune.errors import WorkloadError
 from anatune.graph.building import concat, reshape
 from anatune.graph.nodes import (
@@ -76,6 +77,8 @@ def paired(
     WorkloadError
         A name is none of the model's, or stands twice; there are no names that `AUTO` knows.
     """
+    if not isinstance(asked, str | Mapping):
+        raise WorkloadError(f"state is {shown(asked)}, expected {AUTO!r} or names of outputs and of their inputs")
     if isinstance(asked, str):
         if asked != AUTO:
             raise WorkloadError(f"state is {asked!r:.60}, expected {AUTO!r} or names of outputs and of their inputs")

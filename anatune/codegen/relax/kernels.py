@@ -18,11 +18,14 @@ from anatune.codegen.cpu.recurrent import RecurrentKernel, recurrent_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.codegen.cpu.windows import WindowKernel, window_program
 from anatune.codegen.relax.packing import Copy, copies_of
+from anatune.codegen.relax.ranges import name_of
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.sizes import at_run_time
 from anatune.emit.buffer import Buffer
-from anatune.graph.nodes import Graph, Node, Scalar, tensor_type
+from anatune.errors import WorkloadError
+from anatune.graph.nodes import Graph, Node, Scalar, tensor_type, values_in
 from anatune.graph.operators import CONCAT, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
@@ -171,6 +174,11 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
         if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
             continue
         operator = _OPERATORS[node.op]
+        if node.op in (SCATTER, RECURRENCE) and _is_open(node):
+            raise WorkloadError(
+                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels for "
+                "fixed ones alone; compile the model for fixed sizes (example inputs)"
+            )
         known = made.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel = operator.kernel_of(node)
         if kernel not in known:
@@ -244,8 +252,19 @@ def _top(node: Node) -> TopKernel:
     return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"])
 
 
+def _is_open(node: Node) -> bool:
+    """Whether a size of what a node reads or returns is known at run time."""
+    return at_run_time((tensor_type(node).shape, *(tensor_type(value).shape for value in values_in(node.arguments))))
+
+
 def _is_float32(node: Node) -> bool:
     return tensor_type(node).dtype == "float32"
+
+
+def _has_top(node: Node) -> bool:
+    return tensor_type(node.arguments[0]).dtype not in _FOREIGN and not at_run_time(
+        tensor_type(node.arguments[0]).shape
+    )
 
 
 _FOREIGN = ("bool", "float16", "bfloat16")
@@ -268,7 +287,7 @@ _OPERATORS: dict[str, _Operator] = {
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program),
     SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True),
-    "topk": _Operator("places", _top, top_program, lambda node: tensor_type(node.arguments[0]).dtype not in _FOREIGN),
+    "topk": _Operator("places", _top, top_program, _has_top),
     WINDOW: _Operator("windows", _window, _window_program),
 }
 """What has kernels on CPUs that are not planned: rows, windows, moves."""

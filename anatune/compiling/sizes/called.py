@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from anatune.arguments import shown
 from anatune.codegen.compat import TvmObject, array_of, import_tvm
 from anatune.compiling.memory import new_memory
 from anatune.errors import RunError
@@ -188,6 +189,8 @@ class State:
             A name is missing, or none of the state's; a shape or dtype is another one.
         """
         names = [one.name for one in self.summary.state]
+        if not isinstance(arrays, Mapping):
+            raise RunError(f"state: got {shown(arrays)}, expected arrays by the names {', '.join(names)}")
         if sorted(arrays) != sorted(names):
             raise RunError(f"state: got {', '.join(map(str, arrays)) or 'nothing'}, expected {', '.join(names)}")
         sizes: dict[str, int] = {}
