@@ -176,8 +176,8 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
         operator = _OPERATORS[node.op]
         if node.op in (SCATTER, RECURRENCE) and _is_open(node):
             raise WorkloadError(
-                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels for "
-                "fixed ones alone; compile the model for fixed sizes (example inputs)"
+                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels "
+                "for fixed ones alone; compile the model for fixed sizes (example inputs)"
             )
         known = made.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel = operator.kernel_of(node)
