@@ -172,12 +172,14 @@ def test_operators_that_nobody_knows(compile_file, path):
 
 def test_dynamic_axes(compile_file, path, anatune, tmp_path):
     models.onnx_network(path, batch="batch")
-    refused(compile_file(path), "input data is dynamic along axis 0 (batch)", "--input-shape")
     refused(compile_file(path, "--input-shape", "2x4x8x"), "--input-shape", "1x3x224x224", status=2)
     refused(compile_file(path, *2 * ["--input-shape", "2x4x8x8"]), "2 shapes were given, expected one", "data")
-    assert (
-        anatune("compile", path, "-o", tmp_path / "out", "--input-shape", "2x4x8x8", "--threads", "1").returncode == 0
-    )
+    refused(compile_file(path, "--size", "rows=1..4"), "has no size rows, expected some of batch")
+    for words in (("--input-shape", "2x4x8x8"), ("--size", "batch=1..4")):
+        assert anatune("compile", path, "-o", tmp_path / "out", *words, "--threads", "1").returncode == 0
+    run = anatune("run", tmp_path / "out", "--size", "batch=3")
+    assert (run.returncode, run.stdout.split()[1].startswith("3x")) == (0, True), run.stderr
+    refused(anatune("run", tmp_path / "out", "--size", "batch=5"), "size batch is 5, expected 1 to 4")
 
 
 def test_truncated_programs(compile_file, tmp_path):
