@@ -14,7 +14,8 @@ _GROUPS = {
     "--input-zero-point --output-zero-point --axes --causal --window --page-size --scales --group "
     "--zero-points --routing --expanded --activation",
     "Layer": "--experts --intermediate --hidden --n --k --tp --ep --block-shape --group-size --power-law",
-    "Device and kernels": "--hw --template --accuracy --threads --target --input-shape",
+    "Device and kernels": "--hw --template --accuracy --threads --target --fallback",
+    "Sizes and state of a model": "--input-shape --size --state",
     "Ranges of extents": "--kernels --loss --mean",
     "Predictions": "--model --plain --compile",
     "Search": "--strategy --start --seed --keep --no-diverse",
