@@ -35,7 +35,7 @@ def test_a_broken_kernel_is_named_with_its_workload_and_schedule(path, monkeypat
     good = cpu.model_kernel
     broken = []
 
-    def model_kernel(name, schedule, threads):
+    def model_kernel(name, schedule, threads, span=None):
         if name == "anatune_2_conv2d":
             attributes = schedule.workload.attribute
             assert attributes["epilogue"][-1] == "relu"
@@ -89,7 +89,7 @@ def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
     onnx_models.vgg16(path)
     good = Imported.graph
 
-    def negated(source):
+    def negated(source, *sizes):
         graph = good(source)
         (output,) = graph.outputs
         graph.outputs = (Node("negative", (output,), output.type),)

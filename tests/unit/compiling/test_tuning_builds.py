@@ -109,7 +109,7 @@ def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
         planned["tuned"] = other_schedules(given, *more)
         return planned["tuned"], None
 
-    def model_kernel(name, schedule, threads):
+    def model_kernel(name, schedule, threads, span=None):
         if planned and schedule == planned["tuned"][0].schedule:
             wrong = anatune_conv(schedule.workload, epilogue=("relu",))
             schedule = msgspec.structs.replace(schedule, workload=wrong)
