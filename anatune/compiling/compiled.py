@@ -103,7 +103,7 @@ class CompiledModel:
 
     @functools.cached_property
     def _state(self) -> State:
-        return State(self.summary, views(self.memory, self.summary.weights))
+        return State(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
