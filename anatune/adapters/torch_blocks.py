@@ -6,7 +6,7 @@ model of anatune's, everything else stays as it was.
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from importlib import import_module
@@ -113,12 +113,7 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
 
 def _least(call: Call, given: Sequence[TorchObject]) -> float:
     """Return the least time of a few calls."""
-    taken = []
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        call(*given)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+    return min(timeit.repeat(lambda: call(*given), number=1, repeat=_REPEATS))
 
 
 class Varying(NamedTuple):

@@ -102,6 +102,11 @@ class CompiledModel:
         return Machine(self._library, weights, self.summary.arch if self.summary.device == "gpu" else None)
 
     @functools.cached_property
+    def _weights_at(self) -> range:
+        """The addresses of the weights."""
+        return range(self.memory.ctypes.data, self.memory.ctypes.data + self.memory.size)
+
+    @functools.cached_property
     def _state(self) -> State:
         return State(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
 
@@ -120,12 +125,16 @@ class CompiledModel:
         """
         tensors, known = self._tensors(inputs)
         result = self._machine.run(*self._arguments(tensors, known, self._state))
-        outputs = [result] if hasattr(result, "copyto") else list(result)
+        outputs, held = [result] if hasattr(result, "copyto") else list(result), []
         if self.summary.state:
             outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
             self._state.take(held, self._state.after(known))
-            places = {tensor.data_ptr() for tensor in held}
-            outputs = [tensor.copyto(tensor.device) if tensor.data_ptr() in places else tensor for tensor in outputs]
+        taken = {tensor.data_ptr() for tensor in (*tensors, *held)}
+        for place, tensor in enumerate(outputs):  # views of inputs, weights, state or each other are what models return
+            address = tensor.data_ptr()
+            if address in taken or address in self._weights_at:
+                outputs[place] = tensor.copyto(tensor.device)
+            taken.add(address)
         return self._returned(outputs, array_of, inputs)
 
     def _returned(

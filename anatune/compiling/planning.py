@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from anatune import api
+from anatune.codegen.relax.kernels import RangedCalls
 from anatune.compiling.plan_cache import PlanCache
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
@@ -33,7 +34,6 @@ from anatune.tuning.machine import usable_cores
 
 __all__ = [
     "PlannedKernel",
-    "RangedCalls",
     "Sum",
     "SumPlanner",
     "in_parallel",
@@ -52,24 +52,6 @@ _RANGED = 24
 """First choices among which those are looked for that run for a range."""
 Sum = tuple[Workload, tuple[str, ...]]
 """What is planned once: a product with nothing fused into its stores, and its constant operands."""
-
-
-class RangedCalls(NamedTuple):
-    """What a kernel for all extents of an axis is made with.
-
-    Attributes
-    ----------
-    axis : str
-    least, most : int
-        Smallest and largest extent.
-    usual : int
-        Extent that it was planned for. The schedule is that of the largest number of rows, of other axes the usual one.
-    """
-
-    axis: str
-    least: int
-    most: int
-    usual: int
 
 
 class PlannedKernel(NamedTuple):

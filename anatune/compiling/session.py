@@ -149,53 +149,53 @@ def compile(
     cache = ModelCache(model, example_inputs, device, request, [sizes, state])
     compiled = cache.read()
     if compiled is None:
-        compiled = _compiled_model(
-            lambda read: read(model, example_inputs, sizes, dynamic_shapes, state), device, request
-        )
+        from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need
+
+        target = _target(device, request)
+        source = imported(model, example_inputs, sizes, dynamic_shapes, state)
+        _check(source, target)
+        divided = _divided(source, device, target) if fallback is not None else None
+        compiled = _compiled(source, target) if divided is None else divided
         cache.write(compiled)
     return compiled
 
 
-def _compiled_model(
-    read: Callable[[Callable[..., Imported]], Imported], device: HardwareSpec, request: Request
-) -> CompiledModel:
-    """Return a model that is compiled now; `read` calls what imports models. Errors as `compile`."""
-    from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need
+def _check(source: Imported, target: ModelTarget) -> None:
+    """Raise SpaceError or WorkloadError for a model with sizes that vary, or state, where these cannot be."""
     from anatune.codegen.relax.ranges import name_of
     from anatune.compiling.sizes.varying import varying
 
-    target = _target(device, request)
-    source = read(imported)
-    if source.state and target.hardware.kind == "gpu":
+    hardware = target.hardware
+    if source.state and hardware.kind == "gpu":
         raise WorkloadError(
             f"compile: {source.name} keeps {source.state[0].name} between calls, which models for CPUs do, and "
-            f"{target.hardware.name} is a GPU; make the state an input and an output"
+            f"{hardware.name} is a GPU; make the state an input and an output"
         )
-    if varying(source.ranges) and target.measures:
+    if not (names := ", ".join(map(name_of, varying(source.ranges)))):
+        return
+    what = f"compile: sizes of {source.name} vary ({names}),"
+    if target.measures:
         raise SpaceError(
-            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and kernels "
-            "are measured at fixed ones; leave trials and records out, or give example inputs (--input-shape)"
+            f"{what} and kernels are measured at fixed ones; leave trials and records out, or give example inputs "
+            "(--input-shape)"
         )
-    if varying(source.ranges) and target.hardware.kind == "gpu":
+    if hardware.kind == "gpu":
         raise WorkloadError(
-            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), which models "
-            f"for CPUs take, and {target.hardware.name} is a GPU; give example inputs of the sizes to compile for"
+            f"{what} which models for CPUs take, and {hardware.name} is a GPU; give example inputs of the sizes to "
+            "compile for"
         )
-    if request.fallback is not None and varying(source.ranges):
-        raise SpaceError(
-            f"compile: sizes of {source.name} vary ({', '.join(map(name_of, varying(source.ranges)))}), and a fallback "
-            "runs fixed ones; give example inputs (--input-shape), or leave it out"
-        )
-    if request.fallback is not None:
-        from anatune.compiling.divided import divided_model
+    if target.request.fallback is not None:
+        raise SpaceError(f"{what} and a fallback runs fixed ones; give example inputs (--input-shape), or leave it out")
 
-        def compile_part(part: Imported, asked: Request) -> CompiledModel:
-            return _compiled(part, _target(device, asked))
 
-        divided = divided_model(source, request, target.threads, compile_part)
-        if divided is not None:
-            return divided
-    return _compiled(source, target)
+def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
+    """Return a model of which another engine runs what cannot be read; None: all can be read. Errors as `compile`."""
+    from anatune.compiling.divided import divided_model
+
+    def compile_part(part: Imported, asked: Request) -> CompiledModel:
+        return _compiled(part, _target(device, asked))
+
+    return divided_model(source, target.request, target.threads, compile_part)
 
 
 def _target(device: HardwareSpec, request: Request) -> ModelTarget:

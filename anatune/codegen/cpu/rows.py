@@ -1,11 +1,11 @@
-"""Kernels that treat the rows of a matrix one by one: softmax, layer norm, element-wise functions.
+"""Kernels that treat the rows of a matrix one by one: softmax, layer norm.
 
 One call of a function in LLVM IR treats one row; the loops around it, in TVMScript, are spread over threads. A row is
 read two or three times, which the first cache serves. A length that is known at run time is an argument of the
 function: as many whole steps as there are, then single vectors, then what is left under a mask.
 
 A softmax errs by at most ``2**-21`` of its row's largest result beside float64 (measured: half of that), results of
-rows of two elements by 3 ulp; what is below the smallest normal number is 0. Functions: as `elementary` says.
+rows of two elements by 3 ulp; what is below the smallest normal number is 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from anatune.core.sizes import at_run_time
-from anatune.emit.elementary import FUNCTIONS, power
+from anatune.emit.elementary import power
 from anatune.emit.kernels import (
     Function,
     Loops,
@@ -57,8 +57,8 @@ class RowKernel:
     Attributes
     ----------
     kind : str
-        "softmax", "layer_norm", or the name of an elementary function. "powers": what a softmax is before its division;
-        the row's factor for that is stored besides.
+        "softmax", "layer_norm". "powers": what a softmax is before its division; the row's factor for that is stored
+        besides.
     rows, length : int
         Each, and those below, may be known at run time alone (`core.sizes`).
     scale : float
@@ -142,12 +142,7 @@ class _Row:
         self.padded = 0 if self.is_open and kernel.kind == "powers" else None  # a tensor of whole vectors
         start_function(code, name, tensors, *(["length"] if self.is_open else []))
         self.bases = starts_of(code, tensors)
-        writers: dict[str, Callable[[], None]] = {
-            "softmax": self.softmax,
-            "powers": self.powers,
-            "layer_norm": self.layer_norm,
-        }
-        writers.get(kernel.kind, self.mapped)()
+        {"softmax": self.softmax, "powers": self.powers, "layer_norm": self.layer_norm}[kernel.kind]()
         self.function = finished(code)
 
     def over(self, carried: Sequence[str], step: _Step) -> list[str]:
@@ -346,17 +341,6 @@ class _Row:
                 if kernel.operands:
                     own, term = (self.load(operand, place, vector, lanes) for operand in (1, 2))
                     value = code.multiply_add(value, own, term)
-                self.store(value, place, vector, lanes)
-            return []
-
-        self.over([], results)
-
-    def mapped(self) -> None:
-        """Write an element-wise function."""
-
-        def results(place: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
-            for vector, lanes in self.each(vectors, used):
-                value = FUNCTIONS[self.kernel.kind](self.code, self.load(0, place, vector, lanes))
                 self.store(value, place, vector, lanes)
             return []
 

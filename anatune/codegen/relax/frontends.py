@@ -118,6 +118,12 @@ def imported(
     """
     import_tvm()
     asked = _Asked(asked_ranges(sizes), state)
+    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
+    if dynamic_shapes is not None and "torch.Module" not in kinds:
+        raise WorkloadError(
+            "compile: dynamic_shapes were given, which a torch.nn.Module is exported with; say by sizes what varies of "
+            f"{shown(model)}"
+        )
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         if not path.is_file():
@@ -126,7 +132,6 @@ def imported(
         if path.suffix == ".pt2":
             return _pt2(path, example_inputs, asked)
         return _onnx(onnx_model(path), path.name, str(path), example_inputs, asked)
-    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if "torch.ExportedProgram" in kinds:
         return _exported(model, type(model).__name__, example_inputs, asked)
     if "torch.Module" in kinds:

@@ -34,6 +34,7 @@ __all__ = [
     "KERNEL",
     "ModelKernel",
     "Packer",
+    "RangedCalls",
     "attention_kernel",
     "kernel_function",
     "model_kernel",
@@ -46,6 +47,24 @@ _PIECE = 256
 """Rows of a product with any number of them that one nest runs for."""
 _OPAQUE = 8
 """TVM's word for a function that nothing is fused with."""
+
+
+class RangedCalls(NamedTuple):
+    """What a kernel for all extents of an axis is made with.
+
+    Attributes
+    ----------
+    axis : str
+    least, most : int
+        Smallest and largest extent.
+    usual : int
+        Extent that it was planned for. The schedule is that of the largest number of rows, of other axes the usual one.
+    """
+
+    axis: str
+    least: int
+    most: int
+    usual: int
 
 
 @dataclass(frozen=True)
@@ -110,27 +129,25 @@ class ModelKernel:
         return None
 
 
-def model_kernel(
-    name: str, schedule: Schedule, threads: int, span: tuple[str, int, int, int] | None = None
-) -> ModelKernel:
+def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls | None = None) -> ModelKernel:
     """Return a schedule's program as a kernel of a model.
 
     Parameters
     ----------
-    span : (axis, least, largest, usual extent), optional
-        Of a kernel that takes the extent of an axis at run time: rows ("i"), the schedule is that of most of them, or
-        batches and images, the schedule is the usual one's.
+    span : RangedCalls, optional
+        Of a kernel that takes an extent at run time.
 
     Raises
     ------
     SpaceError, BuildError
         As `codegen.cpu.lower.lower`.
     """
-    if span is not None and span[0] == "i":
-        axis, least, _, usual = span
-        program = ranged_program(schedule, axis, least, threads=threads, prefix=name, piece=_PIECE, usual=usual)
+    if span is not None and span.axis == "i":
+        program = ranged_program(
+            schedule, span.axis, span.least, threads=threads, prefix=name, piece=_PIECE, usual=span.usual
+        )
     else:
-        program = program_of(schedule, threads, prefix=name, extents=OneByOne(span[0]) if span else FIXED)
+        program = program_of(schedule, threads, prefix=name, extents=OneByOne(span.axis) if span else FIXED)
     packers = {
         tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()
@@ -174,7 +191,7 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
         if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
             continue
         operator = _OPERATORS[node.op]
-        if node.op in (SCATTER, RECURRENCE) and _is_open(node):
+        if operator.is_fixed and _is_open(node):
             raise WorkloadError(
                 f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels "
                 "for fixed ones alone; compile the model for fixed sizes (example inputs)"
@@ -262,9 +279,8 @@ def _is_float32(node: Node) -> bool:
 
 
 def _has_top(node: Node) -> bool:
-    return tensor_type(node.arguments[0]).dtype not in _FOREIGN and not at_run_time(
-        tensor_type(node.arguments[0]).shape
-    )
+    shape, dtype = tensor_type(node.arguments[0])
+    return dtype not in _FOREIGN and not at_run_time(shape)
 
 
 _FOREIGN = ("bool", "float16", "bfloat16")
@@ -272,12 +288,16 @@ _FOREIGN = ("bool", "float16", "bfloat16")
 
 
 class _Operator(NamedTuple):
-    """An operator: its word in names of functions, what a node asks for, the code of that, and which nodes have it."""
+    """An operator: its word in names of functions, what a node asks for, the code of that, and which nodes have it.
+
+    Nodes whose sizes vary have none where it `is_fixed`: nobody else computes them.
+    """
 
     word: str
     kernel_of: Callable[[Node], Any]
     program: Callable[[Any, str, int, CpuSpec], tuple[str, str]]
     takes: Callable[[Node], bool] = _is_float32
+    is_fixed: bool = False
 
 
 _OPERATORS: dict[str, _Operator] = {
@@ -285,8 +305,8 @@ _OPERATORS: dict[str, _Operator] = {
     PUT: _Operator("moves", _put, _on_lanes(put_program), lambda _: True),
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
-    RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program),
-    SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True),
+    RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program, is_fixed=True),
+    SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True, is_fixed=True),
     "topk": _Operator("places", _top, top_program, _has_top),
     WINDOW: _Operator("windows", _window, _window_program),
 }

@@ -253,7 +253,7 @@ class _Writer:
             source = self.argument(node.arguments[0])
             return self.relax.op.memory.view(source, self.relax.ShapeExpr(self.sizes(shape)), dtype, 0)
         if node.op in PRODUCTS:
-            return self.relax.op.matmul(*map(self.argument, node.arguments))
+            return self.product(node)
         if node.op.startswith(WRITTEN):
             made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
             operands = self.relax.Tuple([self.argument(one) for one in node.arguments])
@@ -268,6 +268,20 @@ class _Writer:
         attributes = self.tvm.ir.make_node(node.kind, **own) if node.kind else None
         arguments = [self.argument(argument) for argument in node.arguments]
         return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
+
+    def product(self, node: Node) -> TvmObject:
+        """Return a matrix product that has no kernel, and what was to be fused into it."""
+        op = self.relax.op
+        data, weight, *operands = map(self.argument, node.arguments)
+        result = op.matmul(data, weight)
+        for step in node.attributes["epilogue"]:
+            if step in ("bias", "add"):
+                result = op.add(result, operands.pop(0))
+            elif (name := f"nn.{step}") in _SPELT:
+                result = _SPELT[name](op, None, result)
+            else:
+                result = getattr(op.nn, step)(result)
+        return result
 
     def argument(self, argument: Argument) -> TvmObject:
         """Return an argument as an expression of Relax's."""

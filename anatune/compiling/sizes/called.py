@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -62,8 +63,15 @@ def check_size(summary: ModelSummary, name: str, value: int, where: str = "") ->
         )
 
 
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body
+
+
 def _value(expression: str, sizes: Mapping[str, int]) -> int:
     """Return the value of an expression of sums, products and floors."""
+    if expression in sizes:
+        return sizes[expression]
 
     def value(node: ast.expr) -> int:
         match node:
@@ -83,7 +91,7 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
                 return value(left) // value(right)
         raise RunError(f"{expression!r:.80} is no size; compile the model again")
 
-    return value(ast.parse(expression, mode="eval").body)
+    return value(_parsed(expression))
 
 
 def _symbol(name: str) -> str:

@@ -9,9 +9,10 @@ from functools import cache
 import msgspec
 import numpy as np
 
+from anatune.codegen.relax.kernels import RangedCalls
 from anatune.codegen.relax.ranges import Ranges
 from anatune.compiling.attention import PlannedAttention, attention_at_run_time
-from anatune.compiling.planning import PlannedKernel, RangedCalls, SumPlanner, without_steps
+from anatune.compiling.planning import PlannedKernel, SumPlanner, without_steps
 from anatune.core.schedule import Schedule
 from anatune.core.sizes import Size, at_run_time
 from anatune.core.workload.ranges import ranged
@@ -70,7 +71,9 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[s
 def ranged_products(
     kernels: Sequence[PlannedKernel], of: Mapping[int, Node], planner: SumPlanner, ranges: Ranges
 ) -> Iterator[PlannedKernel]:
-    """Yield the kernels of a model's products at its planned sizes as those of all sizes, but for `left_to_tvm`.
+    """Yield the kernels of a model's products at its planned sizes as those of all sizes.
+
+    Those with two sizes that vary have none: TVM compiles them.
 
     Parameters
     ----------

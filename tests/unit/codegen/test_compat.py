@@ -11,7 +11,8 @@ def test_tvm_imports_no_torch_unless_somebody_has(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("tvm", "torch"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, name, None)  # so that what is imported here goes away again
+        monkeypatch.delitem(sys.modules, name)
     finders = list(sys.meta_path)
     with compat._without_torch(), pytest.raises(ModuleNotFoundError, match="anatune keeps TVM from importing torch"):
         import torch

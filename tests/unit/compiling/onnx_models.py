@@ -89,10 +89,9 @@ class _Net:
     def joined(self, x, count, width):
         return self.op("Reshape", self.op("Transpose", x, perm=[0, 2, 1, 3]), self.numbers(1, count, width))
 
-    def write(self, path, x, result):
-        graph = helper.make_graph(
-            self.nodes, "network", [x], [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)], self.weights
-        )
+    def write(self, path, x, *results):
+        outputs = [helper.make_tensor_value_info(result, TensorProto.FLOAT, None) for result in results]
+        graph = helper.make_graph(self.nodes, "network", [x], outputs, self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
         onnx.save(onnx.shape_inference.infer_shapes(model), str(path))
 

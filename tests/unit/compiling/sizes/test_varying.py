@@ -1,11 +1,14 @@
 """Models for ranges of sizes."""
 
+import itertools
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import anatune
+from anatune.compiling.memory import new_memory
 from anatune.compiling.sizes.varying import environments
 from anatune.errors import RunError, SpaceError, WorkloadError
 from tests.unit.compiling.onnx_models import _Net
@@ -126,6 +129,7 @@ def test_one_value_is_a_fixed_size(convolutions):
         ({"batch": 0}, {}, WorkloadError, "size 'batch' is 0"),
         ({"words": 3}, {}, WorkloadError, "has no size words, expected some of batch"),
         ({"batch": (1, 4)}, {"trials": 3}, SpaceError, "kernels are measured at fixed ones"),
+        ({}, {"dynamic_shapes": {"x": {0: 3}}}, WorkloadError, "say by sizes what varies of "),
         ({"batch": (1, 4)}, {"hw": "rtx3090"}, WorkloadError, r"vary \(batch\), which models for CPUs take"),
         (5, {}, WorkloadError, "sizes is 5, expected ranges by names"),
     ],
@@ -179,6 +183,46 @@ def test_attention_without_heads(tmp_path):
     for shape in ((1, 1, 16), (3, 7, 16), (2, 40, 16)):
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", ["Relu", "Sigmoid", "bias", "add"])
+def test_products_with_two_sizes_that_vary_keep_what_follows_them(tmp_path, steps):
+    net = _Net(10)
+    scores = net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 2, 1]))
+    if steps == "bias":
+        scores = net.op("Add", scores, net.scalar(0.5))
+    elif steps == "add":
+        scores = net.op("Clip", net.op("Add", scores, net.op("Neg", scores)), net.scalar(0.0), net.scalar(6.0))
+    else:
+        scores = net.op("Mul", net.op(steps, scores), scores)
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", 8])
+    net.write(tmp_path / "m.onnx", kind, net.op("Relu", net.op("MatMul", scores, "x")))
+    model = anatune.compile(tmp_path / "m.onnx", threads=1, sizes={"b": "1..4", "s": "1..40"})
+    for shape in ((1, 1, 8), (3, 7, 8), (2, 40, 8)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", ["s", 5])
+def test_outputs_have_memory_of_their_own(tmp_path, rows):
+    """Some are reshapes of the input, a weight or another output."""
+    net = _Net(11)
+    y, flat = net.op("Sigmoid", "x"), net.numbers(-1)
+    other = net.op("Reshape", y, flat)
+    results = (y, other, net.op("Reshape", other, net.numbers(2, -1)), net.op("Reshape", "x", flat), net.weight(3, 4))
+    net.write(tmp_path / "m.onnx", helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 4]), *results)
+    model = anatune.compile(tmp_path / "m.onnx", threads=1, sizes=None if rows == 5 else {"s": "1..9"})
+    x = new_memory(80).view(np.float32).reshape(5, 4)  # aligned: the model does not copy it
+    x[...] = np.arange(20).reshape(5, 4)
+    for _ in range(2):  # what the first call returned is written into
+        given = x.copy()
+        outputs = model(x)
+        wanted = onnx.reference.ReferenceEvaluator(onnx.load(tmp_path / "m.onnx")).run(None, {"x": given})
+        for own, want in zip(outputs, wanted, strict=True):
+            np.testing.assert_allclose(own, want, rtol=1e-6)
+            own[...] = 7
+        np.testing.assert_array_equal(x, given)
+        assert not any(np.shares_memory(*two) for two in itertools.combinations((x, *outputs), 2))
 
 
 def test_sizes_of_images_do_not_vary(tmp_path):
