@@ -32,7 +32,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--size",
             metavar="NAME=N",
-            help="Of random inputs a size that varies, once for each.  [default: what the model was planned for]",
+            help="Of random inputs and states a size that varies, once for each.  [default: as planned, nothing held]",
             show_default=False,
         ),
     ] = None
@@ -68,13 +68,17 @@ def run_model(
     import numpy as np
 
     from anatune.cli.outputs import ARRAYS, marked
+    from anatune.compiling.compiled import draw_state
     from anatune.compiling.divided import load
     from anatune.files import Output
 
     target = None if asked.output is None else Output(asked.output, ARRAYS)
     model = load(folder, mapped=not asked.in_memory)
-    arrays = asked.arrays() or model.random_inputs(sizes=_numbers(asked.size))
+    sizes = _numbers(asked.size)
+    model.state = held = draw_state(model.summary, sizes)
+    arrays = asked.arrays() or model.random_inputs(sizes=sizes)
     result = model(*arrays)
+    model.state = held
     outputs = result if isinstance(result, tuple) else (result,)
     answer: dict[str, Any] = {
         "outputs": [_described(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)]

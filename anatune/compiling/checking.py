@@ -19,7 +19,7 @@ from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.machine import Machine
 from anatune.codegen.relax.writing import written
-from anatune.compiling.compiled import CompiledModel, draw_inputs
+from anatune.compiling.compiled import CompiledModel, draw_state
 from anatune.compiling.memory import give_back, views
 from anatune.compiling.planning import PlannedKernel
 from anatune.compiling.weights import pack_weights
@@ -30,7 +30,7 @@ from anatune.graph.folding import value_of
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
 from anatune.graph.operators import PRODUCTS
 from anatune.graph.products import workload_of
-from anatune.graph.summary import Check, ModelSummary, TensorSummary
+from anatune.graph.summary import Check, ModelSummary
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.reference import reference
 
@@ -95,15 +95,15 @@ def _tried(summary: ModelSummary) -> list[dict[str, int]]:
 def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int]) -> Check:
     """Return how far a model's outputs are from the original's at some sizes; errors as `compared`."""
     assert source.reference is not None
+    held = draw_state(compiled.summary, sizes)
+    if held:
+        compiled.state = held
     inputs = list(compiled.random_inputs(sizes=sizes))
     if source.example is not None and not sizes:
         inputs = [
             given if given.dtype.kind not in "fc" else drawn
             for given, drawn in zip(source.example, inputs, strict=True)
         ]
-    held = _held(compiled.summary, sizes)
-    if held:
-        compiled.state = held
     got = compiled(*inputs)
     listed = [*(got if compiled.summary.is_tuple else [got]), *compiled.state.values()]
     compiled.reset()
@@ -113,15 +113,6 @@ def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Map
     return compared(
         listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want)
     )  # fmt: skip
-
-
-def _held(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """Return a state to try a model with."""
-    wanted = []
-    for one in summary.state:
-        shape = (one.grows if one.grows and axis == one.axis else size for axis, size in enumerate(one.shape))
-        wanted.append(TensorSummary(one.name, one.dtype, tuple(shape)))
-    return {one.name: array for one, array in zip(wanted, draw_inputs(wanted, 1, sizes), strict=True)}
 
 
 def compared(

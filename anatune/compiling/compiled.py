@@ -29,7 +29,7 @@ from anatune.printable import printable
 from anatune.report.models import model_lines
 from anatune.report.text import plain
 
-__all__ = ["CompiledModel", "draw_inputs"]
+__all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
 _WIDTH = 120
 
@@ -190,10 +190,13 @@ class CompiledModel:
         Raises
         ------
         RunError
-            There is no such size, or it is out of its range.
+            There is no such size, it is out of its range, or the state has another one.
         """
-        known = {name: one.planned for name, one in self.summary.ranges.items()}
-        known |= {**self._state.sizes, **(sizes or {})}
+        held = self._state.sizes
+        known = {name: one.planned for name, one in self.summary.ranges.items()} | {**(sizes or {})} | held
+        for name, value in (sizes or {}).items():
+            if held.get(name, value) != value:
+                raise RunError(f"size {name} is {value}, and the model's state has {held[name]}: set `state` first")
         for name, value in known.items():
             check_size(self.summary, name, value)
         return draw_inputs(self.summary.inputs, seed, known)
@@ -295,6 +298,22 @@ def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, 
         drawn = random.standard_normal(shape) if one.dtype.startswith("float") else random.integers(0, 2, shape)
         found.append(np.asarray(drawn).astype(one.dtype))
     return found
+
+
+def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Return random arrays for a state; errors as `CompiledModel.random_inputs`.
+
+    Of sizes that are not given it has those that it was planned for, and nothing along what grows.
+    """
+    known = {name: one.planned for name, one in summary.ranges.items()}
+    known |= {one.grows: 0 for one in summary.state if one.grows} | dict(sizes)
+    for name, value in known.items():
+        check_size(summary, name, value)
+    wanted = []
+    for one in summary.state:
+        shape = (one.grows if one.grows and axis == one.axis else size for axis, size in enumerate(one.shape))
+        wanted.append(TensorSummary(one.name, one.dtype, tuple(shape)))
+    return {one.name: array for one, array in zip(wanted, draw_inputs(wanted, 1, known), strict=True)}
 
 
 def _words(one: TensorSummary) -> str:

@@ -104,6 +104,27 @@ def test_nodes_are_left_to_onnxruntime(tmp_path):
     assert np.load(tmp_path / "y.npz")["places"].shape[0] == 2
 
 
+def test_a_decoder_runs_with_tokens_held(tmp_path):
+    import onnx
+
+    from tests.unit.compiling.decoders import decoder, weights_of
+
+    onnx.save(decoder(weights_of()), str(tmp_path / "decoder.onnx"))
+    words = ("compile", tmp_path / "decoder.onnx", "-o", tmp_path / "out", "--threads", 1, "--state", "auto")
+    done = anatune(*words, "--size", "past=0..24", variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    words = ("run", tmp_path / "out", "--size", "tokens=3", "--benchmark", "--runs", 2, "-o")
+    for held, name in (([], "none.npz"), (["--size", "past=20"], "some.npz")):
+        done = anatune(*words, tmp_path / name, *held, variables=os.environ)
+        assert done.returncode == 0, done.stderr
+        assert "output0: 1x3x20 float32" in done.stdout
+    first, second = (np.load(tmp_path / name)["output0"] for name in ("none.npz", "some.npz"))
+    assert not np.allclose(first, second)  # the same tokens, with others before them
+    done = anatune(*words, tmp_path / "more.npz", "--size", "past=25", variables=os.environ)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "size past is 25, expected 0 to 24" in done.stderr
+
+
 def test_bad_words_are_one_line(folder, tmp_path):
     (tmp_path / "x.npy").write_bytes(b"no array")
     np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
