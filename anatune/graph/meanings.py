@@ -24,6 +24,7 @@ __all__ = [
     "log_softmax",
     "masked_softmax",
     "pad",
+    "put",
     "recurrent",
     "scatter_elements",
     "sigmoid",
@@ -115,6 +116,14 @@ def scatter_elements(data: Array, indices: Array, updates: Array, axis: int, red
         found[tuple(places)] = updates
     else:
         _UPDATES[reduction].at(found, tuple(places), updates)
+    return found
+
+
+def put(data: Array, rows: Array, places: Array | int, axis: int) -> Array:
+    """Return data with rows along an axis at places, or from a place on."""
+    found = data.copy()
+    listed = places + np.arange(rows.shape[axis]) if np.ndim(places) == 0 else places
+    np.moveaxis(found, axis, 0)[listed] = np.moveaxis(rows, axis, 0)
     return found
 
 

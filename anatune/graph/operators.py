@@ -312,6 +312,7 @@ _ENTRIES = (
     Operator(CONCAT, lambda *arrays: np.concatenate(arrays, axis=1)),
     Operator(WINDOW, meanings.window),
     Operator(SCATTER, meanings.scatter_elements),
+    Operator(PUT, meanings.put),
     Operator(RECURRENT, meanings.recurrent),
     Operator(RECURRENCE, meanings.recurrent),
 )

@@ -5,6 +5,7 @@ import pytest
 
 from anatune.errors import WorkloadError
 from anatune.graph.building import broadcast, concat, elementwise, reshape, scattered
+from anatune.graph.meanings import put
 from anatune.graph.nodes import Graph, Input, TensorType
 from anatune.graph.operators import PUT
 from anatune.graph.state import StatePair, grown, paired, with_state
@@ -31,10 +32,10 @@ def test_what_grows_is_put_behind_what_is_held():
     assert (pair.axis, pair.symbol, pair.by) == (1, "held_", "tokens_")
     graph = with_state(graphs[0], [pair._replace(most=40)], "it")
     assert [value.name for value in graph.inputs] == ["new", "past"]
-    put = graph.outputs[-1]
-    assert (put.op, put.type.shape, put.arguments[2].value) == (PUT, (1, 40, 8), 5)
+    last = graph.outputs[-1]
+    assert (last.op, last.type.shape, last.arguments[2].value) == (PUT, (1, 40, 8), 5)
     part = graph.outputs[0].arguments[0]
-    assert (part.op, part.arguments[0], part.type.shape) == ("strided_slice", put, (1, 12, 8))
+    assert (part.op, part.arguments[0], part.type.shape) == ("strided_slice", last, (1, 12, 8))
     empty = with_state(growing(0, 7), [pair._replace(most=40)], "it")
     assert empty.outputs[-1].op == PUT
 
@@ -48,6 +49,16 @@ def test_rows_are_put_where_nothing_else_reads_what_was_held(is_read):
     graph = with_state(Graph((held, rows, places), (out, new), is_tuple=True), [StatePair("held", 1, 0)], "it")
     assert graph.outputs[-1].op == ("scatter_elements" if is_read else PUT)
     assert graph.inputs[-1] is held
+
+
+@pytest.mark.parametrize("places", [2, [4, 0, 2]])
+def test_what_is_put(places):
+    data, rows = np.zeros((2, 6, 4)), np.random.default_rng(0).standard_normal((2, 3, 4))
+    found = put(data, rows, places, 1)
+    listed = [2, 3, 4] if places == 2 else places
+    assert np.array_equal(found[:, listed], rows)
+    assert np.count_nonzero(found) == rows.size
+    assert not data.any()
 
 
 def test_heads_of_a_group_read_one_place():
