@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import shutil
 import sys
 import time
@@ -23,7 +25,7 @@ from anatune.errors import RecordError, RunError
 from anatune.files import reason
 from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
-from anatune.measure.cpu.blocks import tensor_of
+from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.run.correctness import array_dtype
 from anatune.printable import printable
 from anatune.report.models import model_lines
@@ -32,6 +34,9 @@ from anatune.report.text import plain
 __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
 _WIDTH = 120
+_COPIED = ("float32", "float64", "int32", "int64")
+_COPIED_ELEMENTS = 1 << 14
+"""Inputs that a call copies: checking and wrapping one takes as long as copying some ten thousand elements."""
 
 
 class CompiledModel:
@@ -123,8 +128,10 @@ class CompiledModel:
         RunError
             Another number of inputs, or one of another shape or dtype; the state would hold more than it can.
         """
-        tensors, known = self._tensors(inputs)
-        result = self._machine.run(*self._arguments(tensors, known, self._state))
+        tensors = given = self._copied(inputs)
+        if not tensors:
+            tensors, given, known = self._given(inputs, self._state)
+        result = self._machine.run(*given)
         outputs, held = [result] if hasattr(result, "copyto") else list(result), []
         if self.summary.state:
             outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
@@ -192,11 +199,7 @@ class CompiledModel:
         RunError
             There is no such size, it is out of its range, or the state has another one.
         """
-        held = self._state.sizes
-        known = {name: one.planned for name, one in self.summary.ranges.items()} | {**(sizes or {})} | held
-        for name, value in (sizes or {}).items():
-            if held.get(name, value) != value:
-                raise RunError(f"size {name} is {value}, and the model's state has {held[name]}: set `state` first")
+        known = {name: one.planned for name, one in self.summary.ranges.items()} | self._state.known(sizes or {})
         for name, value in known.items():
             check_size(self.summary, name, value)
         return draw_inputs(self.summary.inputs, seed, known)
@@ -258,6 +261,27 @@ class CompiledModel:
         """Return what a folder holds of it."""
         return folder.Saved(self.summary, self._library, self.code, self.memory)
 
+    @functools.cached_property
+    def _places(self) -> list[tuple[Array, TvmObject]]:
+        """Memory for the inputs, and TVM's tensors of it; []: some are large, or have not one size."""
+        own = self.summary
+        if own.ranges or own.state or any(one.dtype not in _COPIED for one in own.inputs):
+            return []
+        kinds = [(one.dtype, shape_at(one, {})) for one in own.inputs]
+        if not all(0 < math.prod(shape) <= _COPIED_ELEMENTS for _, shape in kinds):
+            return []
+        return [(block.array, block.tensor) for block in itertools.starmap(Block, kinds)]
+
+    def _copied(self, inputs: Sequence[object]) -> list[TvmObject]:
+        """Return small inputs as tensors of the model's own; []: they have to be looked at closely."""
+        if len(inputs) != len(self._places):
+            return []
+        for array, (own, _) in zip(map(_array, inputs, self.summary.inputs), self._places, strict=True):
+            if array.shape != own.shape or array.dtype != own.dtype:
+                return []
+            own[...] = array
+        return [tensor for _, tensor in self._places]
+
     def _arrays(self, inputs: Sequence[object]) -> tuple[list[Array], dict[str, int]]:
         """Return the inputs of a call as arrays, and the sizes that vary."""
         wanted = self.summary.inputs
@@ -270,20 +294,17 @@ class CompiledModel:
             _check(array, one, known)
         return arrays, known
 
-    def _tensors(self, inputs: Sequence[object]) -> tuple[list[TvmObject], dict[str, int]]:
-        """Return the inputs of a call as TVM's tensors, and the sizes that vary."""
+    def _given(self, inputs: Sequence[object], state: State) -> tuple[list[TvmObject], list[TvmObject], dict[str, int]]:
+        """Return the inputs of a call as tensors, all that the library takes in it, and the sizes that vary."""
         arrays, known = self._arrays(inputs)
-        return [tensor_of(array) for array in arrays], known
-
-    def _arguments(self, tensors: list[TvmObject], known: dict[str, int], state: State) -> list[TvmObject]:
-        """Return all that the library takes in a call."""
+        tensors = list(map(tensor_of, arrays))
         state.after(known)
         before, behind = state.arguments(known)
-        return [*before, *tensors, *behind]
+        return tensors, [*before, *tensors, *behind], known
 
     def _on_copy(self, inputs: Sequence[object]) -> list[TvmObject]:
         """Return all that the library takes in a call that leaves the state as it is."""
-        return self._arguments(*self._tensors(inputs), self._state.copy())
+        return self._given(inputs, self._state.copy())[1]
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
@@ -309,10 +330,7 @@ def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Arr
     known |= {one.grows: 0 for one in summary.state if one.grows} | dict(sizes)
     for name, value in known.items():
         check_size(summary, name, value)
-    wanted = []
-    for one in summary.state:
-        shape = (one.grows if one.grows and axis == one.axis else size for axis, size in enumerate(one.shape))
-        wanted.append(TensorSummary(one.name, one.dtype, tuple(shape)))
+    wanted = [TensorSummary(one.name, one.dtype, one.held) for one in summary.state]
     return {one.name: array for one, array in zip(wanted, draw_inputs(wanted, 1, known), strict=True)}
 
 

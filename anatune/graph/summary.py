@@ -88,6 +88,11 @@ class StateSummary(TensorSummary, frozen=True, forbid_unknown_fields=True):
     grows: str = ""
     after: str = ""
 
+    @property
+    def held(self) -> tuple[int | str, ...]:
+        """Its shape as far as it is held."""
+        return (*self.shape[: self.axis], self.grows, *self.shape[self.axis + 1 :]) if self.grows else self.shape
+
 
 class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a weight lies in the weights' memory, bytes from its start."""

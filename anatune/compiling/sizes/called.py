@@ -94,11 +94,6 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
     return value(_parsed(expression))
 
 
-def _symbol(name: str) -> str:
-    """Return a size's symbol, by which a library has them in order."""
-    return f"{name}_"
-
-
 class State:
     """Tensors as one stream of calls has them. A call hands them to the library, and takes what comes out.
 
@@ -117,7 +112,8 @@ class State:
     def __init__(self, summary: ModelSummary, weights: Sequence[Array]) -> None:
         self.summary, self.weights = summary, weights
         inputs = {size for one in (*summary.inputs, *summary.state) for size in one.shape}
-        self.untold = [name for name in sorted(summary.ranges, key=_symbol) if name not in inputs]
+        # in the order of their symbols, as a library has them
+        self.untold = [name for name in sorted(summary.ranges, key="{}_".format) if name not in inputs]
         self.reset()
 
     def reset(self) -> None:
@@ -141,10 +137,10 @@ class State:
             The state has another size.
         """
         for name, size in told.items():
-            if self.tensors and self.sizes.get(name, size) != size:
+            if self.sizes.get(name, size) != size:
                 raise RunError(
-                    f"size {name} is {size}, and the state of the model has {self.sizes[name]}; call reset() first, or "
-                    "load the model a second time for another stream"
+                    f"size {name} is {size}, and the state of the model has {self.sizes[name]}; set `state`, call "
+                    "reset(), or load the model a second time for another stream"
                 )
         return {**told, **self.sizes}
 
@@ -205,13 +201,12 @@ class State:
         tensors = []
         for one in self.summary.state:
             array = np.asarray(arrays[one.name])
-            wanted = [one.grows if one.grows and axis == one.axis else size for axis, size in enumerate(one.shape)]
-            fits = len(wanted) == array.ndim and array.dtype.name == one.dtype
-            for size, own in zip(wanted, array.shape, strict=False):
+            fits = len(one.held) == array.ndim and array.dtype.name == one.dtype
+            for size, own in zip(one.held, array.shape, strict=False):
                 fits = fits and own == (sizes.setdefault(size, own) if size in self.summary.ranges else size)
             if not fits:
                 got = f"{'x'.join(map(str, array.shape))} {array.dtype.name}"
-                raise RunError(f"state {one.name} is {got}, expected {'x'.join(map(str, wanted))} {one.dtype}")
+                raise RunError(f"state {one.name} is {got}, expected {'x'.join(map(str, one.held))} {one.dtype}")
             if one.grows:
                 check_size(self.summary, one.grows, array.shape[one.axis], f" (axis {one.axis} of state {one.name})")
             whole = self._first(one, sizes)

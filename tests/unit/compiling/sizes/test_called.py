@@ -71,7 +71,7 @@ def test_state_that_does_not_fit():
         RunError, match=r"state: 17 elements are held along past, and 8 more exceed the 24 that the mod"
     ):
         model(IDS[None, :8])
-    with pytest.raises(RunError, match=r"size past is 3, and the model's state has 17: set `state` first"):
+    with pytest.raises(RunError, match=r"size past is 3, and the state of the model has 17; set `state`"):
         model.random_inputs(sizes={"past": 3})
     with pytest.raises(RunError, match=r"state: got a, expected past_key_values.0.key, "):
         model.state = {"a": np.zeros(3)}

@@ -203,7 +203,7 @@ def test_products_with_two_sizes_that_vary_keep_what_follows_them(tmp_path, step
         np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("rows", ["s", 5])
+@pytest.mark.parametrize("rows", ["s", 4, 6000])  # of 6,000 the input is taken where it lies
 def test_outputs_have_memory_of_their_own(tmp_path, rows):
     """Some are reshapes of the input, a weight or another output."""
     net = _Net(11)
@@ -211,9 +211,10 @@ def test_outputs_have_memory_of_their_own(tmp_path, rows):
     other = net.op("Reshape", y, flat)
     results = (y, other, net.op("Reshape", other, net.numbers(2, -1)), net.op("Reshape", "x", flat), net.weight(3, 4))
     net.write(tmp_path / "m.onnx", helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 4]), *results)
-    model = anatune.compile(tmp_path / "m.onnx", threads=1, sizes=None if rows == 5 else {"s": "1..9"})
-    x = new_memory(80).view(np.float32).reshape(5, 4)  # aligned: the model does not copy it
-    x[...] = np.arange(20).reshape(5, 4)
+    model = anatune.compile(tmp_path / "m.onnx", threads=1, sizes={"s": "1..9"} if rows == "s" else None)
+    count = 4 if rows == "s" else rows
+    x = new_memory(16 * count).view(np.float32).reshape(count, 4)  # aligned: nobody has to copy it
+    x[...] = np.arange(4 * count).reshape(count, 4) % 7
     for _ in range(2):  # what the first call returned is written into
         given = x.copy()
         outputs = model(x)
@@ -223,6 +224,24 @@ def test_outputs_have_memory_of_their_own(tmp_path, rows):
             own[...] = 7
         np.testing.assert_array_equal(x, given)
         assert not any(np.shares_memory(*two) for two in itertools.combinations((x, *outputs), 2))
+
+
+def test_small_inputs_are_copied(tmp_path):
+    """A call that was prepared keeps its own; what is no array of the right kind is said as ever."""
+    net = _Net(11)
+    net.write(tmp_path / "m.onnx", helper.make_tensor_value_info("x", TensorProto.FLOAT, [3]), net.op("Relu", "x"))
+    model = anatune.compile(tmp_path / "m.onnx", threads=1)
+    first, second = (np.array(numbers, np.float32) for numbers in ([1, -2, 3], [-4, 5, -6]))
+    prepared = model.prepared(first)
+    kept = model(second)
+    assert np.array_equal(prepared().numpy(), [1, 0, 3])
+    assert np.array_equal(model(np.stack([first, second], 1)[:, 0]), [1, 0, 3])  # strides
+    assert np.array_equal(kept, [0, 5, 0])
+    for wrong in (first.astype(np.float64), first[:2], [1.0, 2.0, 3.0]):
+        with pytest.raises(RunError, match=r"input x is .*expected"):
+            model(wrong)
+    with pytest.raises(RunError, match=r"the model takes 1 inputs: x"):
+        model(first, second)
 
 
 def test_sizes_of_images_do_not_vary(tmp_path):
