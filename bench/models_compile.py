@@ -4,7 +4,7 @@
 
 User and system time of the whole process with its children, so that other load matters less than for seconds. "first":
 with an empty cache; "changed": another value in one weight, so that plans and kernels are there and the model is not;
-"again": nothing has changed. Compiled code of the planner itself (numba) is there in all of them.
+"again": nothing has changed. Compiled code of the planner itself (Python's, numba's) is there in all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def changed(source: Path, target: Path) -> None:
 
 def compile_s(file: Path, folder: Path) -> float:
     """Return the CPU seconds of a process that compiles a file, with `folder` for what is kept between processes."""
-    settings = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    settings = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "anatune", "compile", str(file), "-o", str(folder / "compiled")]
     subprocess.run(command, env=settings, check=True, capture_output=True)
