@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.files import open_file
+from anatune.graph.nodes import Graph, TensorType, tensor_type
 from anatune.graph.summary import WeightPlace
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES
 from anatune.measure.run.correctness import array_dtype
+from anatune.measure.run.memory import check_fits
 
-__all__ = ["Memory", "give_back", "mapped_file", "new_memory", "views"]
+__all__ = ["Memory", "check_model", "give_back", "mapped_file", "new_memory", "views"]
 
 Memory = NDArray[np.uint8]
 """(num_bytes,) uint8, aligned for vectors."""
@@ -51,6 +53,16 @@ def views(memory: Memory, places: Iterable[WeightPlace]) -> list[NDArray[np.gene
         size = math.prod(place.shape) * kind.itemsize
         found.append(memory[place.offset : place.offset + size].view(kind).reshape(place.shape))
     return found
+
+
+def check_model(graph: Graph, name: str, *, checked: bool) -> None:
+    """Raise RunError where inputs and results, and float64 values of the largest with a check, exceed free memory."""
+    nodes = [one.type for one in graph.nodes() if isinstance(one.type, TensorType) and one.op != "broadcast_to"]
+    kinds = [tensor_type(one) for one in (*graph.inputs, *graph.outputs)]
+    ends = sum(math.prod(kind.shape) * array_dtype(kind.dtype).itemsize for kind in kinds)
+    largest = 8 * checked * max((math.prod(kind.shape) for kind in (*nodes, *kinds)), default=0)
+    what = "compile it for smaller inputs or without the check, or take a machine with more"
+    check_fits(f"{name}: its inputs and results", ends, ends + largest, what)
 
 
 def give_back() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anatune.compiling.compiled import CompiledModel, draw_inputs
+from anatune.compiling.memory import check_model
 from anatune.compiling.model_cache import ModelCache
 from anatune.compiling.request import Request
 from anatune.core.accuracy import STANDARD
@@ -218,6 +219,8 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     target.varies = bool(varying(source.ranges))
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
     graph = source.graph(environments(source.ranges, source.state)[0])
+    if target.hardware.kind == "cpu":
+        check_model(graph, source.name, checked=is_checked)
     costs.tell(graph)
     with costs.part("plan"):
         planned = target.planned(graph)

@@ -17,6 +17,7 @@ from anatune.graph.nodes import (
     LEADING,
     WRITTEN,
     Argument,
+    Array,
     Constant,
     Graph,
     Node,
@@ -57,6 +58,8 @@ class Weight(NamedTuple):
         return math.prod(self.shape) * self.constant.array.dtype.itemsize
 
 
+_REPEATED_BYTES = 1 << 24
+"""Constants from which on what repeats itself is not written out: files of a few bytes may ask for gigabytes."""
 _SPELT: dict[str, Callable[..., TvmObject]] = {
     "cosh": lambda op, half, x: op.multiply(op.add(op.exp(x), op.exp(op.negative(x))), half),
     "nn.relu6": lambda op, half, x: op.clip(x, 0, 6),
@@ -102,6 +105,13 @@ def written(
     """
     initial = [Constant(pair.initial) for pair in state if pair.initial is not None]
     return _Writer(graph, kernels, known, ranges or {}, initial).model
+
+
+def _repeated(value: Constant) -> Array | None:
+    """Return the part that a large constant repeats; None: it has to be a weight."""
+    array = value.array
+    part = array[tuple(slice(None if stride else 1) for stride in array.strides)]
+    return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
 
 
 class _Writer:
@@ -186,7 +196,7 @@ class _Writer:
         while stack:
             value = stack.pop(0)
             if isinstance(value, Constant):
-                if value.array.size != 1:
+                if value.array.size != 1 and _repeated(value) is None:
                     found.append((value, None))
             elif type(value) is tuple:
                 stack += value
@@ -288,6 +298,8 @@ class _Writer:
         relax = self.relax
         if isinstance(argument, Constant):
             place = self.places.get((id(argument), ""))
+            if place is None and (own := _repeated(argument)) is not None:
+                return relax.op.broadcast_to(relax.const(own), self.argument(Shape(tensor_type(argument).shape)))
             if place is None:
                 return relax.const(argument.array, argument.array.dtype.name)
             return self.weight(place)

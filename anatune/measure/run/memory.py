@@ -12,7 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.run.kernel_references import IN_PARTS
 
-__all__ = ["check_memory", "check_runs_here", "free_bytes", "needed_bytes"]
+__all__ = ["check_fits", "check_memory", "check_runs_here", "free_bytes", "needed_bytes"]
 
 _GIB = 1 << 30
 _MEMORY = Path("/proc/meminfo")
@@ -48,14 +48,19 @@ def check_memory(workload: Workload, *, checked: bool) -> None:
     RunError
         They do not.
     """
-    needed, free = needed_bytes(workload, checked=checked), free_bytes()
+    tensors = sum(access.num_bytes for access in workload.tensors)
+    what = "choose a smaller workload or a machine with more (planning needs none of it)"
+    check_fits(
+        f"{workload.describe()}: its operands and result", tensors, needed_bytes(workload, checked=checked), what
+    )
+
+
+def check_fits(what: str, tensors: int, needed: int, advice: str) -> None:
+    """Raise RunError if the memory that `tensors` need, bytes, with float64 values of them, is not free."""
+    free = free_bytes()
     if free is not None and needed > free:
-        tensors = sum(access.num_bytes for access in workload.tensors)
-        more = f", {_gib(needed)} with the float64 reference" if checked else ""
-        raise RunError(
-            f"{workload.describe()}: its operands and result take {_gib(tensors)}{more}, but {_gib(free)} of memory "
-            "are free; choose a smaller workload or a machine with more (planning needs none of it)"
-        )
+        more = f", {_gib(needed)} with the float64 reference" if needed > tensors else ""
+        raise RunError(f"{what} take {_gib(tensors)}{more}, but {_gib(free)} of memory are free; {advice}")
 
 
 def needed_bytes(workload: Workload, *, checked: bool) -> int:

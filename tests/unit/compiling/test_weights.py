@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.compiling.session import compile as compile_model
+from anatune.errors import RunError
 from tests.unit.compiling.onnx_models import _Net
 
 pytest.importorskip("tvm")
@@ -52,3 +53,26 @@ def test_products_with_other_steps_share_a_packed_weight(tmp_path):
     compiled = compile_model(path, threads=1)
     assert len({one.workload for one in compiled.summary.kernels}) == 3
     assert len([one for one in compiled.summary.weights if np.prod(one.shape) >= WIDTH * WIDTH]) == 1
+
+
+def repeating(path, rows, columns):
+    """Write a model that takes a matrix of equal numbers times its input, and sums the rows up."""
+    net = _Net()
+    whole = net.op("ConstantOfShape", net.numbers(rows, columns), value=onnx.numpy_helper.from_array(np.float32([2])))
+    total = net.op("ReduceSum", net.op("Mul", "x", whole), net.numbers(1))
+    net.write(path, onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [rows, 1]), total)
+
+
+def test_what_repeats_itself_is_no_weight(tmp_path):
+    repeating(tmp_path / "m.onnx", 2048, 4096)
+    compiled = compile_model(tmp_path / "m.onnx", threads=1)  # checked beside float64
+    assert compiled.summary.weight_bytes < 1 << 16
+
+
+def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
+    repeating(tmp_path / "m.onnx", 256, 512)
+    monkeypatch.setattr("anatune.measure.run.memory.free_bytes", lambda: 1 << 20)
+    with pytest.raises(RunError, match=r"m.onnx: its inputs and results take 0.0 GiB, 0.0 GiB with the float64 refer"):
+        compile_model(tmp_path / "m.onnx", threads=1)
+    monkeypatch.setattr("anatune.measure.run.memory.free_bytes", lambda: 1 << 12)
+    compile_model(tmp_path / "m.onnx", threads=1, check=False)
