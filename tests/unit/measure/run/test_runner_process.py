@@ -1,5 +1,7 @@
 """Measurers with several runner processes, as boards have them."""
 
+import signal
+
 import pytest
 
 pytest.importorskip("tvm")
@@ -51,6 +53,8 @@ def test_what_a_lost_device_had_is_measured_by_another(monkeypatch):
     begin = RunnerProcess.begin
 
     def gone(runner, job, incumbent):
+        if runner.name == "one" and runner.worker._process is not None:
+            runner.worker._process.send_signal(signal.SIGSTOP)  # it might answer before it is killed
         begin(runner, job, incumbent)
         if runner.name == "one":  # its process dies, and no other can be set up
             runner.worker.setup = ("tests.unit.measure.jobs:fail", {"kind": "raises"})
