@@ -125,6 +125,26 @@ def test_a_decoder_runs_with_tokens_held(tmp_path):
     assert "size past is 25, expected 0 to 24" in done.stderr
 
 
+def test_a_state_that_does_not_grow_begins_as_the_model_says(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, past, y, present = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "past", "y", "present")
+    )
+    nodes = [helper.make_node("Add", ["x", "past"], ["present"]), helper.make_node("Neg", ["present"], ["y"])]
+    graph = helper.make_graph(nodes, "sums", [x, past], [y, present])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "m.onnx")
+    words = ("compile", tmp_path / "m.onnx", "-o", tmp_path / "out", "--threads", 1, "--state", "present=past")
+    done = anatune(*words, variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    np.save(tmp_path / "x.npy", np.arange(4, dtype=np.float32))
+    words = ("run", tmp_path / "out", "--input", tmp_path / "x.npy", "-o", tmp_path / "y.npz")
+    done = anatune(*words, "--benchmark", "--runs", 1, variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert np.array_equal(np.load(tmp_path / "y.npz")["output0"], -np.arange(4))
+
+
 def test_bad_words_are_one_line(folder, tmp_path):
     (tmp_path / "x.npy").write_bytes(b"no array")
     np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
