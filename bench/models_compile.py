@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    console, found = wide_console(), {}
+    console, found = wide_console(100), {}
     for file in asked.files:
         runs = [stages_s(file) for _ in range(asked.runs)]
         medians = {stage: statistics.median(run[stage] for run in runs) for stage in _STAGES}

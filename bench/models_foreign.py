@@ -87,7 +87,10 @@ def tried(name: str, route: str, *, times: bool) -> dict[str, Any]:
 
 
 def _first(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+    from rich.text import Text
+
+    said = Text.from_ansi(str(error)).plain  # without colours
+    return next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)[:200]
 
 
 def _rivals(torch: Any, made: Any, folder: Path) -> dict[str, Callable[[], Any]]:

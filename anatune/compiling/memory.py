@@ -1,4 +1,7 @@
-"""A model's weights in memory: one piece, of which each weight is a view. What runs a model needs no more than this."""
+"""A model's weights in memory: one piece, of which each weight is a view. What runs a model needs no more than this.
+
+And whether there is memory for a model's tensors at all.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,8 @@ def check_model(graph: Graph, name: str, *, checked: bool) -> None:
     kinds = [tensor_type(one) for one in (*graph.inputs, *graph.outputs)]
     ends = sum(math.prod(kind.shape) * array_dtype(kind.dtype).itemsize for kind in kinds)
     largest = 8 * checked * max((math.prod(kind.shape) for kind in (*nodes, *kinds)), default=0)
-    what = "compile it for smaller inputs or without the check, or take a machine with more"
-    check_fits(f"{name}: its inputs and results", ends, ends + largest, what)
+    advice = "compile it for smaller inputs or without the check, or take a machine with more"
+    check_fits(f"{name}: its inputs and results", ends, ends + largest, advice)
 
 
 def give_back() -> None:

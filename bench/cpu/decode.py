@@ -104,7 +104,7 @@ def _schedule(workload: Any, hardware: Any, threads: int, trials: int, records: 
     import anatune
 
     if trials:
-        return anatune.tune(workload, hardware, trials=trials, threads=threads, records=str(records)).best.schedule
+        return anatune.tune(workload, hardware, trials=trials, threads=threads, records=str(records)).best
     return anatune.plan(workload, hardware, threads=threads, top_k=1).best
 
 

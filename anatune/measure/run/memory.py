@@ -49,14 +49,13 @@ def check_memory(workload: Workload, *, checked: bool) -> None:
         They do not.
     """
     tensors = sum(access.num_bytes for access in workload.tensors)
-    what = "choose a smaller workload or a machine with more (planning needs none of it)"
-    check_fits(
-        f"{workload.describe()}: its operands and result", tensors, needed_bytes(workload, checked=checked), what
-    )
+    advice = "choose a smaller workload or a machine with more (planning needs none of it)"
+    needed = needed_bytes(workload, checked=checked)
+    check_fits(f"{workload.describe()}: its operands and result", tensors, needed, advice)
 
 
 def check_fits(what: str, tensors: int, needed: int, advice: str) -> None:
-    """Raise RunError if the memory that `tensors` need, bytes, with float64 values of them, is not free."""
+    """Raise RunError if so many bytes are not free: `tensors` by themselves, `needed` with a float64 reference."""
     free = free_bytes()
     if free is not None and needed > free:
         more = f", {_gib(needed)} with the float64 reference" if needed > tensors else ""
