@@ -78,7 +78,10 @@ def run_model(
     held = draw_state(model.summary, sizes) if any(one.grows in sizes for one in model.summary.state) else {}
     if held:
         model.state = held
-    arrays = asked.arrays() or model.random_inputs(sizes=sizes)
+    given = asked.arrays()
+    if any(one.dtype == "bfloat16" for one in model.summary.inputs):
+        given = [_bfloat16(array) for array in given]
+    arrays = given or model.random_inputs(sizes=sizes)
     result = model(*arrays)
     model.reset()  # what is timed begins where this call did
     if held:
@@ -144,7 +147,18 @@ def _kept(name: str, output: object) -> NDArray[np.generic]:
 
     if not isinstance(output, np.ndarray):
         raise UsageError(f"-o: output {name} is a {type(output).__name__}, expected arrays; call the model from Python")
+    if output.dtype.name == "bfloat16":
+        return output.astype(np.float32)  # what NumPy's files have
     return output.astype(str) if output.dtype == object else output
+
+
+def _bfloat16(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return float32 numbers, which stand for bfloat16 in NumPy's files, or two bytes that are some, as bfloat16."""
+    from anatune.measure.run.correctness import array_dtype
+
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2:
+        return array.view(array_dtype("bfloat16"))
+    return array.astype(array_dtype("bfloat16")) if array.dtype.name == "float32" else array
 
 
 def _array(path: Path) -> NDArray[np.generic]:

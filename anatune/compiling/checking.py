@@ -22,6 +22,7 @@ from anatune.codegen.relax.writing import written
 from anatune.compiling.compiled import CompiledModel, draw_state
 from anatune.compiling.memory import give_back, views
 from anatune.compiling.planning import PlannedKernel
+from anatune.compiling.sizes.called import fitting
 from anatune.compiling.weights import pack_weights
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError, BuildError, RunError, WorkloadError
@@ -89,7 +90,8 @@ def _tried(summary: ModelSummary) -> list[dict[str, int]]:
     ranges = summary.ranges
     planned, least = ({name: getattr(one, word) for name, one in ranges.items()} for word in ("planned", "least"))
     others = [{**least, name: min(one.most, _LARGER * one.planned)} for name, one in ranges.items()]
-    return list({tuple(sizes.items()): sizes for sizes in (planned, least, *others)}.values())
+    tried = [fitting(summary, sizes) for sizes in (planned, least, *others)]
+    return list({tuple(sizes.items()): sizes for sizes in tried}.values())
 
 
 def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int]) -> Check:
@@ -101,7 +103,7 @@ def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Map
     inputs = list(compiled.random_inputs(sizes=sizes))
     if source.example is not None and not sizes:
         inputs = [
-            given if given.dtype.kind not in "fc" else drawn
+            given if given.dtype.kind not in "fcV" else drawn
             for given, drawn in zip(source.example, inputs, strict=True)
         ]
     got = compiled(*inputs)

@@ -25,6 +25,7 @@ from anatune.errors import RecordError, RunError
 from anatune.files import reason
 from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
+from anatune.graph.torch.arrays import array_of_torch
 from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.run.correctness import array_dtype
 from anatune.printable import printable
@@ -316,8 +317,8 @@ def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, 
         if one.dtype == "object":
             found.append(np.full(shape, "", object))
             continue
-        drawn = random.standard_normal(shape) if one.dtype.startswith("float") else random.integers(0, 2, shape)
-        found.append(np.asarray(drawn).astype(one.dtype))
+        drawn = random.standard_normal(shape) if "float" in one.dtype else random.integers(0, 2, shape)
+        found.append(np.asarray(drawn).astype(array_dtype(one.dtype)))
     return found
 
 
@@ -341,7 +342,7 @@ def _words(one: TensorSummary) -> str:
 def _array(given: object, one: TensorSummary) -> Array:
     """Return an input as an array; errors as `_check`."""
     torch = sys.modules.get("torch")
-    array = given.detach().numpy() if torch is not None and isinstance(given, torch.Tensor) else given
+    array = array_of_torch(given) if torch is not None and isinstance(given, torch.Tensor) else given
     if not isinstance(array, np.ndarray):
         raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
     return array.astype(object) if array.dtype.kind in "US" else array  # text

@@ -27,6 +27,7 @@ from anatune.disk_cache import DiskCache, sources_of, versions_of
 from anatune.errors import AnatuneError, BuildError
 from anatune.files import open_file, scratch_folder
 from anatune.graph.summary import ModelSummary
+from anatune.graph.torch.arrays import array_of_torch
 from anatune.measure.cpu.features import lacking_features, processor_flags
 from anatune.resources import user_cache_folder
 from anatune.tuning.machine import usable_cores
@@ -129,9 +130,9 @@ def _inputs(example_inputs: object) -> Iterator[bytes]:
     """
     listed = () if example_inputs is None else example_inputs
     for given in listed if isinstance(listed, tuple | list) else (listed,):
-        array = given if isinstance(given, np.ndarray) else np.asarray(given)
+        array = array_of_torch(given) if hasattr(given, "detach") else np.asarray(given)
         yield f"{array.shape} {array.dtype}".encode()
-        yield b"" if array.dtype.kind in "fc" else array.tobytes()
+        yield b"" if array.dtype.kind in "fcV" else array.tobytes()
 
 
 def _file(path: Path) -> Iterator[bytes]:

@@ -215,6 +215,8 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     from anatune.compiling.costs import ModelCosts
     from anatune.compiling.sizes.varying import environments, varying
 
+    if target.hardware.kind == "cpu":
+        source = source.widened()
     is_checked = target.is_checked(source)
     target.varies = bool(varying(source.ranges))
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from anatune.graph.nodes import (
+    HALVES,
     Argument,
     Array,
     Constant,
@@ -34,7 +35,10 @@ _IGNORED = {"assume_inbound", "dtype", "out_dtype", "vdevice"}
 
 
 def computed(node: Node) -> Value:
-    """Return the constant that a node of constants is, or one without elements, else the node."""
+    """Return the constant that a node of constants is, or one without elements, else the node.
+
+    In 16 bits that is only what needs no rounding: see `anatune.graph.passes.precision`.
+    """
     if not isinstance(node.type, TensorType):
         return node
     if 0 in node.type.shape or _sums_nothing(node):
@@ -45,7 +49,8 @@ def computed(node: Node) -> Value:
     if operator.reads_type_only and arguments and isinstance(arguments[0], Value):
         assert isinstance(arguments[0].type, TensorType)
         arguments = (Constant(np.broadcast_to(np.zeros((), node.type.dtype), arguments[0].type.shape)), *arguments[1:])
-    values = [_known(argument) for argument in arguments]
+    is_half = node.type.dtype in HALVES
+    values = [_known(argument, is_half=is_half) for argument in arguments]
     known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
     is_large = math.prod(node.type.shape) > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
     if is_large or any(value is None for value in values):
@@ -54,7 +59,9 @@ def computed(node: Node) -> Value:
     try:
         with np.errstate(all="ignore"):
             found = np.asarray(operator.compute(*values, **attributes))
-        result = found.astype(node.type.dtype, copy=False)
+            result = found.astype(node.type.dtype, copy=False)
+            if is_half and not np.array_equal(result.astype(found.dtype), found, equal_nan=found.dtype.kind == "f"):
+                return node
     except (TypeError, ValueError, IndexError, AttributeError):  # an attribute that means more than NumPy knows
         return node
     return Constant(result) if result.shape == node.type.shape else node
@@ -74,16 +81,18 @@ def _zeros(node: Node) -> Value:
         return node
 
 
-def _known(argument: Argument) -> object:
-    """Return an argument for NumPy; None: it is not known."""
+def _known(argument: Argument, *, is_half: bool = False) -> object:
+    """Return an argument for NumPy, in float32 what has 16 bits if that `is_half`; None: it is not known."""
     if isinstance(argument, Constant):
-        return argument.array
+        return (
+            argument.array.astype(np.float32) if is_half and tensor_type(argument).dtype in HALVES else argument.array
+        )
     if isinstance(argument, Shape):
         return tuple(argument)
     if isinstance(argument, Scalar):
         return argument.value if argument.dtype.startswith("int") else np.dtype(argument.dtype).type(argument.value)
     if isinstance(argument, tuple):
-        found = [_known(one) for one in argument]
+        found = [_known(one, is_half=is_half) for one in argument]
         return None if any(one is None for one in found) else found
     return None
 

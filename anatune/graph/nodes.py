@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "HALVES",
     "ITEM",
     "LEADING",
     "WRITTEN",
@@ -43,6 +44,8 @@ __all__ = [
 
 Array = NDArray[Any]
 
+HALVES = ("float16", "bfloat16")
+"""Dtypes of 16 bits that have fractions."""
 ITEM = "item"
 """The operator that takes one tensor of an operator that has several results; attribute ``index``."""
 LEADING = "leading"

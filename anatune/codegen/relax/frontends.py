@@ -25,9 +25,11 @@ from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, r
 from anatune.codegen.relax.ranges import Ranges, Sizes, asked_ranges, name_of, narrowed, no_others, symbol_named
 from anatune.codegen.relax.reading import graph_of
 from anatune.errors import MissingDependencyError, WorkloadError
-from anatune.graph.nodes import Array, Graph
+from anatune.graph.nodes import HALVES, Array, Graph
 from anatune.graph.onnx.reading import graph_of_onnx
+from anatune.graph.passes.precision import WIDE, widened
 from anatune.graph.state import StatePair, grown, paired, probes, with_state
+from anatune.graph.torch.arrays import array_of_torch, torch_of_array
 from anatune.graph.torch.reading import (
     buffer_of,
     graph_of_program,
@@ -67,6 +69,8 @@ class Imported:
         The model, where it is one of ONNX (onnx.ModelProto), and the sizes of its inputs.
     state : tuple of StatePair
         The last inputs and outputs of the graph, and of the reference.
+    is_wide : bool
+        Whether the graph computes in float32 what the model computes in 16 bits.
     """
 
     read: Callable[[Mapping[str, int]], Graph]
@@ -77,10 +81,17 @@ class Imported:
     ranges: Ranges = field(default_factory=dict)
     onnx: tuple[OnnxObject, dict[str, list[int]]] | None = None
     state: tuple[StatePair, ...] = ()
+    is_wide: bool = False
+
+    def widened(self) -> Imported:
+        """Return the model computed in float32, its state included, where it asks for 16 bits."""
+        return replace(self, is_wide=True, state=tuple(map(_widened, self.state)))
 
     def graph(self, sizes: Mapping[str, int] | None = None) -> Graph:
         """Return the graph of the model at values of its symbols."""
         graph = self.read(sizes or {})
+        if self.is_wide:
+            graph = widened(graph, [pair.input for pair in self.state], [pair.output for pair in self.state])
         graph = with_state(graph, self.state, self.name) if self.state else graph
         graph.is_tuple = graph.is_tuple and (not self.is_single or bool(self.state))
         return graph
@@ -145,6 +156,11 @@ def imported(
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
+def _widened(pair: StatePair) -> StatePair:
+    is_half = pair.initial is not None and pair.initial.dtype.name in HALVES
+    return pair._replace(initial=pair.initial.astype(WIDE)) if is_half and pair.initial is not None else pair
+
+
 class _Asked(NamedTuple):
     """What a caller wants to vary, and to stay in the model."""
 
@@ -162,16 +178,15 @@ def _torch() -> TorchObject:
 
 
 def _tensors(inputs: Example) -> tuple[TorchObject, ...]:
-    torch = _torch()
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return tuple(torch.from_numpy(array) if isinstance(array, np.ndarray) else array for array in given)
+    return tuple(torch_of_array(array) if isinstance(array, np.ndarray) else array for array in given)
 
 
 def _arrays(inputs: Example) -> Arrays | None:
     if inputs is None:
         return None
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return [array if isinstance(array, np.ndarray) else array.detach().cpu().numpy() for array in given]
+    return [array if isinstance(array, np.ndarray) else array_of_torch(array) for array in given]
 
 
 def exported(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
@@ -237,7 +252,7 @@ def _exported(
         example = _arrays(given) if all(isinstance(tensor, torch.Tensor) for tensor in given) else None
     simple = decomposed(program, name, may_write=True)
     written = written_by(simple)
-    buffers = {word: buffer_of(simple, word).detach().cpu().numpy() for word, is_buffer in written if is_buffer}
+    buffers = {word: array_of_torch(buffer_of(simple, word)) for word, is_buffer in written if is_buffer}
     inputs = list(simple.graph_signature.user_inputs)
     places = [word if is_buffer else inputs.index(word) for word, is_buffer in written]
 

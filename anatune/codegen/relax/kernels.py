@@ -25,7 +25,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.sizes import at_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import WorkloadError
-from anatune.graph.nodes import Graph, Node, Scalar, tensor_type, values_in
+from anatune.graph.nodes import HALVES, Graph, Node, Scalar, tensor_type, values_in
 from anatune.graph.operators import CONCAT, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
@@ -283,7 +283,7 @@ def _has_top(node: Node) -> bool:
     return dtype not in _FOREIGN and not at_run_time(shape)
 
 
-_FOREIGN = ("bool", "float16", "bfloat16")
+_FOREIGN = ("bool", *HALVES)
 """Dtypes without arithmetic of their own on CPUs."""
 
 

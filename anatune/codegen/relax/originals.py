@@ -19,8 +19,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from anatune.codegen.compat import last_line
 from anatune.errors import RunError
-from anatune.graph.nodes import Array
+from anatune.graph.nodes import HALVES, Array
 from anatune.graph.state import StatePair
+from anatune.graph.torch.arrays import array_of_torch, torch_of_array
 from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Arrays", "Reference", "onnx_reference", "reordered", "torch_reference"]
@@ -51,16 +52,16 @@ def torch_reference(torch: TorchObject, source: TorchObject, name: str, written:
     buffers = [word for word in written if isinstance(word, str)]
 
     def run(arrays: Arrays, *, is_wide: bool = False) -> Arrays:
-        tensors = [torch.from_numpy(np.array(array)) for array in arrays]
+        tensors = [torch_of_array(np.array(array)) for array in arrays]
         count = len(tensors) - len(buffers)
         held = dict(zip(buffers, tensors[count:], strict=True))
         if is_wide:
-            held = {word: one.double() if one.dtype == torch.float32 else one for word, one in held.items()}
+            held = {word: one.double() if one.is_floating_point() else one for word, one in held.items()}
         with torch.no_grad():
             outputs = torch.func.functional_call(source, held, tuple(tensors[:count]))
         changed = [held[word] if isinstance(word, str) else tensors[word] for word in written]
         listed = [*torch.utils._pytree.tree_leaves(outputs), *changed]
-        return [tensor.numpy() for tensor in listed if isinstance(tensor, torch.Tensor)]
+        return [array_of_torch(tensor) for tensor in listed if isinstance(tensor, torch.Tensor)]
 
     return _reference(lambda arrays: _in_float64(torch, partial(run, is_wide=True), arrays), run, "PyTorch", name)
 
@@ -90,9 +91,10 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
     dispatch: TorchObject = import_module("torch.utils._python_dispatch").TorchDispatchMode
     function_mode: TorchObject = import_module("torch.overrides").TorchFunctionMode
     tree_map = torch.utils._pytree.tree_map
+    floats = (torch.float32, torch.float16, torch.bfloat16)
 
     def wide(value: TorchObject) -> TorchObject:
-        is_narrow = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        is_narrow = isinstance(value, torch.Tensor) and value.dtype in floats
         return value.double() if is_narrow else value
 
     def widened(
@@ -101,7 +103,7 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
         """Return arguments, those of `written` names as they are."""
         given = [value if name in written else tree_map(wide, value) for name, value in zip(names, args, strict=False)]
         named = {name: value if name in written else tree_map(wide, value) for name, value in kwargs.items()}
-        if named.get("dtype") == torch.float32:
+        if named.get("dtype") in floats:
             named["dtype"] = torch.float64
         return given, named
 
@@ -285,6 +287,8 @@ def _by_nodes(
         graph = onnx.helper.make_graph([node], "node", list(map(place, names)), list(map(place, results)))
         alone = evaluator(graph, opsets=versions, functions=list(model.functions))
         computed = alone.run(None, {name: value(name) for name in names})
+        if node.op_type in ("Cast", "CastLike") and computed[0].dtype.name in HALVES:
+            computed = [value(node.input[0]).astype(np.float64)]  # 16 bits are for the sake of speed
         known.update((name, _wide(array)) for name, array in zip(results, computed, strict=True))
         for name in node.input:
             readers[name] -= 1
@@ -294,5 +298,5 @@ def _by_nodes(
 
 
 def _wide(array: Array) -> Array:
-    is_narrow = isinstance(array, np.ndarray) and array.dtype == np.float32
+    is_narrow = isinstance(array, np.ndarray) and array.dtype.name in ("float32", *HALVES)
     return array.astype(np.float64) if is_narrow else array

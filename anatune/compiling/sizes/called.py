@@ -18,7 +18,7 @@ from anatune.graph.summary import ModelSummary, StateSummary, TensorSummary
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.correctness import array_dtype
 
-__all__ = ["State", "check_size", "shape_at", "sizes_of"]
+__all__ = ["State", "check_size", "fitting", "shape_at", "sizes_of"]
 
 
 def shape_at(one: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -66,6 +66,16 @@ def check_size(summary: ModelSummary, name: str, value: int, where: str = "") ->
 @lru_cache(maxsize=1024)
 def _parsed(expression: str) -> ast.expr:
     return ast.parse(expression, mode="eval").body
+
+
+def fitting(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes with so few held elements that what comes in a call fits behind them."""
+    found = dict(sizes)
+    for one in summary.state:
+        if one.grows:
+            excess = _value(one.after, sizes) - summary.ranges[one.grows].most
+            found[one.grows] = sizes[one.grows] - max(0, excess)
+    return found
 
 
 def _value(expression: str, sizes: Mapping[str, int]) -> int:

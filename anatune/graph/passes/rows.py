@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from anatune.graph.nodes import (
+    HALVES,
     Argument,
     Constant,
     Graph,
@@ -62,7 +63,7 @@ def with_scatters(graph: Graph) -> Graph:
     return rewritten(graph, replace)
 
 
-_FOREIGN = ("bool", "float16", "bfloat16")
+_FOREIGN = ("bool", *HALVES)
 """Dtypes without arithmetic of their own on CPUs."""
 _PUT = ("add", "max", "min", "mul", "update")
 

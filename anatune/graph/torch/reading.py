@@ -16,7 +16,8 @@ import numpy as np
 
 from anatune.errors import WorkloadError
 from anatune.graph.building import constant
-from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type
+from anatune.graph.nodes import Constant, Graph, Input, TensorType, Value, tensor_type
+from anatune.graph.torch.arrays import array_of_torch
 from anatune.graph.torch.call import Call, Given, RefusedError
 from anatune.graph.torch.operators import READERS
 from anatune.untyped import TorchObject
@@ -270,7 +271,7 @@ class _Reader:
             tensor = tensor.cpu().resolve_conj().resolve_neg()
             key = (tensor.data_ptr(), kind, tensor.stride())
             if key not in self.constants:
-                self.constants[key] = Constant(self.array(tensor))
+                self.constants[key] = Constant(array_of_torch(tensor))
             return self.constants[key]
         except RefusedError as error:
             raise WorkloadError(f"{self.name}: tensor {what} {error}") from error
@@ -278,14 +279,6 @@ class _Reader:
             raise WorkloadError(
                 f"{self.name}: tensor {what} has no values that can be read ({str(error).splitlines()[0]:.200})"
             ) from error
-
-    def array(self, tensor: TorchObject) -> Array:
-        """Return the elements of a tensor, where they lie."""
-        if tensor.dtype == self.torch.bfloat16:
-            bits: Array = tensor.view(self.torch.int16).numpy()
-            return bits.view(np.dtype("bfloat16"))
-        found: Array = tensor.numpy()
-        return found
 
     def result_of(self, node: TorchObject, values: Mapping[TorchObject, Given]) -> Given:
         """Return the result of a node; where it cannot be read, inputs of its type stand for it."""

@@ -28,19 +28,18 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.einsums import product
-from anatune.graph.nodes import Constant, Value, tensor_type
+from anatune.graph.nodes import HALVES, Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
 __all__ = ["READERS"]
 
-_HALVES = ("float16", "bfloat16")
 _FLOAT64 = 11
 """ONNX's number of float64."""
 
 
 def _wide(value: Value) -> Value:
     """Return numbers of 16 bits in float32, in which sums are taken."""
-    return cast(value, "float32") if tensor_type(value).dtype in _HALVES else value
+    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def _by_heads(value: Value, heads: int) -> Value:

@@ -25,12 +25,10 @@ from anatune.graph.building import (
     scattered,
     taken,
 )
-from anatune.graph.nodes import Array, Value, tensor_type
+from anatune.graph.nodes import HALVES, Array, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
 __all__ = ["READERS", "Windows", "windows_of"]
-
-_HALVES = ("float16", "bfloat16")
 
 
 class Windows(NamedTuple):
@@ -158,7 +156,7 @@ def _means(value: Value, windows: Windows, outputs: Sequence[int], *, counts: bo
     """Return means of windows: of what lies in the image or, with `counts`, in the padded one."""
     sizes, rank = tensor_type(value).shape[2:], len(outputs)
     dtype = tensor_type(value).dtype
-    if dtype in _HALVES:
+    if dtype in HALVES:
         return cast(_means(cast(value, "float32"), windows, outputs, counts=counts), dtype)
     places = windows.places(outputs)
     ends = [
@@ -194,7 +192,7 @@ def _average_pool(call: Call) -> Value:
 def _norm(value: Value, power: float, total: functools.partial[Value]) -> Value:
     """Return the root of sums of powers; `total` sums."""
     dtype = tensor_type(value).dtype
-    if dtype in _HALVES:
+    if dtype in HALVES:
         return cast(_norm(cast(value, "float32"), power, total), dtype)
     if power == 2:
         return elementwise("sqrt", total(elementwise("multiply", value, value)))
@@ -216,7 +214,7 @@ def _of_image(word: str) -> Convert:
 
 
 def _wide(value: Value) -> Value:
-    return cast(value, "float32") if tensor_type(value).dtype in _HALVES else value
+    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def _global_lp_pool(call: Call) -> Value:

@@ -18,14 +18,12 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.einsums import einsum, product
-from anatune.graph.nodes import Value, tensor_type
+from anatune.graph.nodes import HALVES, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.onnx.operators.pools import Windows, windows_of
 from anatune.graph.transposed import transposed_convolution, transposed_sizes
 
 __all__ = ["READERS", "convolved"]
-
-_HALVES = ("float16", "bfloat16")
 
 
 def _matmul(call: Call) -> Value:
@@ -44,7 +42,7 @@ def _scaled(value: Value, factor: float) -> Value:
 
 def _wide(value: Value) -> Value:
     """Return numbers of 16 bits in float32, in which their products are summed."""
-    return cast(value, "float32") if tensor_type(value).dtype in _HALVES else value
+    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def _gemm(call: Call) -> Value:

@@ -25,12 +25,11 @@ from anatune.graph.building import (
     top_places,
     where,
 )
-from anatune.graph.nodes import Value, tensor_type
+from anatune.graph.nodes import HALVES, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
 __all__ = ["READERS"]
 
-_HALVES = ("float16", "bfloat16")
 _OF_FRACTIONS = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 
 Reduce = Callable[[Value, Sequence[int] | None, bool], Value]
@@ -75,7 +74,7 @@ _EMPTY: dict[str, float] = {"ReduceMax": -np.inf, "ReduceMin": np.inf, "ReducePr
 
 def _summed_in(op: str, dtype: str) -> str:
     """Return the dtype that a reduction is computed in: sums of 16 bits lose, roots and powers are of fractions."""
-    if dtype in _HALVES:
+    if dtype in HALVES:
         return "float32"
     if dtype == "bool":
         return "uint8"
@@ -135,7 +134,7 @@ def _softmax(call: Call) -> Value:
     if not shape:
         return constant(0.0 if call.op == "LogSoftmax" else 1.0, call.kind().dtype)
     dtype = call.kind().dtype
-    if dtype in _HALVES:  # step by step, each rounded, as the standard's body says
+    if dtype in HALVES:  # step by step, each rounded, as the standard's body says
         away = elementwise("subtract", value, reduced("max", value, [axis], keepdims=True))
         powers = cast(elementwise("exp", cast(away, "float32")), dtype)
         total = cast(reduced("sum", cast(powers, "float32"), [axis], keepdims=True), dtype)
@@ -180,7 +179,7 @@ def _top_k(call: Call) -> Sequence[Value]:
 
 def _wide(value: Value) -> Value:
     """Return numbers of 16 bits in float32, in which sums are taken."""
-    return cast(value, "float32") if tensor_type(value).dtype in _HALVES else value
+    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def _statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:

@@ -1,0 +1,77 @@
+"""Models in 16 bits compute what float64 says, as exactly as their outputs can say it."""
+
+import numpy as np
+import pytest
+
+from anatune.codegen.relax.originals import onnx_reference
+from anatune.compiling.session import compile as compile_model
+from anatune.measure.run.correctness import array_dtype
+from tests.unit.compiling import decoders
+from tests.unit.compiling.models import difference
+
+pytest.importorskip("tvm")
+onnx = pytest.importorskip("onnx")
+onnx_models = pytest.importorskip("tests.unit.compiling.onnx_models")
+
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def narrowed(model, dtype):
+    """Return an ONNX model with all its float32 tensors in 16 bits."""
+    number = onnx.helper.np_dtype_to_tensor_dtype(array_dtype(dtype))
+    for weight in model.graph.initializer:
+        if weight.data_type == onnx.TensorProto.FLOAT:
+            array = onnx.numpy_helper.to_array(weight).astype(array_dtype(dtype))
+            weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = number
+    for own in (own for node in model.graph.node if node.op_type == "Cast" for own in node.attribute):
+        own.i = number if own.i == onnx.TensorProto.FLOAT else own.i
+    if any(node.op_type == "Conv" for node in model.graph.node):
+        model.opset_import[0].version = 22  # the first one with convolutions of bfloat16
+    return model
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("write", [onnx_models.mobilenet_v2, onnx_models.bert_base], ids=lambda one: one.__name__)
+def test_onnx_models_in_16_bits(tmp_path, write, dtype):
+    write(tmp_path / "model.onnx")
+    model = narrowed(onnx.load(tmp_path / "model.onnx"), dtype)
+    compiled = compile_model(model, threads=1)
+    assert not compiled.summary.unscheduled
+    assert {one.dtype for one in compiled.summary.outputs} == {dtype}
+    inputs = compiled.random_inputs(seed=3)
+    (want,), _ = onnx_reference(model, "model")(inputs)
+    assert want.dtype == np.float64
+    got = compiled(*inputs)
+    assert got.dtype == array_dtype(dtype)
+    assert difference(got.astype(np.float64), want) <= ROUNDING[dtype]
+
+
+def test_a_cache_in_16_bits_is_kept_in_float32():
+    weights = decoders.weights_of()
+    compiled = compile_model(
+        narrowed(decoders.decoder(weights), "float16"), threads=1, state="auto", sizes={"past": (0, 8)}
+    )
+    assert {array.dtype.name for array in compiled.state.values()} == {"float32"}
+    ids = np.array([3, 1, 4])
+    want = decoders.logits_of(weights, ids)
+    for place, number in enumerate(ids):
+        got = compiled(np.array([[number]]))
+        assert got.dtype == np.float16
+        assert difference(got[0, 0].astype(np.float64), want[place]) <= 1e-2
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_modules_of_pytorch_in_16_bits(dtype):
+    torch = pytest.importorskip("torch")
+    module = torch.nn.TransformerEncoderLayer(32, 4, 48, batch_first=True).eval().to(getattr(torch, dtype))
+    x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0)).to(module.linear1.weight.dtype)
+    compiled = compile_model(module, x, threads=1)
+    got = compiled(x)
+    assert got.dtype == x.dtype
+    with torch.no_grad():
+        want = module.double()(x.double())
+    assert difference(got.double().numpy(), want.numpy()) <= ROUNDING[dtype]
+    assert compiled.summary.check.reference == "PyTorch in float64"
