@@ -44,6 +44,16 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     hw: Device = "host"
     threads: Threads = None
     accuracy: Accuracy = "standard"
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            metavar="DTYPE",
+            help="Of a CPU: what products multiply, bfloat16, float16 or float32; sums are float32.  [default: the "
+            "model's own, where the processor has instructions for it]",
+            show_default=False,
+        ),
+    ] = None
     input_shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,7 +120,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def keywords(self) -> Keywords:
         """Return what `anatune.compile` takes of it by the same name."""
-        names = ("fallback", "threads", "accuracy", "trials", "time_limit_s", "stop_at", "patience", "resume", "check")
+        elsewhere = ("output", "hw", "input_shape", "size", "state", "records", "measure")
+        names = [name for name in self.__struct_fields__ if name not in elsewhere]
         return {name: getattr(self, name) for name in names}
 
 

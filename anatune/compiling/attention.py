@@ -21,6 +21,7 @@ from anatune.core.workload.operators import batch_matmul, matmul
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.operators import ATTENTION
 from anatune.graph.passes.attention import with_attention
+from anatune.graph.passes.precision import stored
 from anatune.templates.cpu.model.model import CpuModel
 
 __all__ = ["PlannedAttention", "attention_at_run_time", "plan_attention", "plan_attentions"]
@@ -117,7 +118,7 @@ def plan_attentions(
         decided.append(is_faster)
         return is_faster
 
-    graph = with_attention(graph, pays)
+    graph = stored(with_attention(graph, pays))
     groups: dict[AttentionKernel, list[Node]] = {}
     for node in graph.nodes():
         if node.op == ATTENTION:

@@ -46,9 +46,10 @@ TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-1
 """Largest error of a result, over its largest magnitude; integers and truth values have to be equal."""
 
 
-def tolerance_of(array: Array) -> float:
-    """Return how far an array may be from what it should be."""
-    return TOLERANCE.get(array.dtype.name, 0.0)
+def tolerance_of(array: Array, precision: str = "float32") -> float:
+    """Return how far an array may be from what it should be, of a model whose products have a precision."""
+    own = TOLERANCE.get(array.dtype.name, 0.0)
+    return max(own, TOLERANCE[precision]) if own else own
 
 
 def error_of(own: Array, other: Array) -> float:
@@ -113,7 +114,8 @@ def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Map
     names = [one.name for one in (*compiled.summary.outputs, *compiled.summary.state)]
     known = ", ".join(f"{name}={size}" for name, size in sizes.items())
     return compared(
-        listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want)
+        listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want),
+        compiled.summary.precision,
     )  # fmt: skip
 
 
@@ -123,6 +125,7 @@ def compared(
     names: Sequence[str],
     reference: str,
     blame: Callable[[], str] | None = None,
+    precision: str = "float32",
 ) -> Check:
     """Return how far outputs are from the original's.
 
@@ -130,6 +133,8 @@ def compared(
     ----------
     blame : callable, optional
         Returns what is wrong where one differs.
+    precision : str
+        Of the model's products.
 
     Raises
     ------
@@ -138,11 +143,11 @@ def compared(
     """
     if len(got) != len(want):
         raise RunError(f"check: the compiled model has {len(got)} outputs, {reference} {len(want)}")
-    worst, limit = 0.0, max(tolerance_of(one) for one in got)
+    worst, limit = 0.0, max(tolerance_of(one, precision) for one in got)
     for name, own, other in zip(names, got, want, strict=True):
         if own.shape != other.shape:
             raise RunError(f"check: output {name} has shape {own.shape}, {reference} says {other.shape}")
-        error, tolerance = error_of(own, other), tolerance_of(own)
+        error, tolerance = error_of(own, other), tolerance_of(own, precision)
         if not error <= tolerance:
             raise RunError(
                 f"check: output {name} is wrong by {error:.3g} of its largest magnitude beside {reference}, "

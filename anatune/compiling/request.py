@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, checked_integer, checked_seconds, shown
+from anatune.arguments import (
+    MOST_TRIALS,
+    checked_choice,
+    checked_flag,
+    checked_function,
+    checked_integer,
+    checked_seconds,
+    shown,
+)
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import RecordError, SpaceError
+from anatune.graph.nodes import HALVES
+from anatune.graph.passes.precision import WIDE
 from anatune.records.place import ServerAddress, record_place
 from anatune.tuning.settings import TuningSettings
 
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PART", "Request"]
 
+PRECISIONS = (WIDE, *HALVES)
 PART = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 
@@ -37,6 +48,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
     stop_at, patience
         As `anatune.tune`, of each kernel.
+    precision : {"float32", "bfloat16", "float16"}, optional
+        In which products are multiplied; None: as the model says, where the processor has instructions for it.
     fallback : {"onnxruntime"}, optional
 
     Raises
@@ -47,6 +60,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     threads: int | None = None
     accuracy: str = STANDARD
+    precision: str | None = None
     trials: int = 0
     time_limit_s: float | None = None
     records: str | Path | ServerAddress | None = None
@@ -92,6 +106,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if self.fallback not in (None, "onnxruntime"):
             raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime', or none")
         checked_accuracy("compile: accuracy", self.accuracy)
+        if self.precision is not None:
+            checked_choice("compile: precision", self.precision, PRECISIONS)
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)
         checked_flag("compile: resume", self.resume)

@@ -36,6 +36,7 @@ def compile(
     hw: HardwareLike = "host",
     threads: int | None = None,
     accuracy: str = STANDARD,
+    precision: str | None = None,
     trials: int = 0,
     time_limit_s: float | None = None,
     records: str | Path | None = None,
@@ -77,6 +78,10 @@ def compile(
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
         As `anatune.plan`. "relaxed" also admits tensor cores for float32, which they round to tf32.
+    precision : {"float32", "bfloat16", "float16"}, optional
+        Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
+        where nothing but products reads it. By default the model's own, where the processor has instructions for it;
+        else float32, which is more exact.
     trials : int
         Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
         model's first choices, or the best ones of `records`.
@@ -137,7 +142,8 @@ def compile(
         TVM, or the library of the model, is not installed.
     """
     request = Request(
-        threads=threads, accuracy=accuracy, trials=trials, time_limit_s=time_limit_s, records=records, resume=resume,
+        threads=threads, accuracy=accuracy, precision=precision, trials=trials,
+        time_limit_s=time_limit_s, records=records, resume=resume,
         check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
         key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
         fallback=fallback,

@@ -81,8 +81,9 @@ def open_kernel(
     block: str,
     shapes: Mapping[str, Sequence[int]],
     buffers: Mapping[str, int] | None = None,
+    dtypes: Mapping[str, str] | None = None,
 ) -> None:
-    """Append the head of a kernel of float32 tensors, as far as the loop that carries its LLVM IR, and enter it.
+    """Append the head of a kernel, as far as the loop that carries its LLVM IR, and enter it.
 
     Symbols of sizes that are known at run time are parameters before the last tensor, in alphabetical order: that is
     how Relax calls functions.
@@ -95,17 +96,23 @@ def open_kernel(
         The tensors in order; the last one is written.
     buffers : mapping of str to int, optional
         Memory of the kernel's own, and its elements.
+    dtypes : mapping of str to str, optional
+        Of tensors that are not float32.
     """
     buffers = buffers or {}
+
+    def dtype_of(tensor: str) -> str:
+        return (dtypes or {}).get(tensor, "float32")
+
     symbols = sorted(symbols_of((*map(tuple, shapes.values()), *buffers.values())))
     unknown = [tensor for tensor, shape in shapes.items() if at_run_time(tuple(shape))]
     *parameters, result = (
-        (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, "float32"))
+        (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, dtype_of(tensor)))
         for tensor, shape in shapes.items()
     )
     open_function(text, name, [*parameters, *((symbol, "T.int64") for symbol in symbols), result])
     for tensor in unknown:
-        text.line(f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "float32")')
+        text.line(f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "{dtype_of(tensor)}")')
     for buffer, size in buffers.items():
         text.line(f'{buffer} = T.sblock_alloc_buffer(({size},), "float32")')
     *read, written = (f"{tensor}[{whole_region(shape)}]" for tensor, shape in shapes.items())
@@ -141,9 +148,9 @@ def start_function(code: LlvmCode, name: str, tensors: int, *numbers: str, spill
         code.align_frame(4 * code.lanes)
 
 
-def starts_of(code: LlvmCode, tensors: int) -> list[str]:
-    """Return the addresses of the elements that the function's arguments name, one of each tensor."""
-    return [code.emit(f"getelementptr float, ptr %p{place}, i64 %o{place}") for place in range(tensors)]
+def starts_of(code: LlvmCode, types: Sequence[str]) -> list[str]:
+    """Return the addresses of the elements that the function's arguments name, of tensors of LLVM's types."""
+    return [code.emit(f"getelementptr {kind}, ptr %p{place}, i64 %o{place}") for place, kind in enumerate(types)]
 
 
 def finished(code: LlvmCode) -> Function:

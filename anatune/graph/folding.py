@@ -109,8 +109,8 @@ def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
     def in_float64(argument: Argument) -> Argument:
         if isinstance(argument, Value):
             array = argument.array if isinstance(argument, Constant) else operands[id(argument)]
-            return Constant(array.astype(np.float64) if array.dtype.kind == "f" else array)
-        is_number = isinstance(argument, Scalar) and argument.dtype.startswith("float")
+            return Constant(array.astype(np.float64) if "float" in array.dtype.name else array)
+        is_number = isinstance(argument, Scalar) and "float" in argument.dtype
         return argument._replace(dtype="float64") if is_number else argument
 
     if not isinstance(node.type, TensorType):
@@ -120,6 +120,6 @@ def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
     if operator.is_own and operator.compute is not None:
         with np.errstate(all="ignore"):
             return np.asarray(operator.compute(*(one.array for one in arguments), **node.attributes))
-    kind = TensorType(node.type.shape, "float64" if node.type.dtype.startswith("float") else node.type.dtype)
+    kind = TensorType(node.type.shape, "float64" if "float" in node.type.dtype else node.type.dtype)
     found = computed(node.of(arguments, kind))
     return found.array if isinstance(found, Constant) else None

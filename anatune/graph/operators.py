@@ -7,7 +7,8 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
 
 ``anatune.convolution``, ``anatune.matmul``, ``anatune.batch_matmul``
     Take data, weights and the operands of the fused steps, which attribute ``epilogue`` names. Each is one `Workload`
-    (`graph.products`), hence a planned kernel.
+    (`graph.products`), hence a planned kernel. Attribute ``dtype`` is the word of the workload's number formats where
+    they are not float32 (`graph.passes.precision`).
 ``anatune.attention``
     Takes three tensors that hold queries, keys and values, and, where there is one, a mask (mask_rows, keys) as the
     softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,

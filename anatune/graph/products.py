@@ -32,11 +32,11 @@ def workload_of(node: Node) -> Workload:
         It is too large, or padded in a way that anatune has no kernels for.
     """
     data, weight = (tuple(map(int, tensor_type(argument).shape)) for argument in node.arguments[:2])
-    steps = node.attributes["epilogue"]
+    own = {"epilogue": node.attributes["epilogue"], "dtype": node.attributes.get("dtype", "float32")}
     if node.op == MATMUL:
-        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], epilogue=steps)
+        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], **own)
     if node.op == BATCH_MATMUL:
-        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], epilogue=steps)
+        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], **own)
     read, written = orders_of(node)
     rank = len(node.attributes["strides"])
     batch, channels, *sizes = map(int, image_sizes(tensor_type(node.arguments[0]), read))
@@ -54,7 +54,7 @@ def workload_of(node: Node) -> Workload:
         dilation=node.attributes["dilation"],
         groups=node.attributes["groups"],
         layout=node.attributes["layout"],
-        epilogue=steps,
+        **own,
     )
 
 

@@ -336,6 +336,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unscheduled : tuple of str
         Functions of the library that are as TVM wrote them, without vectors or threads.
     device : {"cpu", "gpu"}
+    precision : {"float32", "bfloat16", "float16"}
+        Dtype of what products multiply where the processor has instructions for it.
         Kind of `hardware`; with a GPU `machine` is the processor that launches its kernels.
     turning_s : float
         Predicted time of the transposes that the order of dimensions needs.
@@ -372,6 +374,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[OperatorSummary, ...] = ()
     unscheduled: tuple[str, ...] = ()
     device: Literal["cpu", "gpu"] = "cpu"
+    precision: _Dtype = "float32"
     turning_s: _Seconds = 0.0
     emulated: _Share | None = None
     layouts: LayoutSummary | None = None

@@ -30,7 +30,8 @@ from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["ConcatKernel", "PermuteKernel", "concat_program", "permute_program"]
 
-_FLOAT = "float32"
+_BITS = {"bfloat16": "float16", "uint8": "int8"}
+"""Dtype -> another one of as many bits, in whose registers its elements move."""
 _UNROLL = 4
 """Vectors of a step of a copy."""
 _FEW = 4
@@ -49,6 +50,7 @@ class PermuteKernel:
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
+    dtype: str = "float32"
     kind: str = "permute"
 
     @property
@@ -77,6 +79,7 @@ class ConcatKernel:
 
     outer: int
     lengths: tuple[int, ...]
+    dtype: str = "float32"
     kind: str = "concat"
 
 
@@ -102,7 +105,7 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
     chunks = _CHUNKS * threads if threads > 1 and (at_run_time(work) or work >= _PARALLEL_FROM) else 1
     functions: dict[object, tuple[str, Function]] = {}
     text = Script()
-    open_kernel(text, name, "moves", shapes)
+    open_kernel(text, name, "moves", shapes, dtypes=dict.fromkeys(shapes, kernel.dtype))
 
     def moved(function: str, loops: Sequence[_Loop], band: _Loop, start: tuple[int, int], *sizes: int) -> None:
         """Write the calls of a function whose own loop is `band`, inside other loops."""
@@ -116,14 +119,15 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
     if last.read == 1:  # rows are copied, those of the dimension before together
         row = outer.pop() if outer else _Loop(1, last.extent, last.extent)
         moved(f"{name}_0", outer, row, (0, 0), last.extent, row.read, row.write)
-        return str(text), module_ir([_copy(f"{name}_0", lanes, last.extent, row.read, row.write)])
+        return str(text), module_ir([_copy(f"{name}_0", lanes, kernel.dtype, last.extent, row.read, row.write)])
     along = next(loop for loop in outer if loop.read == 1)
     outer.remove(along)
     few = not at_run_time(last.extent) and last.extent <= _FEW and along.write == last.extent
     for start, count, rows in _parts(last.extent, last.extent if few else lanes):
         for first, tiles, columns in _parts(along.extent, lanes):
             tile = _Tile(columns, rows, last.read, along.write, few)
-            function, _ = functions.setdefault(tile, (own := f"{name}_{len(functions)}", _turned(own, lanes, tile)))
+            own = f"{name}_{len(functions)}"
+            function, _ = functions.setdefault(tile, (own, _turned(own, lanes, kernel.dtype, tile)))
             inside = [*outer, _Loop(count, rows * last.read, rows)]
             band = _Loop(tiles, lanes, lanes * along.write)
             corner = (start * last.read + first, start + first * along.write)
@@ -141,7 +145,7 @@ def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int)
     shapes["result"] = (kernel.outer, total)
     functions: dict[int, tuple[str, Function]] = {}
     text = Script()
-    open_kernel(text, name, "moves", shapes)
+    open_kernel(text, name, "moves", shapes, dtypes=dict.fromkeys(shapes, kernel.dtype))
     chunks = -(-kernel.outer // _ROWS)
     first, end = _band("chunk", chunks, kernel.outer)
 
@@ -150,7 +154,7 @@ def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int)
         for part, length in zip(shapes, kernel.lengths, strict=False):
             if at_run_time(length) or length:
                 own = f"{name}_{len(functions)}"
-                own, _ = functions.setdefault(length, (own, _copy(own, lanes, length, length, total)))
+                own, _ = functions.setdefault(length, (own, _copy(own, lanes, kernel.dtype, length, length, total)))
                 places = [(part, affine([(first, length)])), ("result", affine([(first, total)], start))]
                 call(text, own, places, f"{end} - {first}", *_late(length, length, total))
                 start += length
@@ -211,8 +215,8 @@ def _start(code: LlvmCode, name: str, **sizes: int) -> dict[str, str]:
     Its parameters: data, offset, result, offset, how often, those sizes.
     """
     start_function(code, name, 2, "count", *(size for size in sizes if at_run_time(sizes[size])))
-    code.line("  %from = getelementptr float, ptr %p0, i64 %o0")
-    code.line("  %to = getelementptr float, ptr %p1, i64 %o1")
+    code.line(f"  %from = getelementptr {code.scalar}, ptr %p0, i64 %o0")
+    code.line(f"  %to = getelementptr {code.scalar}, ptr %p1, i64 %o1")
     code.line("  %none = icmp sle i64 %count, 0")
     code.line("  br i1 %none, label %done, label %outer")
     code.line("outer:")
@@ -226,8 +230,8 @@ def _end(code: LlvmCode, read: str, write: str) -> Function:
     """Close the loop over what lies so far apart, and the function."""
     code.line("  br label %outer_end")
     code.line("outer_end:")
-    code.line(f"  %a_next = getelementptr float, ptr %a, i64 {read}")
-    code.line(f"  %b_next = getelementptr float, ptr %b, i64 {write}")
+    code.line(f"  %a_next = getelementptr {code.scalar}, ptr %a, i64 {read}")
+    code.line(f"  %b_next = getelementptr {code.scalar}, ptr %b, i64 {write}")
     code.line("  %n_next = add nuw nsw i64 %n, 1")
     code.line("  %is_last = icmp eq i64 %n_next, %count")
     code.line("  br i1 %is_last, label %done, label %outer, !llvm.loop !0")
@@ -235,18 +239,19 @@ def _end(code: LlvmCode, read: str, write: str) -> Function:
     return finished(code)
 
 
-def _copy(name: str, lanes: int, length: int, read: int, write: int) -> Function:
+def _copy(name: str, lanes: int, dtype: str, length: int, read: int, write: int) -> Function:
     """Return the function that copies rows of `length` elements, which lie so far apart."""
-    code = LlvmCode(lanes, _FLOAT, "add")
+    code = LlvmCode(lanes, dtype := _BITS.get(dtype, dtype), "add")
     sizes = _start(code, name, length=length, read=read, write=write)
     loops = Loops(code, "outer")
     end = sizes["length"]
 
     def copied(place: str, used: Sequence[int | str]) -> list[str]:
-        source, target = (code.emit(f"getelementptr float, ptr {pointer}, i64 {place}") for pointer in ("%a", "%b"))
+        kind = code.scalar
+        source, target = (code.emit(f"getelementptr {kind}, ptr {pointer}, i64 {place}") for pointer in ("%a", "%b"))
         for vector, count in enumerate(used):
-            value = code.load_vector(code.address(source, _FLOAT, vector * lanes), _FLOAT, 1, count)
-            code.store_vector(value, code.address(target, _FLOAT, vector * lanes), _FLOAT, count)
+            value = code.load_vector(code.address(source, dtype, vector * lanes), dtype, 1, count)
+            code.store_vector(value, code.address(target, dtype, vector * lanes), dtype, count)
         return []
 
     whole, single = (code.emit(f"and i64 {end}, {-size}") for size in (lanes * _UNROLL, lanes))
@@ -280,9 +285,9 @@ class _Tile(NamedTuple):
     few: bool
 
 
-def _turned(name: str, lanes: int, tile: _Tile) -> Function:
+def _turned(name: str, lanes: int, dtype: str, tile: _Tile) -> Function:
     """Return the function that turns tiles next to each other."""
-    code = LlvmCode(lanes, _FLOAT, "add")
+    code = LlvmCode(lanes, dtype := _BITS.get(dtype, dtype), "add")
     sizes = _start(code, name, columns=tile.columns, rows=tile.rows, read=tile.read, write=tile.write)
     columns, rows = (lanes if at_run_time(size) else size for size in (tile.columns, tile.rows))
     of_row, of_column = (
@@ -291,7 +296,7 @@ def _turned(name: str, lanes: int, tile: _Tile) -> Function:
     )
 
     def place(pointer: str, number: int, step: str) -> str:
-        return code.emit(f"getelementptr float, ptr {pointer}, i64 {code.emit(f'mul i64 {step}, {number}')}")
+        return code.emit(f"getelementptr {code.scalar}, ptr {pointer}, i64 {code.emit(f'mul i64 {step}, {number}')}")
 
     def where(used: int | str, number: int, count: str) -> int | str:
         """Return which lanes of a vector exist, which does if its number is less than the count."""
@@ -301,7 +306,7 @@ def _turned(name: str, lanes: int, tile: _Tile) -> Function:
         return code.emit(f"select i1 {is_there}, {kind} {lane_mask(used, lanes)}, {kind} zeroinitializer")
 
     vectors = [
-        code.load_vector(place("%a", row, sizes["read"]), _FLOAT, 1, where(of_row, row, sizes["rows"]))
+        code.load_vector(place("%a", row, sizes["read"]), dtype, 1, where(of_row, row, sizes["rows"]))
         for row in range(rows)
     ]
     if tile.few:
@@ -311,11 +316,11 @@ def _turned(name: str, lanes: int, tile: _Tile) -> Function:
             if at_run_time(tile.columns):
                 used = lanes_below(code, code.emit(f"sub i64 {total}, {number * lanes}"))
             if isinstance(used, str) or used > 0:
-                code.store_vector(value, code.address("%b", _FLOAT, number * lanes), _FLOAT, used)
+                code.store_vector(value, code.address("%b", dtype, number * lanes), dtype, used)
     else:
         for column, value in enumerate(code.transpose(vectors)[:columns]):
             existing = where(of_column, column, sizes["columns"])
-            code.store_vector(value, place("%b", column, sizes["write"]), _FLOAT, existing)
+            code.store_vector(value, place("%b", column, sizes["write"]), dtype, existing)
     return _end(code, str(lanes), code.emit(f"mul i64 {sizes['write']}, {lanes}"))
 
 

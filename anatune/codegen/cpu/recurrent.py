@@ -211,7 +211,7 @@ class _Step:
         tensors = 7 + kernel.has_term + kernel.has_peepholes
         self.code = code = LlvmCode(lanes, _FLOAT, "add")
         start_function(code, name, tensors)
-        self.bases = starts_of(code, tensors)
+        self.bases = starts_of(code, ["float"] * tensors)
         sums = self.products()
         for row in range(rows):
             for vector in range(len(used)):

@@ -30,7 +30,7 @@ from anatune.emit.kernels import (
     start_function,
     starts_of,
 )
-from anatune.emit.llvm import LlvmCode
+from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.emit.script import Script
 from anatune.templates.cpu.program.microkernel import module_ir
 
@@ -71,6 +71,8 @@ class RowKernel:
         "layer_norm".
     operands : int
         "layer_norm": vectors of the row's length behind the data, a factor and a term.
+    dtype : str
+        "layer_norm": of the result.
     """
 
     kind: str
@@ -82,6 +84,7 @@ class RowKernel:
     epsilon: float = 0.0
     operands: int = 0
     block: int = 0
+    dtype: str = _FLOAT
 
 
 def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple[str, str]:
@@ -97,7 +100,7 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
         offsets["operand0"] = f"{mask_row('r', kernel.rows, kernel.mask_rows, kernel.block)} * {kernel.length}"
     shapes = {"data": whole, **operands, "result": whole}
     text = Script()
-    open_kernel(text, name, "rows", shapes)
+    open_kernel(text, name, "rows", shapes, dtypes={"result": kernel.dtype})
     length = [str(kernel.length)] if at_run_time(kernel.length) else []
     one = partial(call, text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
     work = kernel.rows * kernel.length
@@ -141,7 +144,7 @@ class _Row:
         self.is_open = at_run_time(kernel.length)
         self.padded = 0 if self.is_open and kernel.kind == "powers" else None  # a tensor of whole vectors
         start_function(code, name, tensors, *(["length"] if self.is_open else []))
-        self.bases = starts_of(code, tensors)
+        self.bases = starts_of(code, ["float"] * (tensors - 1) + [LLVM_TYPE[kernel.dtype]])
         {"softmax": self.softmax, "powers": self.powers, "layer_norm": self.layer_norm}[kernel.kind]()
         self.function = finished(code)
 
@@ -224,8 +227,9 @@ class _Row:
         code = self.code
         if self.result == self.padded:
             used = self.lanes
-        pointer = code.emit(f"getelementptr float, ptr {self.bases[self.result]}, i64 {place}")
-        code.store_vector(value, code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, used)
+        dtype = self.kernel.dtype
+        pointer = code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {self.bases[self.result]}, i64 {place}")
+        code.store_vector(value, code.address(pointer, dtype, vector * self.lanes), dtype, used)
 
     def each(self, vectors: int, used: _Used) -> list[tuple[int, _Used]]:
         """Return (vector, lanes of it that exist)."""

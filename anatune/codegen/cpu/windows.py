@@ -20,7 +20,7 @@ from typing import NamedTuple
 from anatune.core.sizes import at_run_time, fewest
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import call, finished, open_kernel, spread_over, start_function, starts_of
-from anatune.emit.llvm import LlvmCode
+from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.emit.script import Script, affine
 from anatune.templates.cpu.program.microkernel import module_ir
 
@@ -62,6 +62,8 @@ class WindowKernel:
         "mean": padding counts as zeros; otherwise only elements of the image count.
     epilogue : tuple of str
         Steps of what is stored, as `Workload.epilogue`.
+    dtypes : tuple of str
+        Of the parameters; (): float32. What is computed is float32 in any case.
     """
 
     kind: str
@@ -76,6 +78,7 @@ class WindowKernel:
     before: tuple[int, int]
     counts_padding: bool = False
     epilogue: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -88,6 +91,11 @@ class WindowKernel:
             if step in ("bias", "add"):
                 shapes[step] = (self.blocks, self.channels) if step == "bias" else image
         return {**shapes, "result": image}
+
+    @property
+    def dtype(self) -> dict[str, str]:
+        """Dtypes of the parameters."""
+        return dict(zip(self.shapes, self.dtypes or [_FLOAT] * len(self.shapes), strict=True))
 
     def taps(self, dimension: int) -> list[_Taps]:
         """Return the taps inside the image for each place of the result in one dimension (0: height, 1: width)."""
@@ -176,7 +184,7 @@ class _Program:
         """Return the function and what it calls."""
         kernel, text = self.kernel, Script()
         shapes = kernel.shapes
-        open_kernel(text, self.name, "windows", shapes)
+        open_kernel(text, self.name, "windows", shapes, dtypes=kernel.dtype)
         work = math.prod(shapes["result"]) * math.prod(kernel.window)
         height = kernel.outputs[0]
         images = kernel.batch * kernel.blocks
@@ -257,7 +265,9 @@ class _Function:
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "max" else "add")
         names = list(kernel.shapes)
         start_function(code, name, len(names), "tiles", "vectors")
-        bases = starts_of(code, len(names))
+        self.dtype = kernel.dtype
+        types = [LLVM_TYPE[dtype] for dtype in self.dtype.values()]
+        bases = starts_of(code, types)
         channels = kernel.channels
         along = {"data": len(taps) * kernel.strides[1] * channels}  # elements from one tile to the next
         along.update(dict.fromkeys(("result", "add"), len(taps) * channels))
@@ -273,14 +283,14 @@ class _Function:
             code.line(f"  %b{i} = phi ptr [%a{i}, %tile], [%b{i}_1, %part]")
         self.pointers = {tensor: f"%b{i}" for i, tensor in enumerate(names)}
         self.body()
-        for i in range(len(names)):
-            code.line(f"  %b{i}_1 = getelementptr float, ptr %b{i}, i64 {lanes}")
+        for i, kind in enumerate(types):
+            code.line(f"  %b{i}_1 = getelementptr {kind}, ptr %b{i}, i64 {lanes}")
         code.line("  %following = add nuw nsw i64 %vector, 1")
         code.line("  %is_last = icmp eq i64 %following, %vectors")
         code.line("  br i1 %is_last, label %tile_end, label %part, !llvm.loop !0")
         code.line("tile_end:")
         for i, tensor in enumerate(names):
-            code.line(f"  %a{i}_1 = getelementptr float, ptr %a{i}, i64 {along.get(tensor, 0)}")
+            code.line(f"  %a{i}_1 = getelementptr {types[i]}, ptr %a{i}, i64 {along.get(tensor, 0)}")
         code.line("  %t1 = add nuw nsw i64 %t, 1")
         code.line("  %is_end = icmp eq i64 %t1, %tiles")
         code.line("  br i1 %is_end, label %done, label %tile, !llvm.loop !1")
@@ -289,8 +299,8 @@ class _Function:
 
     def load(self, tensor: str, offset: int) -> str:
         """Return a vector of channels."""
-        code = self.code
-        return code.load_vector(code.address(self.pointers[tensor], _FLOAT, offset), _FLOAT, 1, self.used)
+        code, dtype = self.code, self.dtype[tensor]
+        return code.load_vector(code.address(self.pointers[tensor], dtype, offset), dtype, 1, self.used)
 
     def body(self) -> None:
         """Write one vector of the pixels of a tile."""
@@ -319,7 +329,8 @@ class _Function:
                     value = code.binary("add", value, self.load(step, place))
                 else:
                     value = FUNCTIONS[step](code, value)
-            code.store_vector(value, code.address(self.pointers["result"], _FLOAT, pixel * channels), _FLOAT, self.used)
+            dtype = self.dtype["result"]
+            code.store_vector(value, code.address(self.pointers["result"], dtype, pixel * channels), dtype, self.used)
 
     def columns(self) -> dict[int, list[tuple[int, int]]]:
         """Return which (pixel, tap) read each column of the image, columns in order."""

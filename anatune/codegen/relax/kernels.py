@@ -217,12 +217,16 @@ def _row_kernel(node: Node) -> RowKernel:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
         return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
     assert node.op == LAYER_NORM
-    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
+    operands, dtype = len(node.arguments) - 1, tensor_type(node).dtype
+    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=operands, dtype=dtype)
 
 
 def _window(node: Node) -> WindowKernel:
     batch, blocks, *sizes, channels = tensor_type(node.arguments[0]).shape
-    return WindowKernel(batch=batch, blocks=blocks, channels=channels, sizes=(sizes[0], sizes[1]), **node.attributes)
+    dtypes = tuple(tensor_type(value).dtype for value in (*node.arguments, node))
+    return WindowKernel(
+        batch=batch, blocks=blocks, channels=channels, sizes=(sizes[0], sizes[1]), dtypes=dtypes, **node.attributes
+    )
 
 
 def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
@@ -243,11 +247,12 @@ def _recurrent(node: Node) -> RecurrentKernel:
 
 
 def _permute(node: Node) -> PermuteKernel:
-    return PermuteKernel(tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"]))
+    return PermuteKernel(tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"]), tensor_type(node).dtype)
 
 
 def _concat(node: Node) -> ConcatKernel:
-    return ConcatKernel(tensor_type(node).shape[0], tuple(tensor_type(part).shape[1] for part in node.arguments))
+    (outer, _), dtype = tensor_type(node)
+    return ConcatKernel(outer, tuple(tensor_type(part).shape[1] for part in node.arguments), dtype)
 
 
 def _put(node: Node) -> PutKernel:
@@ -274,8 +279,8 @@ def _is_open(node: Node) -> bool:
     return at_run_time((tensor_type(node).shape, *(tensor_type(value).shape for value in values_in(node.arguments))))
 
 
-def _is_float32(node: Node) -> bool:
-    return tensor_type(node).dtype == "float32"
+def _is_float(node: Node) -> bool:
+    return tensor_type(node).dtype in ("float32", *HALVES)
 
 
 def _has_top(node: Node) -> bool:
@@ -296,7 +301,7 @@ class _Operator(NamedTuple):
     word: str
     kernel_of: Callable[[Node], Any]
     program: Callable[[Any, str, int, CpuSpec], tuple[str, str]]
-    takes: Callable[[Node], bool] = _is_float32
+    takes: Callable[[Node], bool] = _is_float
     is_fixed: bool = False
 
 

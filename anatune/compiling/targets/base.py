@@ -34,6 +34,7 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
+from anatune.graph.passes.precision import WIDE
 from anatune.graph.state import StatePair
 from anatune.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
 from anatune.version import __version__
@@ -131,11 +132,14 @@ class ModelTarget(ABC):
         Whether `tuned` is asked for.
     varies : bool
         Whether sizes of the model vary.
+    precision : str
+        Dtype of what products multiply, where kernels exist for it.
     """
 
     features: tuple[str, ...] = ()
     measures = False
     varies = False
+    precision = WIDE
 
     def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
@@ -207,6 +211,7 @@ class ModelTarget(ABC):
             machine=platform.machine(),
             features=self.features,
             threads=self.threads,
+            precision=self.precision,
             is_tuple=graph.is_tuple and not planned.is_single,
             inputs=inputs_of(graph)[: len(graph.inputs) - count],
             outputs=outputs_of(graph)[: len(graph.outputs) - count],

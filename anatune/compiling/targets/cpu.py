@@ -20,16 +20,21 @@ from anatune.compiling.request import Request
 from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, varying
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import matmul
 from anatune.errors import SpaceError, WorkloadError
-from anatune.graph.nodes import Graph
+from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
+from anatune.graph.passes.precision import WIDE, marked, precision_of, stored
 from anatune.graph.summary import LayoutSummary, TuningSummary
 from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.templates.cpu.dot import has_instruction
+from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning.machine import choose_threads
 
 __all__ = ["CpuTarget", "cpu_named"]
@@ -49,6 +54,22 @@ def cpu_named(hw: HardwareLike) -> CpuSpec:
     if device.kind != "cpu":
         raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
     return device
+
+
+def _product(dtype: str, size: int = 512) -> Workload:
+    return matmul(size, size, size, dtype=dtype)
+
+
+def _check_precision(hardware: CpuSpec, precision: str) -> None:
+    """Raise SpaceError for a precision that the CPU has no instructions for."""
+    if has_instruction(_product(precision), hardware):
+        return
+    models = [CpuModel(_product(dtype), hardware) for dtype in (precision, WIDE)]
+    times = [float(model.times(model.rank(1).points)[0][0]) for model in models]
+    raise SpaceError(
+        f"compile: precision is {precision}, and {hardware.name} has no instructions for it: in software a product "
+        f"takes {times[0] / times[1]:.2g} times as long as in {WIDE}; leave it out, then {WIDE} is taken"
+    )
 
 
 _MOST_READINGS = 32
@@ -77,11 +98,15 @@ class CpuTarget(ModelTarget):
         hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
         self.features = tuple(name for name in features if name not in hidden)
         self.measures = request.trials > 0 or request.records is not None
+        if request.precision in HALVES:
+            _check_precision(hardware, request.precision)
         self._planner: SumPlanner | None = None
         self._decided: tuple[list[Form | None], list[bool]] = ([], [])
 
     def planned(self, graph: Graph) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels."""
+        own = precision_of(graph)
+        self.precision = self.request.precision or (own if has_instruction(_product(own), self.hardware) else WIDE)
         graph, attentions, layouts = self._prepared(graph)
         assert self._planner is not None
         return PlannedModel(graph, plan_products(graph, self._planner, self.request.progress), attentions, layouts)
@@ -113,7 +138,7 @@ class CpuTarget(ModelTarget):
 
     def _prepared(self, graph: Graph) -> tuple[Graph, list[PlannedAttention], LayoutSummary | None]:
         """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
-        graph = after(CPU, graph)
+        graph = self._marked(after(CPU, graph))
         is_first = self._planner is None
         accuracy = self.request.accuracy
         self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
@@ -127,11 +152,17 @@ class CpuTarget(ModelTarget):
 
     def _as_decided(self, graph: Graph) -> Graph:
         """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
-        graph = after(CPU, graph)
+        graph = self._marked(after(CPU, graph))
         orders, pay = self._decided
         choice = {id(node): form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
-        return with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False))
+        return stored(with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False)))
+
+    def _marked(self, graph: Graph) -> Graph:
+        """Return a graph whose products have the chosen precision."""
+        if self.precision == WIDE:
+            return graph
+        return marked(graph, self.precision, lambda workload: has_instruction(workload, self.hardware))
 
     def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Return kernels with the best measured schedules, and what measuring came to."""

@@ -41,6 +41,7 @@ __all__ = [
     "dot_note",
     "half_additions",
     "half_sums_apply",
+    "has_instruction",
     "most_half_terms",
     "packable_in_groups",
     "pairable_axes",
@@ -131,6 +132,12 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
     flips = name == "vpdpbusd" and broadcast.dtype == "int8"
     shift = broadcast.zero_point + (_FLIPPED if flips else 0)
     return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed), flips, shift)
+
+
+def has_instruction(workload: Workload, hardware: CpuSpec) -> bool:
+    """Whether the CPU sums products of a workload by an instruction whose sums are float32 or int32."""
+    simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), constant_tensors(workload))
+    return any(dot_group(workload, hardware, simd, extension=extension) for extension in ("", "amx"))
 
 
 def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
+import anatune
 from anatune.codegen.relax.originals import onnx_reference
 from anatune.compiling.session import compile as compile_model
+from anatune.compiling.targets import cpu
+from anatune.errors import SpaceError
 from anatune.measure.run.correctness import array_dtype
+from tests.machine import fixed
 from tests.unit.compiling import decoders
 from tests.unit.compiling.models import difference
 
@@ -75,3 +79,40 @@ def test_modules_of_pytorch_in_16_bits(dtype):
         want = module.double()(x.double())
     assert difference(got.double().numpy(), want.numpy()) <= ROUNDING[dtype]
     assert compiled.summary.check.reference == "PyTorch in float64"
+
+
+@pytest.fixture
+def software(monkeypatch):
+    """Products of 16 bits are as good as instructions for them."""
+    monkeypatch.setattr(cpu, "has_instruction", lambda workload, hardware: workload.dtype in ROUNDING)
+
+
+@pytest.mark.parametrize("write", [onnx_models.inception_v3, onnx_models.bert_base], ids=lambda one: one.__name__)
+def test_models_in_float32_with_products_of_bfloat16(tmp_path, software, write):
+    write(tmp_path / "model.onnx")
+    compiled = compile_model(tmp_path / "model.onnx", threads=1, precision="bfloat16")
+    assert compiled.summary.precision == "bfloat16"
+    assert 1e-5 < compiled.summary.check.error <= 2.0**-7
+    assert {one.dtype for one in compiled.summary.outputs} == {"float32"}
+    assert all(
+        "--dtype bfloat16" in kernel.workload for kernel in compiled.summary.kernels if "attention" not in kernel.name
+    )
+    compiled.save(tmp_path / "saved")
+    assert anatune.load(tmp_path / "saved").summary.precision == "bfloat16"
+
+
+def test_a_model_in_16_bits_has_products_of_its_own_where_there_are_instructions(tmp_path, software):
+    onnx_models.mobilenet_v2(tmp_path / "model.onnx")
+    model = narrowed(onnx.load(tmp_path / "model.onnx"), "bfloat16")
+    assert compile_model(model, threads=1).summary.precision == "bfloat16"
+    assert compile_model(model, threads=1, precision="float32").summary.precision == "float32"
+
+
+def test_precisions_that_are_none_or_not_the_processors(tmp_path):
+    onnx_models.vgg16(tmp_path / "model.onnx")
+    with pytest.raises(SpaceError, match="precision is 'half'.*expected.*float16"):
+        compile_model(tmp_path / "model.onnx", precision="half")
+    with pytest.raises(SpaceError, match=r"ryzen_3700x has no instructions for it: in software .* takes \d.* times"):
+        compile_model(tmp_path / "model.onnx", hw=fixed(), precision="bfloat16")
+    with pytest.raises(SpaceError, match="precision is for CPUs"):
+        compile_model(tmp_path / "model.onnx", hw="rtx3090", precision="bfloat16")

@@ -55,7 +55,7 @@ def _started(lanes: int, row: int, tensors: list[str], name: str) -> tuple[LlvmC
     """Return a function that has been begun, the addresses of its tensors, the keys first, and those of the keys."""
     code = LlvmCode(lanes, _FLOAT, "multiply_add")
     start_function(code, name, len(tensors), "keys", *sorted(symbols_of(row)), spills=False)
-    starts = starts_of(code, len(tensors))
+    starts = starts_of(code, ["float"] * len(tensors))
     last, apart, keys = code.emit("sub i64 %keys, 1"), number_of(row, code.emit), [starts[0]]
     for lane in range(1, lanes):
         is_there = code.emit(f"icmp slt i64 {lane}, {last}")

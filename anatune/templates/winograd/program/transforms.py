@@ -23,7 +23,7 @@ def begun(name: str, lanes: int, tensors: int, *numbers: str) -> tuple[LlvmCode,
     """Return the code of a function of tensors and numbers, entered, and where its tensors begin."""
     code = LlvmCode(lanes, FLOAT, "multiply_add")
     start_function(code, name, tensors, *numbers)
-    return code, starts_of(code, tensors)
+    return code, starts_of(code, ["float"] * tensors)
 
 
 def _scaled(code: LlvmCode, factor: float, value: str, added: str) -> str:
