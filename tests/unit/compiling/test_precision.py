@@ -110,7 +110,7 @@ def test_a_model_in_16_bits_has_products_of_its_own_where_there_are_instructions
 
 def test_precisions_that_are_none_or_not_the_processors(tmp_path):
     onnx_models.vgg16(tmp_path / "model.onnx")
-    with pytest.raises(SpaceError, match="precision is 'half'.*expected.*float16"):
+    with pytest.raises(SpaceError, match=r"precision is 'half'.*expected.*float16"):
         compile_model(tmp_path / "model.onnx", precision="half")
     with pytest.raises(SpaceError, match=r"ryzen_3700x has no instructions for it: in software .* takes \d.* times"):
         compile_model(tmp_path / "model.onnx", hw=fixed(), precision="bfloat16")
