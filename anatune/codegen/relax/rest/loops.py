@@ -48,8 +48,12 @@ class _Piece(NamedTuple):
 
 
 def written(tvm: TvmObject, nest: Nest, threads: int) -> TvmObject:
-    """Return a nest as a statement of loops."""
-    return _Writer(tvm, nest, threads).statement()
+    """Return a nest as a statement of loops; where its iterations are known at run time, threads are asked for then."""
+    spread = _Writer(tvm, nest, threads).statement()
+    if threads < 2 or all(number(extent) is not None for extent in nest.extents):
+        return spread
+    iterations = functools.reduce(lambda one, other: one * other, nest.extents)
+    return tvm.tirx.IfThenElse(iterations >= _PARALLEL_FROM, spread, _Writer(tvm, nest, 1).statement())
 
 
 class _Writer:
