@@ -1,17 +1,18 @@
 """anatune beside ONNX Runtime, OpenVINO and PyTorch on whole models: who is how much faster on this CPU.
 
     python -m bench.models_cpu [--threads 1] [--models resnet18,bert_base] [--rounds 7] [--folder FOLDER]
-                               [--tuned FOLDER] [--json FILE] [--prepare]
+                               [--tuned FOLDER] [--json FILE] [--prepare] [--precision bfloat16]
 
 All engines take turns in this one process, between an FMA probe and a GEMM tile fed from L2; only samples that both
 probes call quiet count, and ratios are taken within a round (bench/README.md). Each engine's output is compared with
-PyTorch's first; one that differs, is not installed or fails is left out and named. With --json FILE a run may be cut
-into pieces: models of earlier calls are read from it, and the tables cover all of them.
+PyTorch's in float64 first; one that differs, is not installed or fails is left out and named. With --json FILE a run
+may be cut into pieces: models of earlier calls are read from it, and the tables cover all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import statistics
 import sys
@@ -24,7 +25,7 @@ import numpy as np
 
 from bench.cpu.comparison import Target, ratio_text
 from bench.cpu.engines import ENGINES, RIVALS, Place, Unavailable, compile_seconds, outputs_of
-from bench.cpu.networks import NETWORKS, network
+from bench.cpu.networks import NETWORKS, Network, network
 from bench.cpu.probes import Probes
 from bench.cpu.quiet import (
     Method,
@@ -42,7 +43,7 @@ from bench.results import environment, wide_console, write_json
 
 __all__ = ["ModelResult", "aims", "result_of"]
 
-_CLOSE = 1e-3
+_CLOSE = {"float32": 1e-3, "bfloat16": 1e-1}
 """Largest difference from PyTorch's output, over its largest magnitude: all engines sum in other orders."""
 
 _COMPILE_S = {"resnet50": 20.0, "bert_base": 15.0}
@@ -61,6 +62,8 @@ class ModelResult:
         Speed of "anatune" and "tuned" over each rival.
     notes : list of str
         Who was left out, and why.
+    errors : dict of str to float
+        Of each engine: largest difference from float64, over the largest magnitude.
     samples : int
         Fewest of an engine that count.
     quiet : bool
@@ -78,6 +81,7 @@ class ModelResult:
     quiet: bool
     compile_s: float | None = None
     commit: str | None = None
+    errors: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def best(self, ours: str) -> Ratio | None:
         """Return the ratio over the fastest rival, None without both."""
@@ -146,15 +150,17 @@ def measure(name: str, place: Place, probes: Probes, options: argparse.Namespace
     made = network(torch, name)
     methods: dict[str, Method] = {}
     with torch.no_grad():
-        expected = outputs_of(made.module(made.example)).astype(np.float64)
+        expected = _in_float64(made)
+        errors: dict[str, float] = {}
         for engine, prepare in ENGINES.items():
             if engine == "tuned" and place.tuned is None:
                 continue
             try:
                 call = prepare(made, place)
                 error = float(np.abs(outputs_of(call()) - expected).max() / np.abs(expected).max())
-                if not error <= _CLOSE:
+                if not error <= _CLOSE[place.precision]:
                     raise Unavailable(f"differs from PyTorch by {error:.3g} of the largest magnitude")
+                errors[engine] = error
                 if not options.prepare:
                     methods[engine] = loop(call, options.sample_ms / 1000)
             except Unavailable as reason:
@@ -168,9 +174,13 @@ def measure(name: str, place: Place, probes: Probes, options: argparse.Namespace
             label=name,
         )
     told = environment()
-    return result_of(
-        samples, notes, compile_s=compile_seconds(name, place.threads, place.folder), commit=told["commit"]
-    )
+    return result_of(samples, notes, compile_s=compile_seconds(name, place), commit=told["commit"], errors=errors)
+
+
+def _in_float64(made: Network) -> Any:
+    """Return what a model computes, weights and inputs in float64."""
+    example = made.example.double() if made.example.is_floating_point() else made.example
+    return np.asarray(copy.deepcopy(made.module).double()(example))
 
 
 def print_tables(results: Mapping[str, ModelResult], found: Sequence[Target]) -> None:
@@ -200,6 +210,11 @@ def print_tables(results: Mapping[str, ModelResult], found: Sequence[Target]) ->
         for name, result in results.items()
     ]
     table("ms a run", ["model", *engines, "n", "spread", "compile CPU s"], lines)
+    lines = [
+        [name, *(f"{result.errors[one]:.2g}" if one in result.errors else "-" for one in engines)]
+        for name, result in results.items()
+    ]
+    table("Largest error beside float64, of the largest output", ["model", *engines], lines)
     ours = [name for name in ("anatune", "tuned") if name in engines]
     pairs = [(mine, rival) for mine in ours for rival in (*RIVALS, "anatune") if rival in engines and rival != mine]
     lines = [
@@ -222,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--threads", type=int, default=1, choices=range(1, 129), metavar="N")
     parser.add_argument("--models", default=",".join(NETWORKS), help="comma-separated")
+    parser.add_argument("--precision", default="float32", choices=_CLOSE, help="of products")
     parser.add_argument("--rounds", type=int, default=7, help="quiet samples wanted of each engine")
     parser.add_argument("--most-rounds", type=int, help="rounds at most  [default: three times --rounds]")
     parser.add_argument("--sample-ms", type=float, default=12.0, help="length of a sample, one run at least")
@@ -249,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     torch = find_torch(options.threads)
     options.folder.mkdir(parents=True, exist_ok=True)
-    place = Place(torch, options.threads, options.folder, options.tuned)
+    place = Place(torch, options.threads, options.folder, options.tuned, options.precision)
     probes = Probes(options.threads)
     results = _known(options.json)
     for name in names:

@@ -1,4 +1,4 @@
-"""What runs whole models on CPUs: anatune, ONNX Runtime, OpenVINO, PyTorch eager and compiled. All in float32.
+"""What runs whole models on CPUs: anatune, ONNX Runtime, OpenVINO, PyTorch eager and compiled; in float32 or bfloat16.
 
 An engine takes a network and returns a call without arguments; one that is not installed, or cannot run a model, raises
 `Unavailable` with the reason. What takes long is kept in a folder: ONNX files, anatune's models, compiled code.
@@ -39,12 +39,20 @@ class Place(NamedTuple):
         Of what is kept between calls of the bench.
     tuned : Path, optional
         Folder of tuned models, each as ``anatune compile`` wrote it, by the networks' names.
+    precision : {"float32", "bfloat16"}
+        Of products; ONNX Runtime has float32 alone.
     """
 
     torch: Any
     threads: int
     folder: Path
     tuned: Path | None = None
+    precision: str = "float32"
+
+    @property
+    def kept(self) -> str:
+        """What names of anatune's folders have behind the model's."""
+        return f"{self.threads}" if self.precision == "float32" else f"{self.threads}-{self.precision}"
 
 
 def _anatune(made: Network, place: Place) -> Call:
@@ -52,14 +60,14 @@ def _anatune(made: Network, place: Place) -> Call:
     import anatune
     from anatune.errors import AnatuneError
 
-    folder = place.folder / f"{made.name}-{place.threads}-{_package_digest(Path(anatune.__file__).parent)}"
+    folder = place.folder / f"{made.name}-{place.kept}-{_package_digest(Path(anatune.__file__).parent)}"
     try:
         if not folder.exists():
-            for old in place.folder.glob(f"{made.name}-{place.threads}-*.json"):
+            for old in place.folder.glob(f"{made.name}-{place.kept}-????????????.json"):
                 shutil.rmtree(old.with_suffix(""), ignore_errors=True)
                 old.unlink()
             began = time.process_time()
-            compiled = anatune.compile(made.module, made.example, threads=place.threads)
+            compiled = anatune.compile(made.module, made.example, threads=place.threads, precision=place.precision)
             times = {"seconds": time.process_time() - began, "weight_bytes": compiled.summary.weight_bytes}
             compiled.save(folder)
             folder.with_suffix(".json").write_bytes(msgspec.json.encode(times))
@@ -68,9 +76,9 @@ def _anatune(made: Network, place: Place) -> Call:
         raise Unavailable(str(error)) from None
 
 
-def compile_seconds(made: str, threads: int, folder: Path) -> float | None:
+def compile_seconds(made: str, place: Place) -> float | None:
     """Return the CPU time in which anatune compiled a model last; None if that is not known."""
-    for path in folder.glob(f"{made}-{threads}-*.json"):
+    for path in place.folder.glob(f"{made}-{place.kept}-????????????.json"):
         if path.with_suffix("").exists():
             return float(msgspec.json.decode(path.read_bytes())["seconds"])
     return None
@@ -117,7 +125,7 @@ def _openvino(made: Network, place: Place) -> Call:
         raise Unavailable(f"pip install openvino ({error})") from None
     core = openvino.Core()
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if place.precision == "bfloat16" else "f32",
         "INFERENCE_NUM_THREADS": place.threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
@@ -134,17 +142,29 @@ def _inductor(made: Network, place: Place) -> Call:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place.folder / "inductor"))
     settings.freezing = True
     place.torch._dynamo.reset()
-    compiled = place.torch.compile(made.module)
+    call = _in_precision(place.torch.compile(made.module), made, place)
     try:
         with place.torch.no_grad():
-            compiled(made.example)
+            call()
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises
         raise Unavailable(str(error).splitlines()[0][:200]) from None
-    return lambda: compiled(made.example)
+    return call
 
 
 def _eager(made: Network, place: Place) -> Call:
-    return lambda: made.module(made.example)
+    return _in_precision(made.module, made, place)
+
+
+def _in_precision(module: Any, made: Network, place: Place) -> Call:
+    """Return the call of a module whose products have the precision."""
+    if place.precision == "float32":
+        return lambda: module(made.example)
+
+    def call() -> Any:
+        with place.torch.autocast("cpu", getattr(place.torch, place.precision)):
+            return module(made.example)
+
+    return call
 
 
 ENGINES: dict[str, Callable[[Network, Place], Call]] = {
@@ -165,4 +185,4 @@ def outputs_of(result: Any) -> Any:
     first = result
     while not hasattr(first, "__dlpack__"):
         first = next(iter(first.values() if hasattr(first, "values") else first))
-    return np.asarray(first.detach() if hasattr(first, "detach") else np.from_dlpack(first))
+    return np.asarray(first.detach().float() if hasattr(first, "detach") else np.from_dlpack(first))

@@ -57,6 +57,7 @@ NETWORKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "inception_v3": lambda torch: _image(torch, "inception_v3", 299, init_weights=False),
     "bert_base": lambda torch: _text(torch, "Bert"),
     "gpt2": lambda torch: _text(torch, "GPT2", use_cache=False),
+    "vit_b_16": lambda torch: _image(torch, "vit_b_16"),
 }
 
 
