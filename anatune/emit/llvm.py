@@ -41,11 +41,15 @@ class LlvmCode:
         Dtype of all arithmetic: loads widen to it, stores narrow from it.
     body : str
         The workload's statement, see `Workload.body`.
+    rounds : bool
+        Whether the processor has an instruction (VCVTNEPS2BF16) that rounds to bfloat16; numbers below the smallest
+        normal one become 0.
     """
 
-    def __init__(self, lanes: int, accumulator: str, body: str) -> None:
+    def __init__(self, lanes: int, accumulator: str, body: str, *, rounds: bool = False) -> None:
         self.lanes = lanes
         self.body = body
+        self.rounds = rounds
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.highest = ""
@@ -59,7 +63,7 @@ class LlvmCode:
         """Return a view of the same function whose arithmetic is of another dtype."""
         if accumulator == self.accumulator:
             return self
-        other = LlvmCode(self.lanes, accumulator, self.body)
+        other = LlvmCode(self.lanes, accumulator, self.body, rounds=self.rounds)
         other.lines, other.declared, other._names = self.lines, self.declared, self._names
         return other
 
@@ -196,6 +200,10 @@ class LlvmCode:
         wide, small = f"<{lanes} x {self.scalar}>", f"<{lanes} x {LLVM_TYPE[dtype]}>"
         if dtype == "float16":
             return self.emit(f"fptrunc {wide} {value} to {small}")
+        if dtype == "bfloat16" and self.rounds:
+            halves = f"<{lanes} x bfloat>"
+            rounded = self.call(halves, f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}", [(wide, value)])
+            return self.emit(f"bitcast {halves} {rounded} to {small}")
         if dtype == "bfloat16":  # round to nearest even; a NaN keeps its sign and becomes quiet
             integers = f"<{lanes} x i32>"
             bits = self.emit(f"bitcast {wide} {value} to {integers}")

@@ -28,6 +28,7 @@ from anatune.codegen.cpu import lower as lowering
 from anatune.core.accuracy import error_of
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.run.correctness import compare, expected, random_inputs
+from tests.instructions import without_rounding
 from tests.machine import host
 from tests.unit.codegen.cpu.test_lower import run
 
@@ -99,7 +100,7 @@ def stand_in(name: str, bits: int) -> str:
 
 def without(llvm: str, hardware: CpuSpec) -> str:
     """Return a module with functions in the place of the instructions of a CPU that sum products of neighbours."""
-    bits = hardware.compute.simd_bits
+    bits, llvm = hardware.compute.simd_bits, without_rounding(llvm)
     for name in ("vdpbf16ps", "vpdpbusd", "vpdpbssd"):
         prefix = {"vdpbf16ps": "avx512bf16.dpbf16ps", "vpdpbusd": "avx512.vpdpbusd", "vpdpbssd": "avx2.vpdpbssd"}[name]
         intrinsic = f"@llvm.x86.{prefix}.{bits}"

@@ -119,7 +119,14 @@ class _Run(NamedTuple):
 
 
 def window_program(
-    kernel: WindowKernel, name: str, threads: int, *, lanes: int, registers: int, caches: tuple[int, int]
+    kernel: WindowKernel,
+    name: str,
+    threads: int,
+    *,
+    lanes: int,
+    registers: int,
+    caches: tuple[int, int],
+    rounds: bool = False,
 ) -> tuple[str, str]:
     """Return (the function in TVMScript, the LLVM IR it calls); its parameters are `WindowKernel.shapes`.
 
@@ -131,17 +138,27 @@ def window_program(
         Vector registers.
     caches : tuple of int
         Bytes of the first and second cache.
+    rounds : bool
+        As `LlvmCode`.
     """
-    return _Program(kernel, name, threads, lanes, registers, caches).written()
+    return _Program(kernel, name, threads, lanes, registers, caches, rounds=rounds).written()
 
 
 class _Program:
     """The loops around the calls."""
 
     def __init__(
-        self, kernel: WindowKernel, name: str, threads: int, lanes: int, registers: int, caches: tuple[int, int]
+        self,
+        kernel: WindowKernel,
+        name: str,
+        threads: int,
+        lanes: int,
+        registers: int,
+        caches: tuple[int, int],
+        *,
+        rounds: bool,
     ) -> None:
-        self.kernel, self.name, self.lanes, self.threads = kernel, name, lanes, threads
+        self.kernel, self.name, self.lanes, self.threads, self.rounds = kernel, name, lanes, threads, rounds
         self.functions: dict[tuple[_Taps, tuple[_Taps, ...], int], str] = {}
         columns = kernel.taps(1)
         # a sum for each pixel, a row of weights, the element that is read, two to finish with
@@ -204,7 +221,7 @@ class _Program:
         spread_over(text, "chunk", total, one, threads=self.threads, work=work, least=_PARALLEL_FROM)
         return str(text), module_ir(
             [
-                _Function(kernel, name, self.lanes, rows, taps, used).function
+                _Function(kernel, name, self.lanes, rows, taps, used, rounds=self.rounds).function
                 for (rows, taps, used), name in self.functions.items()
             ]
         )
@@ -259,10 +276,18 @@ class _Function:
     """Writes the function of one kind of tiles: ``void name(ptr, i64 offset, ..., i64 tiles, i64 vectors)``."""
 
     def __init__(
-        self, kernel: WindowKernel, name: str, lanes: int, rows: _Taps, taps: tuple[_Taps, ...], used: int
+        self,
+        kernel: WindowKernel,
+        name: str,
+        lanes: int,
+        rows: _Taps,
+        taps: tuple[_Taps, ...],
+        used: int,
+        *,
+        rounds: bool,
     ) -> None:
         self.kernel, self.rows, self.taps, self.used = kernel, rows, taps, used
-        self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "max" else "add")
+        self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "max" else "add", rounds=rounds)
         names = list(kernel.shapes)
         start_function(code, name, len(names), "tiles", "vectors")
         self.dtype = kernel.dtype

@@ -237,6 +237,7 @@ def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: Cpu
         lanes=hardware.fp32_lanes,
         registers=hardware.compute.num_vector_registers,
         caches=(hardware.l1.size_bytes, hardware.l2.size_bytes),
+        rounds=hardware.dot_instruction("vdpbf16ps") is not None,
     )
 
 

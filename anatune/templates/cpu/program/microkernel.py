@@ -49,7 +49,8 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     there is a `start`, its pointer and offset follow the epilogue's; where `keeps_sums`, those of the partial sums. For
     each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last. Last come `numbers`.
     """
-    code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body)
+    rounds = kernel.dot in ("vdpbf16ps", "tdpbf16ps")  # who has these has that
+    code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body, rounds=rounds)
     dtypes, arguments = _dtypes(kernel), _arguments(kernel)
     code.line(f"define internal void @{kernel.name}({', '.join(arguments)}) noinline nounwind {kernel.attributes} {{")
     code.line("entry:")

@@ -11,6 +11,7 @@ from anatune import api
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.templates.cpu.dot import dot_group, tile_depths
+from tests.instructions import without_rounding
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
@@ -167,7 +168,7 @@ def without_tiles(text):
     lines = [line for line in text.splitlines() if not (line.startswith("declare") and "x86_amx" in line)]
     text = "\n".join(lines).replace("x86_amx", "<256 x i32>")
     text = re.sub(r"@llvm\.x86\.(tilezero|tileload|tilestore|tdp\w+)(d64)?\.internal", r"@amx_\1", text)
-    return f"{text}\n{stand_ins()}\n"
+    return without_rounding(f"{text}\n{stand_ins()}\n")
 
 
 @pytest.fixture
