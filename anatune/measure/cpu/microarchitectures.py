@@ -60,8 +60,7 @@ class Numbered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Micro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A microarchitecture; loads, stores, FMAs and vector instructions of any kind (`vector_ops`) per cycle are of whole
-    vectors of `simd_bits`."""
+    """A microarchitecture; what there is per cycle is of whole vectors of `simd_bits`."""
 
     title: str
     llvm: str
@@ -79,6 +78,7 @@ class Micro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     loads: float
     stores: float
     vector_ops: float
+    """Vector instructions of any kind."""
     issue: int
     fill: tuple[float, float, float]
     """Bytes per cycle and core from L1, L2, L3."""
