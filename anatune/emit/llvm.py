@@ -7,14 +7,22 @@ import itertools
 import struct
 from collections.abc import Sequence
 
-from anatune.core.hardware.dot import HALF_SUMS
+from anatune.core.hardware.dot import HALF_SUMS, WIDENED
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.sizes import number_of
 
 __all__ = ["LLVM_TYPE", "LlvmCode", "lane_mask"]
 
-LLVM_TYPE = {"float32": "float", "float16": "half", "bfloat16": "i16", "int8": "i8", "uint8": "i8", "int32": "i32"}
+LLVM_TYPE = {
+    "float32": "float",
+    "float16": "half",
+    "bfloat16": "i16",
+    "int8": "i8",
+    "uint8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+}
 """Dtype -> how LLVM IR loads and stores it."""
 
 _STACK_ALIGNMENT = 16
@@ -24,10 +32,11 @@ _DOTS = {
     "vpdpbusd": ("avx512.vpdpbusd", "i8", 4),
     "vpdpbssd": ("avx2.vpdpbssd", "i8", 4),
     "vfmaddph": ("fmuladd", "half", 2),
+    "vpmaddwd": ("avx2.pmadd.wd", "i16", 2),
 }
 """Instruction -> LLVM's name of it without the vector's bits, elements of its operands, and how many of them for each
 lane. Source: LLVM 22, IntrinsicsX86.td (before, operands were <16 x i32>, which LLVM still reads). VFMADDPH has
-none: it is the multiply-add of halves."""
+none: it is the multiply-add of halves. VPMADDWD's name has the bits, and another form, for 512 of them."""
 
 
 class LlvmCode:
@@ -253,8 +262,13 @@ class LlvmCode:
     def load_groups(self, pointer: str, dtype: str, group: int, used: int, *, is_vector: bool) -> str:
         """Load a group of neighbours for each lane, or one group for all lanes, of which the first `used` exist.
 
-        The value is a vector of 32 bits a lane, see `dot`.
+        The value is a vector of 32 bits a lane, see `dot`: pairs of 8-bit elements become 16 bits each.
         """
+        if is_vector and group * DTYPE_BYTES[dtype] < DTYPE_BYTES["int32"]:
+            kind, extend = f"<{self.lanes * group} x i8>", "zext" if dtype == "uint8" else "sext"
+            value = self.emit(f"load {kind}, ptr {pointer}, align 1")
+            value = self.emit(f"{extend} {kind} {value} to <{self.lanes * group} x i16>")
+            return self.emit(f"bitcast <{self.lanes * group} x i16> {value} to <{self.lanes} x i32>")
         if is_vector:
             return self.emit(f"load <{self.lanes} x i32>, ptr {pointer}, align {DTYPE_BYTES[dtype]}")
         if used == group:
@@ -405,6 +419,9 @@ class LlvmCode:
             sums = self.emit(f"bitcast {self.vector} {accumulator} to {kind}")
             added = self.call(kind, f"llvm.{name}.v{self.lanes * group}f16", [*operands, (kind, sums)])
             return self.emit(f"bitcast {kind} {added} to {self.vector}")
+        if instruction in WIDENED:  # without an accumulator: the sums of the products are added to it
+            name = name if bits == 256 else f"avx512.pmaddw.d.{bits}"
+            return self.binary("add", accumulator, self.call(self.vector, f"llvm.x86.{name}", operands))
         return self.call(self.vector, f"llvm.x86.{name}.{bits}", [(self.vector, accumulator), *operands])
 
     def whole_sums(self, value: str) -> str:

@@ -89,7 +89,7 @@ def row_of(result: LayerResult, thresholds: Thresholds, judged: str = "32") -> R
     ours = [name for name in OURS if result.of(f"anatune:{name}")]
     chosen = judged if judged in ours else (ours[-1] if ours else None)
     methods = {f"anatune:{name}": f"anatune:{name}" for name in ours}
-    for kind in ("onednn", "mkl", "torch", "metaschedule"):
+    for kind in ("onednn", "mkl", "torch", "ort", "float32", "metaschedule"):
         if name := fastest(result, (kind,), thresholds):
             methods[kind] = name
     row = Row(layer.name, layer.text, layer.in_bounds, {}, {}, {}, {}, {}, True, {}, None, None, result.process_spread)
@@ -104,7 +104,7 @@ def row_of(result: LayerResult, thresholds: Thresholds, judged: str = "32") -> R
     if chosen is None:
         return row
     mine = result.of(f"anatune:{chosen}")
-    rivals = {kind: methods.get(kind) for kind in ("onednn", "mkl", "torch")}
+    rivals = {kind: methods.get(kind) for kind in ("onednn", "mkl", "torch", "ort", "float32")}
     rivals["better"] = fastest(result, LIBRARIES, thresholds)
     for label, rival in rivals.items():
         row.ratios[label] = paired_ratio(mine, result.of(rival), thresholds) if rival else None
@@ -258,7 +258,14 @@ def print_tables(rows: Sequence[Row], found: Sequence[Target], judged: str) -> N
             made.add_row(*line)
         console.print(made)
 
-    heads = {"onednn": "oneDNN", "mkl": "MKL", "torch": "PyTorch e2e", "metaschedule": "MetaSchedule"}
+    heads = {
+        "onednn": "oneDNN",
+        "mkl": "MKL",
+        "torch": "PyTorch e2e",
+        "ort": "ORT e2e",
+        "float32": "our float32",
+        "metaschedule": "MetaSchedule",
+    }
     labels = [label for label in (*(f"anatune:{n}" for n in OURS), *heads) if any(label in row.rates for row in rows)]
     lines = []
     for row in rows:
@@ -276,14 +283,26 @@ def print_tables(rows: Sequence[Row], found: Sequence[Target], judged: str) -> N
     )
     lines = []
     for row in rows:
-        ratios = [ratio_text(row.ratios.get(label)) for label in ("onednn", "mkl", "better", "torch")]
+        ratios = [ratio_text(row.ratios.get(label)) for label in ("onednn", "mkl", "better", "torch", "ort", "float32")]
         better = row.ratios.get("better")
         half, rounds = (f"{better.low:.3f}-{better.high:.3f}", str(better.rounds)) if better else ("", "")
         spreads = f"{100 * max(row.spreads.values(), default=math.nan):.1f} %"
         meta, used = ratio_text(row.over_metaschedule), row.variants.get("onednn", "")
         processes = "" if math.isnan(row.process_spread) else f"{100 * row.process_spread:.1f} %"
         lines.append([row.layer, used, *ratios, half, rounds, ratio_text(row.plan_over_best), meta, spreads, processes])
-    columns = ["layer", "oneDNN's", "/oneDNN", "/MKL", "/better", "/PyTorch", "middle half", "rounds", "plan/best"]
+    columns = [
+        "layer",
+        "oneDNN's",
+        "/oneDNN",
+        "/MKL",
+        "/better",
+        "/PyTorch",
+        "/ORT",
+        "/float32",
+        "middle half",
+        "rounds",
+        "plan/best",
+    ]
     table(
         f"Speed of anatune after {judged} trials over the rivals', > 1 is faster",
         [*columns, "16 trials/MetaSchedule", "spread", "processes"],

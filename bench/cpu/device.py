@@ -82,6 +82,12 @@ def measure_layer(
         if tuned is not None:
             methods, same = _our_methods(tuned, options.threads, sample_s, notes)
             notes += tuned.notes
+            if options.dtype != "float32":
+                import anatune
+
+                plan = anatune.plan(layer.workload(options.layout), anatune.hardware(options.hw)).schedules[0]
+                call = anatune.build(plan, threads=options.threads).random_call()
+                methods["float32:plan"] = loop(call, sample_s)
         if torch is not None:
             from bench.cpu.rivals import best_variants, kernel_methods, rivals
 

@@ -25,13 +25,19 @@ from pathlib import Path
 from typing import Any
 
 from bench.cpu.layers import LAYERS
-from bench.cpu.narrow_rivals import DTYPES, narrow_calls
+from bench.cpu.narrow_rivals import DTYPES, REQUANTISED, narrow_calls
 from bench.cpu.quiet import Method, Sample, Thresholds, interleave, loop, quiet_or_all, share_of_peak, spread
 from bench.layers import Convolution, Layer, Matmul, choose
 
 __all__ = ["KINDS", "best_variants", "find_torch", "kernel_methods", "kernel_times_s", "rivals"]
 
-KINDS = {"onednn": "oneDNN kernel", "mkl": "MKL kernel", "torch": "PyTorch end to end", "plain": "PyTorch, not packed"}
+KINDS = {
+    "onednn": "oneDNN kernel",
+    "mkl": "MKL kernel",
+    "torch": "PyTorch end to end",
+    "ort": "ONNX Runtime end to end",
+    "plain": "PyTorch, not packed",
+}
 """A method's name is one of these and a variant: "onednn:nhwc"."""
 
 _ONEDNN = re.compile(
@@ -213,8 +219,9 @@ def rivals(torch: Any, layer: Layer, notes: list[str], dtype: str = "float32") -
             calls, expected = _matmul_calls(torch, layer)
         else:
             calls, expected = _convolution_calls(torch, layer)
-        tolerance = (2e-3 if dtype != "bfloat16" else 1e-2) * float(expected.abs().max())
+        largest = float(expected.abs().max())
         for name, call in list(calls.items()):
+            tolerance = (1e-2 if dtype == "bfloat16" or name in REQUANTISED else 2e-3) * largest
             try:
                 result = call()
                 result = (result if result.layout == torch.strided else result.to_dense()).float()
@@ -243,7 +250,7 @@ def kernel_methods(torch: Any, calls: Calls, sample_s: float = 0.012) -> dict[st
             continue
         if variant == "mkl":
             methods["mkl:packed"] = LibraryKernel(call, lambda: backends.mkl.verbose(1), sample_s)
-        elif variant != "nchw":  # oneDNN runs it in NHWC: the same kernel, with reorders around it
+        elif variant not in ("nchw", "fbgemm"):  # oneDNN runs it in NHWC: the same kernel, with reorders around it
             methods[f"onednn:{variant}"] = LibraryKernel(call, lambda: backends.mkldnn.verbose(1), sample_s)
     return methods
 

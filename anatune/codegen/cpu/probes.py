@@ -27,7 +27,7 @@ from anatune.codegen.compat import TvmObject, compile_module, import_tvm, parse_
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
 from anatune.codegen.linking import link_library
-from anatune.core.hardware.dot import dot_operands
+from anatune.core.hardware.dot import WIDENED, dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 from anatune.emit.buffer import Buffer
@@ -194,18 +194,22 @@ def fma_probe(
         trips = max(1, round(seconds * hardware.compute.clock_hz / hardware.compute.fma_latency_cycles / steps))
     _, dtype, group = dot_operands(instruction) if instruction else ("", "float32", 1)
     accumulator = ACCUMULATOR_DTYPE[dtype]
-    unchanging = ((0,) * chains, (0,), (0,) * steps)
+    # what has no accumulator would be one product for all chains: rows have an element each, and share two vectors
+    widened = WIDENED.get(instruction, "")
+    vectors = 2 if widened and chains > 1 else 1
+    rows = chains // vectors
+    unchanging = ((0,), (0,) * steps)
     kernel = Microkernel(
         name=f"fma_{name}",
         lanes=lanes,
-        size=lanes,
+        size=vectors * lanes,
         body="multiply_add",
         accumulator=accumulator,
         operands=(
-            Operand(dtype, 0, *unchanging, masked=False, group=group),
-            Operand(dtype, group, *unchanging, masked=False, group=group),
+            Operand(widened or dtype, 0, _every(rows, group if widened else 0), *unchanging, masked=False, group=group),
+            Operand(dtype, group, (0,) * rows, *unchanging, masked=False, group=group),
         ),
-        result=Result(accumulator, 1, tuple(chain * lanes for chain in range(chains))),
+        result=Result(accumulator, 1, _every(rows, vectors * lanes)),
         trips=(trips,),
         num_steps=steps,
         is_partial=True,
@@ -213,7 +217,7 @@ def fma_probe(
         attributes=vector_attributes(lanes),
     )
     flop = 2 * lanes * group * chains * steps * trips
-    sizes = (1, lanes, chains * lanes * threads)
+    sizes = (rows if widened else 1, lanes, chains * lanes * threads)
     return _probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
 
 

@@ -29,6 +29,8 @@ class CpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     More where a wide vector is loaded in two halves.
     """
+    vector_ops_per_cycle: float | None = None
+    """Vector instructions of any kind (sums, conversions, shuffles) per cycle and core; None: as many as are issued."""
     issue_width: int
     fp32_peak_flop_per_s: float
     """2 x cores x clock x fma_per_cycle x lanes; checked against the product."""

@@ -11,6 +11,7 @@ __all__ = [
     "HALF_SUMS",
     "TILES",
     "TILE_FEATURES",
+    "WIDENED",
     "DotOperands",
     "dot_features",
     "dot_instructions",
@@ -23,8 +24,10 @@ DOT_FEATURES = {
     ("avx512", "vdpbf16ps"): "avx512bf16",
     ("avx512", "vfmaddph"): "avx512fp16",
     ("avx512", "vpdpbusd"): "avx512vnni",
+    ("avx512", "vpmaddwd"): "avx512bw",
     ("avx2", "vpdpbusd"): "avxvnni",
     ("avx2", "vpdpbssd"): "avxvnniint8",
+    ("avx2", "vpmaddwd"): "avx2",
 }
 """Instruction set and instruction -> LLVM's feature for it on whole vectors."""
 
@@ -34,12 +37,17 @@ TILE_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbusd": "amx-int8", "tdpbssd": "amx
 _GROUPS = {
     ("bfloat16", "bfloat16"): (("vdpbf16ps", 2), ("tdpbf16ps", 2)),
     ("float16", "float16"): (("vfmaddph", 2),),
-    ("uint8", "int8"): (("vpdpbusd", 4), ("tdpbusd", 4)),
-    ("int8", "int8"): (("vpdpbssd", 4), ("vpdpbusd", 4), ("tdpbssd", 4)),
+    ("uint8", "int8"): (("vpdpbusd", 4), ("vpmaddwd", 2), ("tdpbusd", 4)),
+    ("int8", "int8"): (("vpdpbssd", 4), ("vpdpbusd", 4), ("vpmaddwd", 2), ("tdpbssd", 4)),
+    ("int8", "uint8"): (("vpmaddwd", 2),),
 }
 """Dtypes of the broadcast operand and of the vectors -> instructions that multiply them, the best first; elements of a
 group. VPDPBUSD takes a signed operand plus 128 as an unsigned one. VFMADDPH keeps a sum for each element of the group,
 two in each lane of four bytes."""
+
+WIDENED = {"vpmaddwd": "int16"}
+"""Instruction -> dtype that its operands have in registers: vectors are converted when they are loaded, the broadcast
+operand in a copy, since an element would be converted for each vector that it meets."""
 
 HALF_SUMS = ("vfmaddph",)
 """Instructions that keep their sums in half precision."""

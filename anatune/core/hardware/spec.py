@@ -40,8 +40,8 @@ __all__ = ["DOT_INSTRUCTIONS", "Boundary", "CpuSpec", "GpuSpec", "HardwareSpec",
 DOT_INSTRUCTIONS = {
     "bfloat16": ("vdpbf16ps",),
     "float16": ("vfmaddph",),
-    "int8": ("vpdpbusd", "vpdpbssd"),
-    "uint8": ("vpdpbusd",),
+    "int8": ("vpdpbusd", "vpdpbssd", "vpmaddwd"),
+    "uint8": ("vpdpbusd", "vpmaddwd"),
 }
 """Dtype of operands -> instructions that sum products of neighbours, by their keys in a spec (see `CpuSpec`)."""
 
@@ -231,6 +231,9 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """AVX512_VNNI, AVX_VNNI: fours of an unsigned and a signed 8-bit operand, summed in int32."""
     vpdpbssd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
     """AVX_VNNI_INT8: fours of two signed 8-bit operands."""
+    vpmaddwd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
+    """AVX2, AVX512BW: pairs of 8-bit operands widened to 16 bits; rate and latency are of it and the addition to int32
+    sums that follows it."""
 
     def __post_init__(self) -> None:
         compute = self.compute

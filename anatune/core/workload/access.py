@@ -43,10 +43,12 @@ DTYPE_BYTES: dict[str, int] = {
     "bfloat16": 2,
     "int8": 1,
     "uint8": 1,
+    "int16": 2,
     "int32": 4,
     **dict.fromkeys(FLOAT8_DTYPES, 1),
 }
-"""Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of 8-bit products)."""
+"""Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of 8-bit products, int16 only in
+copies that kernels make of 8-bit operands)."""
 
 ACCUMULATOR_DTYPE: dict[str, str] = {
     "float32": "float32",

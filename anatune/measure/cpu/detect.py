@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, DotInstruction
-from anatune.core.hardware.dot import DOT_FEATURES, TILE_FEATURES, dot_operands
+from anatune.core.hardware.dot import DOT_FEATURES, TILE_FEATURES, WIDENED, dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
 from anatune.measure.cpu.features import missing_features
@@ -95,6 +95,7 @@ def _cpu_spec(
         num_vector_registers=micro.registers,
         loads_per_cycle=float(micro.loads),
         stores_per_cycle=float(micro.stores),
+        vector_ops_per_cycle=float(micro.vector_ops),
         issue_width=micro.issue,
         fp32_peak_flop_per_s=2.0 * num_cores * clock_hz * micro.fma * (micro.simd_bits // 32),
         source=f"detected: {found.why}; clock from {clock_from}",
@@ -124,17 +125,26 @@ def _cpu_spec(
 
 
 def _dot_instructions(found: Processor) -> dict[str, DotInstruction]:
-    """Return the instructions that sum products of neighbours; no file tells how often one starts."""
-    return {
-        name: DotInstruction(
-            rate=float(dot_operands(name).size),
-            latency_cycles=_DOT_LATENCY_CYCLES,
-            source=f"the system shows {feature}; assumed to start as often as a float32 multiply-add",
+    """Return the instructions that sum products of neighbours; no file tells how often one starts.
+
+    Those on widened operands are left out where others multiply the same, four at a time.
+    """
+    micro, instructions = found.micro, {}
+    shown = {name: feature for (isa, name), feature in DOT_FEATURES.items() if isa == micro.isa}
+    for name, feature in shown.items():
+        if missing_features([feature], found.flags) or (name in WIDENED and "vpdpbusd" in instructions):
+            continue
+        share, latency, how = 1.0, _DOT_LATENCY_CYCLES, "assumed to start as often as a float32 multiply-add"
+        if name in WIDENED:
+            share, latency = min(1.0, micro.vector_ops / (2.0 * micro.fma)), 1.0
+            how = "with the addition that follows it, as often as the vector units start two instructions"
+        instructions[name] = DotInstruction(
+            rate=dot_operands(name).size * share,
+            latency_cycles=latency,
+            source=f"the system shows {feature}; {how}",
             unverified=("rate", "latency_cycles"),
         )
-        for (isa, name), feature in DOT_FEATURES.items()
-        if isa == found.micro.isa and not missing_features([feature], found.flags)
-    }
+    return instructions
 
 
 def _tiles(found: Processor) -> dict[str, tuple[str, ...]]:

@@ -36,6 +36,7 @@ MICRO_KEYS: tuple[str, ...] = (
     "num_vector_registers",
     "loads_per_cycle",
     "stores_per_cycle",
+    "vector_ops_per_cycle",
     "issue_width",
 )
 """Keys of `CpuCompute` that come from a microarchitecture."""
@@ -59,7 +60,7 @@ class Numbered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Micro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A microarchitecture; loads, stores and FMAs per cycle are of whole vectors of `simd_bits`."""
+    """A microarchitecture; what there is per cycle is of whole vectors of `simd_bits`."""
 
     title: str
     llvm: str
@@ -76,6 +77,8 @@ class Micro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     registers: int
     loads: float
     stores: float
+    vector_ops: float
+    """Vector instructions of any kind."""
     issue: int
     fill: tuple[float, float, float]
     """Bytes per cycle and core from L1, L2, L3."""
@@ -216,7 +219,7 @@ def processor_of(lines: dict[str, str], *, l3_bytes: int = 0) -> Processor:
         why = f"{micro.title} by its features ({where})"
     hidden = tuple(sorted(micro.features - offered))
     if micro.isa == "avx512" and _usable_isa(micro, offered) == "avx2":
-        micro = replace(micro, isa="avx2", simd_bits=256, fma=2.0, registers=16, loads=2.0, stores=1.0)
+        micro = replace(micro, isa="avx2", simd_bits=256, fma=2.0, registers=16, loads=2.0, stores=1.0, vector_ops=3.0)
         why = f"{why}, AVX-512 not offered here"
         doubts = tuple(dict.fromkeys((*doubts, "fma_per_cycle", "loads_per_cycle", "stores_per_cycle")))
     return Processor(micro, cores.vendors.get(vendor, "unknown"), why, flags, hidden, doubts)

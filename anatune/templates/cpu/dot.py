@@ -6,6 +6,10 @@ is packed, groups innermost. Of the other one group is loaded, as 32 bits, for a
 memory (channels last, a matrix along its rows), or it is packed too. A step of the microkernel is one group; where the
 unroll factor of the axis is no multiple of the group, the last group of a step is filled up with zeros.
 
+VPMADDWD multiplies pairs of 16 bits and has no accumulator: its sums are added by another instruction. Elements of 8
+bits are converted for it, the vectors' when they are loaded; the broadcast operand's in a copy that the run makes, less
+their zero point, so that accumulators start from zero. VPMADDUBSW, which takes 8 bits, saturates: it is never used.
+
 VFMADDPH sums in half precision: each lane holds two such sums, those of the first and of the second elements of its
 groups. A call of the microkernel ends with their sum as float32, so that it is the call that bounds what they err.
 
@@ -15,13 +19,13 @@ Everything here follows from access maps, dtypes and the spec, never from the op
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anatune.core.hardware.dot import HALF_SUMS, dot_instructions, instruction_of
+from anatune.core.hardware.dot import HALF_SUMS, WIDENED, dot_instructions, instruction_of
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec
-from anatune.core.workload.nest import Access, Workload
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, Access, Workload
 from anatune.errors import SpaceError
 from anatune.templates.cpu.microkernels import (
     constant_tensors,
@@ -37,6 +41,8 @@ __all__ = [
     "TILE_STEPS",
     "DotGroup",
     "check_tile_registers",
+    "copied_as",
+    "copied_in_run",
     "dot_group",
     "dot_note",
     "half_additions",
@@ -130,7 +136,7 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
     packed = [vector.tensor] if vector_stride(broadcast, axis) == 1 else [read.tensor for read in reads]
     name, size = instruction
     flips = name == "vpdpbusd" and broadcast.dtype == "int8"
-    shift = broadcast.zero_point + (_FLIPPED if flips else 0)
+    shift = 0 if name in WIDENED else broadcast.zero_point + (_FLIPPED if flips else 0)
     return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed), flips, shift)
 
 
@@ -138,6 +144,33 @@ def has_instruction(workload: Workload, hardware: CpuSpec) -> bool:
     """Whether the CPU sums products of a workload by an instruction whose sums are float32 or int32."""
     simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), constant_tensors(workload))
     return any(dot_group(workload, hardware, simd, extension=extension) for extension in ("", "amx"))
+
+
+def copied_as(workload: Workload, simd: str, dot: DotGroup | None, ahead: Collection[str] = ()) -> dict[str, str]:
+    """Return operands that are read from a copy made in the run, and the dtype that it holds.
+
+    Of a product's operand that is loaded element by element for all lanes each element would be converted, or a group
+    that is not full put together, for every vector that it meets: in the copy that is done once.
+
+    Parameters
+    ----------
+    ahead : collection of str
+        Tensors that are packed before the run, as they are.
+    """
+    if workload.body != "multiply_add" or len(workload.reads) != 2:
+        return {}
+    found = {}
+    for read in workload.reads:
+        dtype = ACCUMULATOR_DTYPE[workload.dtype] if dot is None else WIDENED.get(dot.instruction, read.dtype)
+        is_whole = dot is None or workload.extents[dot.axis] % dot.size == 0
+        if not read.uses(simd) and read.tensor not in ahead and not (dtype == read.dtype and is_whole):
+            found[read.tensor] = dtype
+    return found
+
+
+def copied_in_run(dot: DotGroup | None) -> tuple[str, ...]:
+    """Return the operands that cannot be packed before the run, since copies of them hold another dtype."""
+    return (dot.broadcast,) if dot is not None and dot.instruction in WIDENED else ()
 
 
 def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:

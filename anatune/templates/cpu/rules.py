@@ -16,6 +16,7 @@ from anatune.templates.base.values import check_count, check_names, check_tiles
 from anatune.templates.cpu.dot import (
     DotGroup,
     check_tile_registers,
+    copied_in_run,
     dot_group,
     half_additions,
     most_half_terms,
@@ -101,6 +102,11 @@ def check_cpu(schedule: Schedule) -> None:
     simd, register = str(options["simd_axis"]), {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
     vectors = -(-register.pop(simd) // simd_lanes(workload, cpu_of(schedule).compute.simd_bits))
     unrolled = {axis.name: tiles[axis.name][-1] for axis in workload.reduction_axes}
+    if unrolled[dot.axis] % dot.size and unrolled[dot.axis] < workload.extents[dot.axis]:
+        raise SpaceError(
+            f"tiles[{dot.axis!r}] is {tiles[dot.axis]}: expected its last factor to be a multiple of {dot.size}, or the "
+            f"whole axis: {dot.instruction} multiplies groups of {dot.size}"
+        )
     steps = -(-unrolled.pop(dot.axis) // dot.size) * math.prod(unrolled.values())
     check_tile_registers(math.prod(register.values()), vectors, steps)
 
@@ -184,7 +190,7 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
             f"option packed is {packed!r:.60}, expected {', '.join(dot.packed)} among it: "
             f"{dot.instruction} reads groups of {dot.size}"
         )
-    _check_words("packed_ahead", options.get("packed_ahead", ()), packed)
+    _check_words("packed_ahead", options.get("packed_ahead", ()), [x for x in packed if x not in copied_in_run(dot)])
     if not isinstance(options.get("parallel", False), bool):
         raise SpaceError(f"option parallel is {options['parallel']!r:.40}, expected true or false")
     steps = math.prod(tiles[axis][-1] for axis in orders["reduction"] if axis != simd)

@@ -62,6 +62,7 @@ from anatune.templates.base.space import LegalityCheck, Part, Space, listed, til
 from anatune.templates.base.values import check_factors, check_names, checked_count
 from anatune.templates.cpu.dot import (
     DotGroup,
+    copied_in_run,
     dot_group,
     half_sums_apply,
     most_half_terms,
@@ -158,7 +159,9 @@ class CpuSpace(Space):
         )
         self.pairable: tuple[str, ...] = pairable_axes(workload, self.simd_axis, self.dot)
         self.packable: tuple[str, ...] = packable_in_groups(workload, self.simd_axis, self.dot)
-        self.packed_ahead: tuple[str, ...] = tuple(tensor for tensor in self.packable if tensor in known)
+        self.packed_ahead: tuple[str, ...] = tuple(
+            tensor for tensor in self.packable if tensor in known and tensor not in copied_in_run(self.dot)
+        )
         streamed = [x.tensor for x in workload.reads if x.tensor in self.packed_ahead and is_streamed(x, workload)]
         self.must_pack: tuple[str, ...] = tuple(dict.fromkeys((*(self.dot.packed if self.dot else ()), *streamed)))
         self.max_kernel: int = hardware.compute.num_vector_registers

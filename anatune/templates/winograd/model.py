@@ -59,7 +59,7 @@ class WinogradModel(AnalyticalModel):
         self.machine = pack_machine(hardware)
         self._tiling = pack_tiling(workload, self.space.convolution, self.space.lanes)
         self.rules = (
-            *microkernel_rules(hardware.compute.num_vector_registers),
+            *microkernel_rules(hardware.compute.num_vector_registers, self.machine.core.multiply_add_limit),
             Rule("block_size", "tiles and channels of a block beyond those there are", 0),
             parallel_rule(hardware),
         )

@@ -92,7 +92,7 @@ def _step(tile: RegisterTile, core: CpuCore) -> tuple[float, ...]:
     """Return what the model says of a step of a tile."""
     rows, vectors = float(tile.rows), float(tile.vectors)
     held = vectors if tile.rows > 1 else 1.0
-    answer: tuple[float, ...] = step_one(core, rows * vectors, rows + vectors, held, rows, float(tile.unroll), 1.0)
+    answer: tuple[float, ...] = step_one(core, rows * vectors, rows + vectors, held, rows, 0.0, float(tile.unroll), 1.0)
     return answer
 
 

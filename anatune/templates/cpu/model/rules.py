@@ -59,7 +59,7 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
     whole = sum(steps.values())
     kernels, own_rows, counts_of = [], [], []
     for state, count in states.items():
-        fit = _MOST_STEPS // (state.rows * state.vectors)
+        fit = int(model.machine.core.multiply_add_limit) // (state.rows * state.vectors)
         few = whole if state.rows > most else sum(number for unrolled, number in steps.items() if unrolled <= fit)
         for unrolled, number in ((1, few), (_MOST_STEPS + 1, whole - few)):
             if number:

@@ -13,10 +13,10 @@ from functools import cached_property
 import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Rule, Scores, Shown
-from anatune.templates.cpu.model.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, pack_machine, pack_nest
+from anatune.templates.cpu.model.pack import REGISTER_LIMIT, pack_machine, pack_nest
 from anatune.templates.cpu.space import CpuSpace
 from anatune.templates.cpu.times.columns import NUM_RESULTS, CpuCol, new_chunk
 from anatune.templates.cpu.times.point import run_points
@@ -37,7 +37,7 @@ _RESOURCES = (
 )  # fmt: skip
 
 
-def microkernel_rules(most_registers: float) -> tuple[Rule, Rule]:
+def microkernel_rules(most_registers: float, most_multiply_adds: float) -> tuple[Rule, Rule]:
     """Return what limits a microkernel."""
     return (
         Rule(
@@ -45,7 +45,7 @@ def microkernel_rules(most_registers: float) -> tuple[Rule, Rule]:
             "vector registers of the microkernel: accumulators, held operands, one broadcast",
             most_registers,
         ),
-        Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", MULTIPLY_ADD_LIMIT),
+        Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", most_multiply_adds),
     )
 
 
@@ -93,10 +93,13 @@ class CpuScoring(AnalyticalModel):
         super().__init__(workload, hardware)
         self.space = space or CpuSpace(workload, hardware, self._is_legal, simd, constants)
         self.nest = pack_nest(self.space)
-        self.machine = pack_machine(hardware, self.space.dot)
+        is_integer = ACCUMULATOR_DTYPE.get(workload.dtype) == "int32" and workload.body == "multiply_add"
+        self.machine = pack_machine(hardware, self.space.dot, is_integer=is_integer)
         self.rules = (
             Rule("microkernel_pairs", "axes that a pair of microkernels covers, beside the SIMD axis", 1),
-            *microkernel_rules(REGISTER_LIMIT * hardware.compute.num_vector_registers),
+            *microkernel_rules(
+                REGISTER_LIMIT * hardware.compute.num_vector_registers, self.machine.core.multiply_add_limit
+            ),
             parallel_rule(hardware),
         )
 

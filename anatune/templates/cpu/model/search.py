@@ -12,7 +12,7 @@ from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.microkernels import pair_calls
 from anatune.templates.cpu.model.groups import Groups, floor_cycles
 from anatune.templates.cpu.model.order import STEP
-from anatune.templates.cpu.model.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
+from anatune.templates.cpu.model.pack import REGISTER_LIMIT
 from anatune.templates.cpu.model.scoring import CpuScoring
 from anatune.templates.cpu.times.classes import KEY_TIE, KEY_TILES, Floors, L1Tiles, Options, SearchClass, Terms, Tiles
 from anatune.templates.cpu.times.lattice import capacities, cover
@@ -74,7 +74,7 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
         unit = space.lanes if axis == space.simd_axis else 1
         group = int(model.nest.group[1]) if a == model.nest.group[0] else 1
         is_unrolled = axis in reductions and axis != space.simd_axis
-        most = int(MULTIPLY_ADD_LIMIT) * group if is_unrolled else registers
+        most = int(model.machine.core.multiply_add_limit) * group if is_unrolled else registers
         for index, segment in enumerate(lists[a]):
             starts[a, index] = len(values)
             rows = [(segment // kernel, kernel, -(-kernel // unit)) for kernel in divisors(segment)]

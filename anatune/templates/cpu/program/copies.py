@@ -30,7 +30,7 @@ def copy_function(kernels: Kernels, layout: Strided | Slivers, *, parallel: bool
     """Return the function that packs an operand ahead of the run."""
     text, access = Script(), layout.access
     operand = (access.tensor, buffer_type(access.shape, access.dtype))
-    open_function(text, f"pack_{access.tensor}", [operand, ("packed", buffer_type((layout.size,), access.dtype))])
+    open_function(text, f"pack_{access.tensor}", [operand, ("packed", buffer_type((layout.size,), layout.dtype))])
     write_copy(text, kernels, layout, "packed", parallel=parallel)
     return str(text)
 
@@ -45,7 +45,7 @@ def write_copy(
     extents: Extents = FIXED,
 ) -> None:
     """Write the loops that fill `target` with an operand in its layout."""
-    copy = _Copy(text, kernels.nest, kernels.workload, layout.access, target, parallel, extents)
+    copy = _Copy(text, kernels.nest, kernels.workload, layout.access, layout.dtype, target, parallel, extents)
     if isinstance(layout, Strided):
         copy.strided(layout)
         return
@@ -65,6 +65,8 @@ class _Copy:
     nest: LoopNest
     workload: Workload
     access: Access
+    dtype: str
+    """What the copy holds: another dtype than the tensor's holds its elements less the zero point."""
     target: str
     parallel: bool
     extents: Extents
@@ -84,12 +86,15 @@ class _Copy:
         if self.nest.flips(self.access):
             return f"T.int8({self.access.zero_point ^ -128})"
         if self.workload.body != "max":
-            return f'T.Cast("{self.access.dtype}", {self.access.zero_point})'
+            return f'T.Cast("{self.dtype}", {self.access.zero_point if self.dtype == self.access.dtype else 0})'
         return _LOWEST[self.access.dtype]
 
     def _element(self, indices: Sequence[str]) -> str:
         """Return an element as copies hold it."""
         element = f"{self.access.tensor}[{', '.join(self.extents.indices(self.access, indices))}]"
+        if self.dtype != self.access.dtype:
+            zero_point = f' - T.Cast("{self.dtype}", {self.access.zero_point})' if self.access.zero_point else ""
+            return f'T.Cast("{self.dtype}", {element}){zero_point}'
         return f"T.bitwise_xor({element}, T.int8(-128))" if self.nest.flips(self.access) else element
 
     def strided(self, layout: Strided) -> None:

@@ -144,7 +144,7 @@ class Kernels:
 
         operands = tuple(
             Operand(
-                dtype=layout.access.dtype,
+                dtype=layout.dtype,
                 lane_stride=layout.register_stride(nest.simd_axis, sizes),
                 rows=addresses(layout),
                 loops=tuple(layout.loop_stride(loop, sizes) for loop in nest.inner),
@@ -152,7 +152,7 @@ class Kernels:
                     sum(i * layout.loop_stride(loop, sizes) for i, loop in zip(step, nest.unroll, strict=True))
                     for step in steps
                 ),
-                zero_point=layout.access.zero_point,
+                zero_point=layout.access.zero_point if layout.dtype == layout.access.dtype else 0,
                 masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
                 group=nest.group.size if nest.group is not None else 1,
                 flips=nest.flips(layout.access) and not layout.is_copy,
@@ -236,7 +236,7 @@ class Kernels:
             return None
         step = math.prod(nest.unroll[0][-2:]) if len(nest.unroll) == 1 else nest.group.size if nest.group else 1
         if layout.loop_stride(nest.inner[0], sizes) == step and len(nest.unroll) <= 1:
-            per_line = LINE_BYTES // DTYPE_BYTES[layout.access.dtype]
+            per_line = LINE_BYTES // DTYPE_BYTES[layout.dtype]
             if math.prod(count for _, count in own) * nest.inner[0].extent * step > MOST_LINES * per_line:
                 distance = LINES_FURTHER * per_line  # the next call's lines would be gone before it comes
             (pitch, count), *groups = own[::-1]
@@ -265,7 +265,7 @@ class Kernels:
         if is_read_in_order or len({loop.axis for loop in (*nest.inner, *nest.unroll)}) < 2:
             return ()
         loops = [(loop.extent, layout.loop_stride(loop, sizes)) for loop in (*nest.inner, *nest.unroll)]
-        return new_lines(rows, loops, self._distance(layout, parts, sizes), DTYPE_BYTES[layout.access.dtype])
+        return new_lines(rows, loops, self._distance(layout, parts, sizes), DTYPE_BYTES[layout.dtype])
 
     def _stream(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> Stream | None:
         """Return what each call asks for of the block of packed elements that comes after the present one.
@@ -291,7 +291,7 @@ class Kernels:
         block = layout.tile_size(sizes) * math.prod(loop.extent for loop in (*nest.inner, *nest.unroll))
         again = [place for place, (_, _, stride) in enumerate(loops) if not stride and place < moving[-1]]
         between = loops[again[-1] + 1 if again else 0 :]
-        element = DTYPE_BYTES[layout.access.dtype]
+        element = DTYPE_BYTES[layout.dtype]
         if (
             block * math.prod(extent for _, extent, stride in between if stride) * element
             < self._hardware.l2.size_bytes / 2

@@ -36,6 +36,11 @@ class Layout(Protocol):
         ...
 
     @property
+    def dtype(self) -> str:
+        """What the buffer holds."""
+        ...
+
+    @property
     def base(self) -> int:
         """Address of iteration 0 of all axes."""
         ...
@@ -86,8 +91,10 @@ class Strided:
         is_copy: bool,
         slack: int = 0,
         whole_groups: bool = False,
+        dtype: str = "",
     ) -> None:
         self.access = access
+        self.dtype = dtype or access.dtype
         self.dimensions = dimensions
         self.is_copy = is_copy
         self.whole_groups = whole_groups
@@ -128,6 +135,7 @@ class Slivers:
 
     def __init__(self, access: Access, nest: LoopNest, extents: Mapping[str, int]) -> None:
         self.access = access
+        self.dtype = nest.copied_as.get(access.tensor, access.dtype)
         self.nest = nest
         axes = [axis for axis in nest.parts if access.uses(axis)]
         # tiles of different sizes must come last: the sizes of earlier axes are factors of later axes' strides
@@ -211,7 +219,7 @@ class SumsOfSlivers:
 
     def __init__(self, slivers: Slivers) -> None:
         self.slivers = slivers
-        self.size = slivers.size
+        self.size, self.dtype = slivers.size, slivers.dtype
         self.base = slivers.sums_at
         self._unit = slivers.depth * slivers.group
 
@@ -268,7 +276,8 @@ def _copied(access: Access, nest: LoopNest, workload: Workload, skipped: Collect
         pitch *= count
         if reorder and pitch > 1 and pitch % PITCH_ELEMENTS == 0:
             pitch += nest.lanes
-    return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=whole)
+    dtype = nest.copied_as.get(access.tensor, access.dtype)
+    return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=whole, dtype=dtype)
 
 
 def _is_grouped(access: Access, index: int, nest: LoopNest) -> bool:
@@ -303,7 +312,7 @@ def layout_of(
     """Return the layout of an operand: slivers or a reordered copy if `packed`, a padded copy where it must, else none.
 
     Dimensions in `skipped` need no padding: the kernel leaves out what lies outside. `row`: elements from one row of
-    the tensor to the next, where it is part of a wider one; copies do not have it.
+    the tensor to the next, where it is part of a wider one; copies do not have it, so that it is read where it lies.
 
     Where the microkernel reads along the SIMD axis in steps other than 1, only packing makes its loads contiguous.
     """
@@ -311,6 +320,6 @@ def layout_of(
         if not _has_window(access, workload.extents) and Slivers.fits(access, nest):
             return Slivers(access, nest, workload.extents)
         return _copied(access, nest, workload, skipped, reorder=True)
-    if _needs_padding(access, workload.extents, skipped):
+    if _needs_padding(access, workload.extents, skipped) or (access.tensor in nest.copied_as and row is None):
         return _copied(access, nest, workload, skipped, reorder=False)
     return _natural(access, row)

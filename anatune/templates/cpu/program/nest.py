@@ -10,14 +10,15 @@ part : consecutive microkernel calls of one size along one axis; a pair of micro
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from anatune.core.frozen import EMPTY
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
 from anatune.errors import SpaceError
-from anatune.templates.cpu.dot import DotGroup, dot_group
+from anatune.templates.cpu.dot import DotGroup, copied_as, dot_group
 from anatune.templates.cpu.rules import ORDER_LEVELS, cpu_of, lanes_of, levels_of, pair_of, words_of
 
 __all__ = ["Loop", "LoopNest", "Part", "nest_of", "program_key"]
@@ -67,6 +68,8 @@ class LoopNest(NamedTuple):
         it are masked.
     group : DotGroup, optional
         How products are grouped; the unrolled loop of the group's axis then steps from group to group.
+    copied_as : mapping of str to str
+        Operands that are read from copies made in the run, and what these hold (`cpu.dot.copied_as`).
     """
 
     cache: tuple[Loop, ...]
@@ -80,6 +83,7 @@ class LoopNest(NamedTuple):
     simd_reduction: bool
     tail: int
     group: DotGroup | None = None
+    copied_as: Mapping[str, str] = EMPTY
 
     @property
     def is_partial(self) -> bool:
@@ -183,6 +187,7 @@ def nest_of(schedule: Schedule) -> LoopNest:
         simd_reduction=simd in reductions,
         tail=tail,
         group=group,
+        copied_as=copied_as(workload, simd, group, words_of(schedule, "packed_ahead")),
     )
 
 

@@ -120,7 +120,7 @@ def main_function(
             pointers[-1] = copy = f"{layout.access.tensor}_copy"
             copies.append((copy, layout))
             shapes[copy] = (extents.count(layout),)
-            text.line(f'{copy} = T.sblock_alloc_buffer({shape_tuple(shapes[copy])}, "{layout.access.dtype}")')
+            text.line(f'{copy} = T.sblock_alloc_buffer({shape_tuple(shapes[copy])}, "{layout.dtype}")')
     regions = [f"{write.tensor}[{whole_region(shapes[write.tensor])}]"]
     sums = []
     if any(kernel.keeps_sums for _, kernel in tiles):

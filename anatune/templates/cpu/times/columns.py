@@ -87,6 +87,9 @@ class CpuCol(IntEnum):
     """Held registers for each vector of the microkernel; the next: besides."""
     HELD = auto()
     BROADCAST = auto()
+    VECTOR_CONVERSIONS = auto()
+    """Conversions for each vector of the microkernel; the next: besides."""
+    CONVERSIONS = auto()
     RELOADED = auto()
     """Loads for a result vector."""
     CYCLES = auto()

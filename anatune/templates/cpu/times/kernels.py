@@ -139,6 +139,8 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
         v[CpuCol.VECTORS_HELD + i] = 0.0
         v[CpuCol.HELD + i] = 0.0
         v[CpuCol.BROADCAST + i] = 0.0
+        v[CpuCol.VECTOR_CONVERSIONS + i] = 0.0
+        v[CpuCol.CONVERSIONS + i] = 0.0
     result = nest.vector_loads.shape[0] - 1
     for x in range(-1, result):  # first the product of all rows
         for i in range(_N):
@@ -152,15 +154,18 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
             for i in range(_N):
                 v[CpuCol.ROWS + i] = v[CpuCol.OWN + i]
         elif nest.uses[x, axis]:
-            each = nest.vector_loads[x]
+            each, converts = nest.vector_loads[x], nest.conversions[x]
             for i in range(_N):
                 own = v[CpuCol.OWN + i]
                 v[CpuCol.VECTOR_LOADS + i] += own if c.packed[x, i] > 0.0 else own * each
                 v[CpuCol.VECTORS_HELD + i] += own if own < v[CpuCol.ROWS + i] else 0.0
                 v[CpuCol.HELD + i] += 0.0 if own < v[CpuCol.ROWS + i] else 1.0
+                v[CpuCol.VECTOR_CONVERSIONS + i] += own * converts
         else:
+            converts = nest.conversions[x]
             for i in range(_N):
                 v[CpuCol.BROADCAST + i] += v[CpuCol.OWN + i]
+                v[CpuCol.CONVERSIONS + i] += v[CpuCol.OWN + i] * converts
     each, lanes, row = nest.vector_loads[result], float(nest.simd[1]), nest.result_row
     for i in range(_N):
         v[CpuCol.RELOADED + i] = each
@@ -184,8 +189,9 @@ def _kinds(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         accumulators = v[CpuCol.ROWS + i] * vectors
         loads = v[CpuCol.VECTOR_LOADS + i] * vectors + v[CpuCol.BROADCAST + i]
         held = v[CpuCol.VECTORS_HELD + i] * vectors + v[CpuCol.HELD + i]
+        conversions = v[CpuCol.VECTOR_CONVERSIONS + i] * vectors + v[CpuCol.CONVERSIONS + i]
         step, registers, fma, load, latency, issue = step_one(
-            cpu, accumulators, loads, held, v[CpuCol.BROADCAST + i], v[CpuCol.UNROLL + i], reduces
+            cpu, accumulators, loads, held, v[CpuCol.BROADCAST + i], conversions, v[CpuCol.UNROLL + i], reduces
         )
         stores = accumulators * v[CpuCol.RELOADED + i] if stores_vectors else accumulators + shuffles
         reloads = stores if stores_vectors else 1.0

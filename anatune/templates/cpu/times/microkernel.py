@@ -64,17 +64,26 @@ def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float)
     Elements that one multiply-add each reads come with it from memory (AVX-512: 31 rows of one vector reach 98 % of a
     Zen 4's peak, 32 rows spill).
     """
-    return accumulators + held + (0.0 if _in_memory(cpu, accumulators, broadcast) else min(broadcast, 1.0))
+    own = accumulators + cpu.product_registers
+    return own + held + (0.0 if _in_memory(cpu, accumulators, broadcast) else min(broadcast, 1.0))
 
 
 @jit_scalar
 def step_one(
-    cpu: CpuCore, accumulators: float, loads: float, held: float, broadcast: float, unroll: float, reduces: float
+    cpu: CpuCore,
+    accumulators: float,
+    loads: float,
+    held: float,
+    broadcast: float,
+    conversions: float,
+    unroll: float,
+    reduces: float,
 ) -> tuple[float, float, float, float, float, float]:
     """Return the cycles of one reduction step and its parts.
 
     ``step = max(acc / fma, loads / load_ports and instructions / issue_width together, fma_latency)``; rows + vectors
     loads stand against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
+    Units that multiply are some of those that all vector instructions share, conversions of what is loaded included.
 
     One register too many and compilers keep all accumulators in memory: a load and a store for each multiply-add.
     Source: Xeon 6230R table of TTile (5x6 52.7 %, 7x4 45.5 %, 8x4 42.7 % of peak: one store a cycle against two
@@ -84,6 +93,8 @@ def step_one(
     ----------
     accumulators, loads, held, broadcast
         Vectors: of results; loaded in a step; of operands that several rows share; broadcast elements.
+    conversions
+        Vector instructions that make of what is loaded what is multiplied.
     unroll
         Steps of the straight-line body.
     reduces
@@ -95,16 +106,17 @@ def step_one(
         Cycles, vector registers needed, and cycles of multiply-adds, loads, latency and issue without spills.
     """
     registers = _registers(cpu, accumulators, held, broadcast)
-    fma = accumulators * (1.0 / (cpu.fma_per_cycle * cpu.reachable))
+    operations = accumulators * cpu.product_ops + conversions
+    fma = max(accumulators * (1.0 / cpu.fma_per_cycle), operations * (1.0 / cpu.vector_ops)) * (1.0 / cpu.reachable)
     load = (loads - broadcast) * (1.0 / cpu.loads) + broadcast * (1.0 / cpu.broadcasts)
     latency = cpu.fma_latency * reduces
     separate = loads - (broadcast if _in_memory(cpu, accumulators, broadcast) else 0.0)
-    issue = (accumulators + separate + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
+    issue = (operations + separate + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
     step = max(_together(_together(fma, load), issue), latency)
     # spilled: every accumulator is loaded and stored in each step
     reloaded = loads + accumulators if held > cpu.held_share * cpu.registers else loads
     spilled = max(accumulators * (1.0 / cpu.stores), (reloaded + accumulators) * (1.0 / cpu.loads))
-    spilled = max(spilled, (2.0 * accumulators + reloaded) * (1.0 / cpu.issue_width))
+    spilled = max(spilled, (accumulators + operations + reloaded) * (1.0 / cpu.issue_width))
     does_spill = registers > cpu.registers and reduces > 0.0
     return (max(step, spilled) if does_spill else step), registers, fma, load, latency, issue
 
@@ -161,8 +173,8 @@ def _held(own: float, rows: float, vectors: float) -> float:
 
 
 @jit_inline
-def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple[float, float, float, float]:
-    """Return accumulators, loads, held and broadcast vectors of a microkernel."""
+def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple[float, float, float, float, float]:
+    """Return accumulators, loads, held and broadcast vectors of a microkernel, and its conversions."""
     axis = nest.simd[0]
     all_rows = 1.0
     for a in range(rows.shape[0]):
@@ -170,6 +182,7 @@ def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple
     loads = 0.0
     held = 0.0
     broadcast = 0.0
+    conversions = 0.0
     for x in range(nest.vector_loads.shape[0] - 1):
         own = 1.0
         for a in range(rows.shape[0]):
@@ -178,10 +191,12 @@ def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple
         if nest.uses[x, axis]:
             loads += own * vectors * (1.0 if packed[x] else nest.vector_loads[x])
             held += _held(own, all_rows, vectors)
+            conversions += own * vectors * nest.conversions[x]
         else:
             loads += own
             broadcast += own
-    return all_rows * vectors, loads, held, broadcast
+            conversions += own * nest.conversions[x]
+    return all_rows * vectors, loads, held, broadcast, conversions
 
 
 @jit_inline
@@ -301,8 +316,12 @@ def core_cycles(
             count = tiles * row_count * (num_large if vector_kind else num_small)
             if count == 0.0:
                 continue
-            accumulators, loads, held, broadcast = _operands(nest, rows, packed, float(vectors + vector_kind))
-            step, registers, _, _, _, _ = step_one(cpu, accumulators, loads, held, broadcast, unroll, reduces)
+            accumulators, loads, held, broadcast, conversions = _operands(
+                nest, rows, packed, float(vectors + vector_kind)
+            )
+            step, registers, _, _, _, _ = step_one(
+                cpu, accumulators, loads, held, broadcast, conversions, unroll, reduces
+            )
             if nest.uses[result, axis]:
                 own = kernel[nest.result_row] if nest.result_row >= 0 else 1
                 if nest.result_row == pair_axis and pair_axis >= 0:

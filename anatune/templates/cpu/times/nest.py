@@ -62,6 +62,8 @@ class CpuNest(NamedTuple):
     bytes of a way) for each cache: the least distance between rows in its sets."""
     vector_loads: Floats
     """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
+    conversions: Floats
+    """(X,) vector instructions that a loaded vector, or an element for all lanes, takes before it is multiplied."""
     copy_bytes: Floats
     """(X,) bytes moved before the nest when packed."""
     copy_rate: Floats
@@ -84,6 +86,12 @@ class CpuCore(NamedTuple):
     """Numbers of a CPU and the named constants of `cpu.model.pack`."""
 
     fma_per_cycle: float
+    product_ops: float
+    """Vector instructions that a multiply-add is made of."""
+    product_registers: float
+    """Vector registers between them."""
+    vector_ops: float
+    """Vector instructions of any kind in a cycle."""
     fma_latency: float
     """Cycles between dependent multiply-adds."""
     registers: float

@@ -141,7 +141,7 @@ def run_points(
         padded = math.ceil(tiling.channels / tiling.lanes) * tiling.lanes
         # a block of one row more than there are tiles, or slivers beyond the last channel, repeats a smaller one
         too_large = max(0.0, (calls - 1.0) * rows - tiles + 1.0) + max(0.0, slivers - all_slivers)
-        step, registers, _, _, _, _ = step_one(cpu, rows * vectors, rows + vectors, vectors, rows, unroll, 1.0)
+        step, registers, _, _, _, _ = step_one(cpu, rows * vectors, rows + vectors, vectors, rows, 0.0, unroll, 1.0)
         parallel = blocks if split == 1 else chunks
         rules[i] = _rule(cpu, registers, rows * vectors * unroll, too_large, float(split), parallel)
         if task == _CHECK:

@@ -288,11 +288,11 @@ def test_instruction_sets_of_unknown_x86(tmp_path, flags, isa, bits):
     ("flags", "found"),
     [
         (f"{AVX512} avx512_bf16 avx512_vnni avx_vnni", {"vdpbf16ps": 2.0, "vpdpbusd": 4.0}),
-        (f"{AVX512} avx_vnni", {}),
+        (f"{AVX512} avx_vnni", {"vpmaddwd": 1.5}),  # one unit multiplies, one and a half add
         ("avx2 fma avx avx_vnni avx_vnni_int8 avx512_vnni", {"vpdpbusd": 4.0, "vpdpbssd": 4.0}),
-        (f"{AVX512} avx512_fp16", {"vfmaddph": 2.0}),
-        ("avx2 fma avx avx512_fp16", {}),
-        (AVX512, {}),
+        (f"{AVX512} avx512_fp16", {"vfmaddph": 2.0, "vpmaddwd": 1.5}),
+        ("avx2 fma avx avx512_fp16", {"vpmaddwd": 1.5}),
+        ("avx", {}),
     ],
 )
 def test_instructions_that_sum_products(tmp_path, flags, found):

@@ -184,7 +184,7 @@ def test_measured_numbers_replace_detected_ones(tmp_path):
     assert (spec.dram.core_bandwidth_bytes_per_s, spec.dram.bandwidth_bytes_per_s) == (2e10, 4e10)
     assert (spec.launch.microkernel_call_cycles, spec.launch.parallel_start_s) == (5.0, 3e-6)
     assert compute.reachable_fraction == pytest.approx((0.98 + 0.3 + 0.95) / 3, abs=1e-3)
-    assert compute.unverified == ()
+    assert compute.unverified == ("vector_ops_per_cycle",)
     assert spec.dram.unverified == ()
     assert set(spec.l1.unverified) == {"ways"}
     assert "anatune hw calibrate, 2026-11-21" in compute.source

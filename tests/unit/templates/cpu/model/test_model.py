@@ -33,8 +33,9 @@ def matmul(hardware: CpuSpec) -> CpuModel:
 def kernel_share(model: CpuModel, rows: int, vectors: int) -> float:
     """Share of the peak that a microkernel's step reaches with its operands in L1, eight steps an iteration."""
     held = float(vectors) if rows > 1 else 1.0
-    step = step_one(model.machine.core, float(rows * vectors), float(rows + vectors), held, float(rows), 8.0, 1.0)[0]
-    return rows * vectors / model.machine.core.fma_per_cycle / step
+    core = model.machine.core
+    step = step_one(core, float(rows * vectors), float(rows + vectors), held, float(rows), 0.0, 8.0, 1.0)[0]
+    return rows * vectors / core.fma_per_cycle / step
 
 
 def test_microkernel_cliff(matmul: CpuModel) -> None:
