@@ -5,14 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 
 from anatune.core.workload.nest import Attribute, Workload
+from anatune.core.workload.number_formats import format_word
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Constant, Node, tensor_type
 from anatune.graph.operators import BATCH_MATMUL, MATMUL
 from anatune.graph.orders import image_sizes
 
-__all__ = ["is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
+__all__ = ["ZERO_POINTS", "is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
 
+ZERO_POINTS = ("input_zero_point", "output_zero_point")
+"""Attributes of products of 8-bit integers, as of their workloads."""
 _SIZES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 _TAPS = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
 
@@ -31,12 +34,15 @@ def workload_of(node: Node) -> Workload:
     WorkloadError
         It is too large, or padded in a way that anatune has no kernels for.
     """
-    data, weight = (tuple(map(int, tensor_type(argument).shape)) for argument in node.arguments[:2])
+    kinds = [tensor_type(argument) for argument in node.arguments[:2]]
+    data, weight = (tuple(map(int, kind.shape)) for kind in kinds)
     steps = node.attributes["epilogue"]
+    formats = {name: node.attributes[name] for name in ZERO_POINTS if name in node.attributes}
+    formats["dtype"] = format_word([kind.dtype for kind in kinds], tensor_type(node).dtype, steps)
     if node.op == MATMUL:
-        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], epilogue=steps)
+        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], epilogue=steps, **formats)
     if node.op == BATCH_MATMUL:
-        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], epilogue=steps)
+        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], epilogue=steps, **formats)
     read, written = orders_of(node)
     rank = len(node.attributes["strides"])
     batch, channels, *sizes = map(int, image_sizes(tensor_type(node.arguments[0]), read))
@@ -55,6 +61,7 @@ def workload_of(node: Node) -> Workload:
         groups=node.attributes["groups"],
         layout=node.attributes["layout"],
         epilogue=steps,
+        **formats,
     )
 
 

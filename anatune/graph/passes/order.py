@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.activations import with_activations
+from anatune.graph.passes.integers import integers_moved, with_integer_products
 from anatune.graph.passes.pools import pools_last
 from anatune.graph.passes.products import with_products
 from anatune.graph.passes.recurrent import with_recurrences, without_recurrences
@@ -34,7 +35,8 @@ _WEIGHTS: tuple[Pass, ...] = (
     without_scales,
     simplified,
 )
-CPU: tuple[Pass, ...] = (with_recurrences, *_WEIGHTS, with_rows, pools_last, simplified, with_products)
+_INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products)
+CPU: tuple[Pass, ...] = (with_recurrences, *_INTEGERS, *_WEIGHTS, with_rows, pools_last, simplified, with_products)
 """Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
 chosen next."""
 CPU_KERNELS: tuple[Pass, ...] = (

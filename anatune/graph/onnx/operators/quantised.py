@@ -24,6 +24,7 @@ from anatune.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.onnx.operators.pools import windows_of
 from anatune.graph.onnx.operators.products import convolved
+from anatune.graph.scaled import Scale, dequantized, known_scale, quantized
 
 __all__ = ["READERS"]
 
@@ -64,6 +65,32 @@ def _quantised(value: Value, scale: Value, zero: Value | None, dtype: str) -> Va
     return _saturated(found, dtype)
 
 
+def _integers(value: Value, scale: Value, zero: Value | None, dtype: str) -> Value:
+    """Return numbers as integers: a node of its own where the scale is known, else spelt."""
+    known = _known(scale, zero, dtype)
+    if known is None or tensor_type(value).dtype != "float32":
+        return _quantised(value, scale, zero, dtype)
+    return quantized(value, known, dtype)
+
+
+def _numbers(value: Value, scale: Value, zero: Value | None) -> Value:
+    """Return integers as float32 numbers, as `_integers`."""
+    known = _known(scale, zero, tensor_type(value).dtype)
+    if known is not None:
+        return dequantized(value, known)
+    if zero is not None and not (isinstance(zero, Constant) and not zero.array.any()):
+        value = elementwise("subtract", cast(value, "int32"), cast(zero, "int32"))
+    return elementwise("multiply", cast(value, "float32"), scale)
+
+
+def _known(scale: Value, zero: Value | None, dtype: str) -> Scale | None:
+    """Return the scale of integers; None: `known_scale`."""
+    try:
+        return known_scale(scale, zero, dtype)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+
+
 def _wide(value: Value) -> Value:
     """Return numbers in float32, or in float64 where they are."""
     return value if tensor_type(value).dtype == "float64" else cast(value, "float32")
@@ -82,7 +109,7 @@ def _quantize(call: Call) -> Value:
     precision = _FLOATS.get(own.get("precision", 0), "float32")
     scale = _spread(call[1], shape, axis, block)
     data, scale = (cast(one, precision if precision == "float64" else "float32") for one in (call[0], scale))
-    return _quantised(data, scale, None if zero is None else _spread(zero, shape, axis, block), dtype)
+    return _integers(data, scale, None if zero is None else _spread(zero, shape, axis, block), dtype)
 
 
 def _dequantize(call: Call) -> Value:
@@ -90,10 +117,9 @@ def _dequantize(call: Call) -> Value:
     if not call.kind().dtype.startswith(("int", "uint")):
         raise RefusedError(f"converts from {call.kind().dtype}, expected integers of 8 bits or more")
     axis, block = own.get("axis", 1) if call.rank > 1 else 0, own.get("block_size", 0)
-    data, zero = call[0], call.get(2)
-    if zero is not None and not (isinstance(zero, Constant) and not zero.array.any()):
-        data = elementwise("subtract", cast(data, "int32"), _spread(cast(zero, "int32"), shape, axis, block))
-    found = elementwise("multiply", cast(data, "float32"), _spread(cast(call[1], "float32"), shape, axis, block))
+    zero = call.get(2)
+    scale = _spread(cast(call[1], "float32"), shape, axis, block)
+    found = _numbers(call[0], scale, None if zero is None else _spread(zero, shape, axis, block))
     return cast(found, _FLOATS.get(own.get("output_dtype", 0), call.kind(1).dtype))
 
 
