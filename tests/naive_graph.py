@@ -172,7 +172,8 @@ def _windows(attributes, array, number):
 
 def _max_pool(attributes, data):
     data = _channels_first(data, attributes["layout"])
-    found = _windows(attributes, data, -np.inf).max(axis=tuple(range(2 - data.ndim, 0)))
+    least = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    found = _windows(attributes, data, least).max(axis=tuple(range(2 - data.ndim, 0)))
     return _in_order(found, attributes["layout"])
 
 

@@ -115,6 +115,11 @@ def dequantize(data: Array, scale: Array, zero: Array) -> Array:
     return np.asarray((data.astype(np.int32) - zero) * scale)
 
 
+def lookup(data: Array, *, table: Sequence[int]) -> Array:
+    """Return what a table has for each integer, the least one's first."""
+    return np.asarray(table)[data.astype(np.int64) - np.iinfo(data.dtype).min]
+
+
 _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
 
 

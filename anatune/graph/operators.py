@@ -40,6 +40,8 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
 ``quantize``, ``dequantize``
     Take data, a scale (float32) and a zero point (int32), both known, of the whole tensor or broadcast along it, and
     return 8-bit integers, between attributes ``low`` and ``high``, or float32 (`graph.scaled`).
+``lookup``
+    Takes integers of 8 bits and returns for each what attribute ``table`` has, integers of 8 bits.
 ``anatune.put``
     Takes an input of the model that is state (`graph.state`), rows, and where they go along attribute ``axis``: the
     places of all, or, a number, the first one's. Its result is the input's memory, changed.
@@ -249,6 +251,7 @@ _ENTRIES = (
     # Numbers with scales.
     Operator(QUANTIZE, meanings.quantize, layout="elementwise"),
     Operator(DEQUANTIZE, meanings.dequantize, layout="elementwise"),
+    Operator("lookup", meanings.lookup, layout="elementwise"),
     # Products.
     *(Operator(f"nn.conv{rank}d", kind=f"{_ATTRS}Conv{rank}DAttrs", own=CONVOLUTION) for rank in (1, 2, 3)),
     Operator("matmul", np.matmul, kind=f"{_ATTRS}MatmulAttrs", own=MATMUL),

@@ -9,10 +9,19 @@ import numpy as np
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.graph.folding import computed
-from anatune.graph.nodes import Argument, Array, Constant, Node, TensorType, Value, tensor_type
-from anatune.graph.operators import DEQUANTIZE, QUANTIZE
+from anatune.graph.nodes import Argument, Array, Constant, Graph, Node, TensorType, Value, tensor_type
+from anatune.graph.operators import DEQUANTIZE, PRODUCTS, QUANTIZE
 
-__all__ = ["Scale", "dequantized", "known_scale", "quantized", "scale_of"]
+__all__ = ["Scale", "dequantized", "has_integers", "known_scale", "quantized", "scale_of"]
+
+
+def has_integers(graph: Graph) -> bool:
+    """Whether numbers become integers of 8 bits in a graph."""
+    return any(node.op == QUANTIZE or (node.op in PRODUCTS and _reads_bytes(node)) for node in graph.nodes())
+
+
+def _reads_bytes(node: Node) -> bool:
+    return tensor_type(node.arguments[0]).dtype in BYTE_DTYPES
 
 
 class Scale(NamedTuple):
@@ -34,11 +43,9 @@ class Scale(NamedTuple):
         """Whether the whole tensor has it."""
         return self.scale.size == self.zero.size == 1
 
-    def __eq__(self, other: object) -> bool:
+    def equals(self, other: Scale | None) -> bool:
         """Whether both mean the same."""
-        return isinstance(other, Scale) and all(np.array_equal(one, two) for one, two in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
+        return other is not None and all(np.array_equal(one, two) for one, two in zip(self, other, strict=True))
 
 
 def known_scale(scale: Argument, zero: Argument, dtype: str) -> Scale | None:

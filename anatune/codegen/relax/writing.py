@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import ModelKernel, Packer
 from anatune.codegen.relax.ranges import Ranges
@@ -270,6 +272,13 @@ class _Writer:
             return self.relax.call_tir(made, operands, self.type_of(node.type))
         if node.op in (QUANTIZE, DEQUANTIZE):
             return self.scaled(node)
+        if node.op == "lookup":
+            data, kind = tensor_type(node.arguments[0]), tensor_type(node)
+            places = self.relax.op.astype(self.argument(node.arguments[0]), "int32")
+            if data.dtype == "int8":
+                places = self.relax.op.add(places, self.relax.const(128, "int32"))
+            table = self.relax.const(np.asarray(node.attributes["table"], kind.dtype))
+            return self.relax.op.take(table, places, axis=0, mode="fast")
         if node.op in _SPELT:
             half = self.relax.const(0.5, tensor_type(node).dtype)
             return _SPELT[node.op](self.relax.op, half, *map(self.argument, node.arguments))

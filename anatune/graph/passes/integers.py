@@ -91,7 +91,7 @@ def _later(node: Node) -> Value:
     if node.op == "concat" and isinstance(first, tuple):
         scales = [scale_of(part) for part in first]
         parts_of = [part.arguments[0] for part, scale in zip(first, scales, strict=True) if scale is not None]
-        if scales[0] is None or not scales[0].is_one or any(scale != scales[0] for scale in scales):
+        if scales[0] is None or not scales[0].is_one or not all(scales[0].equals(scale) for scale in scales):
             return node
         if len({tensor_type(part).dtype for part in parts_of}) > 1:
             return node
@@ -122,7 +122,7 @@ def _earlier(node: Node, alone: set[int]) -> Value:
     ends = (node.attributes["low"], node.attributes["high"])
     if not isinstance(data, Node) or not scale.is_one:
         return node
-    if scale_of(data) == scale and tensor_type(data.arguments[0]).dtype == dtype and ends == INTEGER_RANGE[dtype]:
+    if scale.equals(scale_of(data)) and tensor_type(data.arguments[0]).dtype == dtype and ends == INTEGER_RANGE[dtype]:
         return data.arguments[0]  # type: ignore[no-any-return]
     if id(data) not in alone:
         return node
