@@ -124,6 +124,9 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
             if function is torch.ops.aten._to_copy.default:  # what converts needs no conversion, which would be a copy
                 written.add(schema[0].name)
             given, named = widened([value.name for value in schema], written, args, kwargs or {})
+            if function.namespace == "quantized_decomposed" and "quantize_per" in function.__name__:
+                names = [value.name for value in schema]
+                return _converted(torch, function.__name__, {**dict(zip(names, given, strict=False)), **named})
             return function(*given, **named)
 
     class Called(function_mode):  # type: ignore[misc]
@@ -143,6 +146,19 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
 
     with Called(), Dispatched():
         return run(arrays)
+
+
+def _converted(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
+    """Return what becomes integers with a scale, or of them; PyTorch's own takes float32 alone."""
+    data = given["input"].double()
+    scale, zero = (given.get(word, given.get(f"{word}s")) for word in ("scale", "zero_point"))
+    if "per_channel" in name:
+        shape = [-1 if place == given["axis"] % data.ndim else 1 for place in range(data.ndim)]
+        scale, zero = scale.double().reshape(shape), 0 if zero is None else zero.reshape(shape)
+    if name.startswith("dequantize"):
+        return (data - zero) * scale
+    whole = torch.round(data / scale) + zero
+    return torch.clamp(whole, given["quant_min"], given["quant_max"]).to(given["dtype"])
 
 
 def onnx_reference(model: OnnxObject, name: str) -> Reference:

@@ -128,11 +128,9 @@ def _earlier(node: Node, alone: set[int]) -> Value:
         return node
 
     def before(value: Value) -> Value:
-        return _earlier(Node(QUANTIZE, (value, *node.arguments[1:]), node.type, node.attributes).of(
-            (value, *node.arguments[1:]), TensorType(tensor_type(value).shape, dtype)
-        ), alone)  # fmt: skip
+        return _earlier(node.of((value, *node.arguments[1:]), TensorType(tensor_type(value).shape, dtype)), alone)
 
-    if _is_move(data) and not isinstance(data.arguments[0], Constant):
+    if (_is_move(data) or data.op in _MAXIMA) and not isinstance(data.arguments[0], Constant):
         return _on(data, before(data.arguments[0]))
     if data.op == "concat" and isinstance(data.arguments[0], tuple):
         return data.of((tuple(before(part) for part in data.arguments[0]),), node.type)
