@@ -44,7 +44,7 @@ _MOVES = ("broadcast_to", "flip", "permute_dims", "reshape", "strided_slice", "t
 _MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 _LARGEST = 1 << 30
 """Of a bias in sums of int32."""
-_DOUBT = 1.0 / 256
+_DOUBT = 1.0 / 64
 """Of a result's unit, that a bias in whole numbers may be off."""
 
 
@@ -249,8 +249,9 @@ def _end_of(node: Node, users: dict[int, list[Node]], kept: set[int]) -> _End:
                 break
         elif user.op == "reshape" and node.op == "matmul" and shape[-1:] == (size,):
             pass
-        elif (bounds := _bounds(user)) is not None and bounds[0] == 0.0:
-            following.is_rectified, upper = True, min(upper, bounds[1])
+        elif (bounds := _bounds(user)) is not None and bounds[0] in (0.0, -math.inf):
+            following.is_rectified = following.is_rectified or bounds[0] == 0.0
+            upper = min(upper, bounds[1])
         elif user.op == QUANTIZE and user.arguments[0] is end.last:
             scale = scale_of(user, QUANTIZE)
             assert scale is not None
@@ -284,9 +285,8 @@ def _bounds(node: Node) -> tuple[float, float] | None:
     numbers = [_number(one) for one in node.arguments[1:]]
     if any(one is None for one in numbers):
         return None
-    if node.op == "minimum":
-        return None
-    low, high = (numbers[0], math.inf) if node.op == "maximum" else numbers
+    ends = {"maximum": (*numbers, math.inf), "minimum": (-math.inf, *numbers)}
+    low, high = ends.get(node.op, tuple(numbers))
     assert low is not None
     assert high is not None
     return low, high
