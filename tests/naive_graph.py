@@ -6,7 +6,9 @@ import numpy as np
 from scipy import special
 
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value, mapped
-from anatune.graph.operators import ATTENTION, CONCAT, OPERATORS, SOFTMAX, WINDOW
+from anatune.graph.operators import ATTENTION, CONCAT, OPERATORS, PRODUCTS, SOFTMAX, WINDOW
+from anatune.graph.products import workload_of
+from anatune.measure.run.reference import reference
 
 
 def run(graph, *inputs):
@@ -25,7 +27,7 @@ def run(graph, *inputs):
     for node in graph.nodes():
         assert isinstance(node, Node)
         arguments = [value_of(argument) for argument in node.arguments]
-        compute = _FUNCTIONS.get(node.op) or _by_meaning(node)
+        compute = _of_integers(node) or _FUNCTIONS.get(node.op) or _by_meaning(node)
         with np.errstate(invalid="ignore"):  # of rows of nothing but -inf
             found = known[id(node)] = compute(node.attributes, *arguments)
         if not isinstance(found, tuple):
@@ -47,6 +49,17 @@ def _by_meaning(node):
         return found.astype("float64" if node.type.dtype.startswith("float") else node.type.dtype)
 
     return compute
+
+
+def _of_integers(node):
+    """Return what computes a product of 8-bit integers, as its workload says; None: it is none."""
+    if node.op not in PRODUCTS or node.arguments[0].type.dtype not in ("int8", "uint8"):
+        return None
+    workload = workload_of(node)
+    tensors = [access.tensor for access in workload.operands]
+    return lambda _, *operands: reference(workload, dict(zip(tensors, operands, strict=True))).astype(
+        "float64" if node.type.dtype == "float32" else node.type.dtype
+    )
 
 
 def _convolution(attributes, data, weight, strides, padding, dilation, groups):
@@ -172,7 +185,8 @@ def _windows(attributes, array, number):
 
 def _max_pool(attributes, data):
     data = _channels_first(data, attributes["layout"])
-    found = _windows(attributes, data, -np.inf).max(axis=tuple(range(2 - data.ndim, 0)))
+    least = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    found = _windows(attributes, data, least).max(axis=tuple(range(2 - data.ndim, 0)))
     return _in_order(found, attributes["layout"])
 
 

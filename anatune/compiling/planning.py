@@ -20,6 +20,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
@@ -323,8 +324,15 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
 
 
 def without_steps(workload: Workload) -> Workload:
-    """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles."""
-    return workload_named(workload.operator, **{**workload.attribute, "epilogue": ()})
+    """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles.
+
+    So have those of 8-bit integers whose zero points differ, if they have one.
+    """
+    own = {**workload.attribute, "epilogue": ()}
+    if workload.dtype in BYTE_DTYPES:
+        zero = min(1, abs(int(str(own.get("input_zero_point", 0)))))
+        own |= {"dtype": str(own["dtype"]).partition(":")[0], "input_zero_point": zero, "output_zero_point": 0}
+    return workload_named(workload.operator, **own)
 
 
 @lru_cache(maxsize=256)

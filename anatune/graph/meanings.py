@@ -105,6 +105,21 @@ def pad(array: Array, pad_width: Sequence[int], pad_value: float, pad_mode: str)
     return np.pad(array, np.reshape(pad_width, (-1, 2)), constant_values=pad_value)
 
 
+def quantize(data: Array, scale: Array, zero: Array, *, low: int, high: int) -> Array:
+    """Return ``data / scale`` rounded, halves to even, plus a zero point, cut off at the ends."""
+    return np.clip(np.round(data / scale) + zero, low, high)
+
+
+def dequantize(data: Array, scale: Array, zero: Array) -> Array:
+    """Return ``(data - zero) * scale``."""
+    return np.asarray((data.astype(np.int32) - zero) * scale)
+
+
+def lookup(data: Array, *, table: Sequence[int]) -> Array:
+    """Return what a table has for each integer, the least one's first."""
+    return np.asarray(table)[data.astype(np.int64) - np.iinfo(data.dtype).min]
+
+
 _UPDATES = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
 
 

@@ -7,8 +7,8 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
 
 ``anatune.convolution``, ``anatune.matmul``, ``anatune.batch_matmul``
     Take data, weights and the operands of the fused steps, which attribute ``epilogue`` names. Each is one `Workload`
-    (`graph.products`), hence a planned kernel. Attribute ``dtype`` is the word of the workload's number formats where
-    they are not float32 (`graph.passes.precision`).
+    (`graph.products`), hence a planned kernel. Attribute ``dtype`` is what it is to multiply, where its
+    operands do not have that yet (`graph.passes.precision`).
 ``anatune.attention``
     Takes three tensors that hold queries, keys and values, and, where there is one, a mask (mask_rows, keys) as the
     softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,
@@ -38,6 +38,11 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     `UNITS`), the state, of an LSTM its cells (batch, hidden), and what attributes ``has_term``, ``has_peepholes`` and
     ``has_lengths`` say: (hidden,), (3 * hidden,), (batch,). Returns (steps + states, batch, hidden): the states of all
     steps, then the last state and cells.
+``quantize``, ``dequantize``
+    Take data, a scale (float32) and a zero point (int32), both known, of the whole tensor or broadcast along it, and
+    return 8-bit integers, between attributes ``low`` and ``high``, or float32 (`graph.scaled`).
+``lookup``
+    Takes integers of 8 bits and returns for each what attribute ``table`` has, integers of 8 bits.
 ``anatune.put``
     Takes an input of the model that is state (`graph.state`), rows, and where they go along attribute ``axis``: the
     places of all, or, a number, the first one's. Its result is the input's memory, changed.
@@ -60,11 +65,13 @@ __all__ = [
     "CONCAT",
     "CONVOLUTION",
     "CONVOLUTIONS",
+    "DEQUANTIZE",
     "LAYER_NORM",
     "MATMUL",
     "OPERATORS",
     "PRODUCTS",
     "PUT",
+    "QUANTIZE",
     "RECURRENCE",
     "RECURRENT",
     "SCATTER",
@@ -82,6 +89,7 @@ ATTENTION = "anatune.attention"
 SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
 WINDOW, PUT = "anatune.window", "anatune.put"
 SCATTER = "anatune.scatter"
+QUANTIZE, DEQUANTIZE = "quantize", "dequantize"
 RECURRENT, RECURRENCE = "recurrent", "anatune.recurrent"
 UNITS = 16
 """Units whose weights lie together in ``anatune.recurrent``: a whole number of vectors of every processor."""
@@ -241,6 +249,10 @@ _ENTRIES = (
     Operator("not_equal", np.not_equal, _comparison),
     Operator("right_shift", np.right_shift, _broadcast),
     Operator("where", np.where),
+    # Numbers with scales.
+    Operator(QUANTIZE, meanings.quantize, layout="elementwise"),
+    Operator(DEQUANTIZE, meanings.dequantize, layout="elementwise"),
+    Operator("lookup", meanings.lookup, layout="elementwise"),
     # Products.
     *(Operator(f"nn.conv{rank}d", kind=f"{_ATTRS}Conv{rank}DAttrs", own=CONVOLUTION) for rank in (1, 2, 3)),
     Operator("matmul", np.matmul, kind=f"{_ATTRS}MatmulAttrs", own=MATMUL),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 
 from anatune.core.workload.nest import Attribute, Workload
+from anatune.core.workload.number_formats import format_word
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Constant, Node, tensor_type
 from anatune.graph.operators import BATCH_MATMUL, MATMUL
 from anatune.graph.orders import image_sizes
 
-__all__ = ["is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
+__all__ = ["ZERO_POINTS", "is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
 
+ZERO_POINTS = ("input_zero_point", "output_zero_point")
+"""Attributes of products of 8-bit integers, as of their workloads."""
 _SIZES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 _TAPS = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
 
@@ -31,8 +34,12 @@ def workload_of(node: Node) -> Workload:
     WorkloadError
         It is too large, or padded in a way that anatune has no kernels for.
     """
-    data, weight = (tuple(map(int, tensor_type(argument).shape)) for argument in node.arguments[:2])
-    own = {"epilogue": node.attributes["epilogue"], "dtype": node.attributes.get("dtype", "float32")}
+    kinds = [tensor_type(argument) for argument in node.arguments[:2]]
+    data, weight = (tuple(map(int, kind.shape)) for kind in kinds)
+    steps = node.attributes["epilogue"]
+    own = {name: node.attributes[name] for name in ZERO_POINTS if name in node.attributes}
+    word = format_word([kind.dtype for kind in kinds], tensor_type(node).dtype, steps)
+    own |= {"dtype": node.attributes.get("dtype") or word, "epilogue": steps}
     if node.op == MATMUL:
         return workload_named("matmul", m=data[0], n=weight[1], k=data[1], **own)
     if node.op == BATCH_MATMUL:

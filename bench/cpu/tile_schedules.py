@@ -27,7 +27,6 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
-from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.register_tile import Microkernel
 
 __all__ = ["compiled_wrongly", "drawn"]
@@ -185,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outcomes[number] = [outcome, schedule]
         print(f"{len(outcomes)} of {options.count}", file=sys.stderr)
     words = {
-        number: f"ended the compiler (exit of its process)" if own[0] == "begun" else own[0]
+        number: "ended the compiler (exit of its process)" if own[0] == "begun" else own[0]
         for number, own in outcomes.items()
     }
     for number, outcome in words.items():

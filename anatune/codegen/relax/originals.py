@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from typing import Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -28,8 +29,15 @@ __all__ = ["Arrays", "Reference", "onnx_reference", "reordered", "torch_referenc
 
 _log = logging.getLogger(__name__)
 Arrays = list[Array]
-Reference = Callable[[Arrays], tuple[Arrays, str]]
-"""Inputs -> outputs, and who computed them, how."""
+
+
+class Reference(Protocol):
+    """Computes a model's outputs, and says who did, how."""
+
+    def __call__(self, arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
+        """Return the outputs for inputs; `is_narrow`: in the model's own dtypes, which round as a kernel may."""
+        ...
+
 
 _REFUSALS = (AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
 """What an operator raises that has no float64, or none of the kind."""
@@ -72,9 +80,9 @@ def reordered(reference: Reference, pairs: Sequence[StatePair], count: int) -> R
     inputs = [*(place for place in range(count) if place not in taken), *taken]
     held = [pair.output for pair in pairs]
 
-    def run(arrays: Arrays) -> tuple[Arrays, str]:
+    def run(arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
         given = dict(zip(inputs, arrays, strict=True))
-        found, library = reference([given[place] for place in range(count)])
+        found, library = reference([given[place] for place in range(count)], is_narrow=is_narrow)
         return [
             *(one for place, one in enumerate(found) if place not in held),
             *(found[place] for place in held),
@@ -118,6 +126,9 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
             if function is torch.ops.aten._to_copy.default:  # what converts needs no conversion, which would be a copy
                 written.add(schema[0].name)
             given, named = widened([value.name for value in schema], written, args, kwargs or {})
+            if function.namespace == "quantized_decomposed" and "quantize_per" in function.__name__:
+                names = [value.name for value in schema]
+                return _converted(torch, function.__name__, {**dict(zip(names, given, strict=False)), **named})
             return function(*given, **named)
 
     class Called(function_mode):  # type: ignore[misc]
@@ -139,6 +150,19 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
         return run(arrays)
 
 
+def _converted(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
+    """Return what becomes integers with a scale, or of them; PyTorch's own takes float32 alone."""
+    data = given["input"].double()
+    scale, zero = (given.get(word, given.get(f"{word}s")) for word in ("scale", "zero_point"))
+    if "per_channel" in name:
+        shape = [-1 if place == given["axis"] % data.ndim else 1 for place in range(data.ndim)]
+        scale, zero = scale.double().reshape(shape), 0 if zero is None else zero.reshape(shape)
+    if name.startswith("dequantize"):
+        return (data - zero) * scale
+    whole = torch.round(data / scale) + zero
+    return torch.clamp(whole, given["quant_min"], given["quant_max"]).to(given["dtype"])
+
+
 def onnx_reference(model: OnnxObject, name: str) -> Reference:
     """Return what an ONNX model computes, by ONNX's reference evaluator: inputs in its order -> outputs.
 
@@ -151,18 +175,18 @@ def onnx_reference(model: OnnxObject, name: str) -> Reference:
         For messages.
     """
 
-    def run(arrays: Arrays, by_nodes: bool) -> Arrays:
+    def run(arrays: Arrays, *, is_wide: bool) -> Arrays:
         onnx, evaluator = import_module("onnx"), import_module("onnx.reference").ReferenceEvaluator
         weights = {weight.name: weight for weight in model.graph.initializer}
         names = [value.name for value in model.graph.input if value.name not in weights]
         given = dict(zip(names, arrays, strict=True))
         evaluate = functools.partial(evaluator, new_ops=_operators())
         with _one_thread():
-            if by_nodes:
-                return _by_nodes(onnx, evaluate, model, weights, given)
+            if is_wide or any(node.op_type in _SCALED for node in model.graph.node):
+                return _by_nodes(onnx, evaluate, model, weights, given, _wide if is_wide else np.asarray)
             return list(evaluate(model).run(None, given))
 
-    wide, narrow = functools.partial(run, by_nodes=True), functools.partial(run, by_nodes=False)
+    wide, narrow = functools.partial(run, is_wide=True), functools.partial(run, is_wide=False)
     return _reference(wide, narrow, "ONNX's reference evaluator", name)
 
 
@@ -242,9 +266,10 @@ def _reference(
 ) -> Reference:
     """Return what computes in float64 (`wide`), or, where that is refused, in the model's own dtypes (`narrow`)."""
 
-    def reference(arrays: Arrays) -> tuple[Arrays, str]:
+    def reference(arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
         try:
-            return wide(arrays), f"{library} in float64"
+            if not is_narrow:
+                return wide(arrays), f"{library} in float64"
         except _REFUSALS as error:
             _log.info("%s does not run in float64: %s", name, last_line(error))
         try:
@@ -259,21 +284,26 @@ def _reference(
 
 
 def _by_nodes(
-    onnx: OnnxObject, evaluator: OnnxObject, model: OnnxObject, weights: dict[str, OnnxObject], given: dict[str, Array]
+    onnx: OnnxObject,
+    evaluator: OnnxObject,
+    model: OnnxObject,
+    weights: dict[str, OnnxObject],
+    given: dict[str, Array],
+    convert: Callable[[Array], Array],
 ) -> Arrays:
-    """Return a model's outputs; each node is evaluated alone, and what it reads converted for that.
+    """Return a model's outputs; each node is evaluated alone, and what it reads converted for that by `convert`.
 
     Results are dropped behind their last reader.
     """
     versions = {operators.domain: operators.version for operators in model.opset_import}
-    nodes = list(model.graph.node)
+    nodes = [part for node in model.graph.node for part in _spelt(onnx, node)]
     readers = Counter(name for node in nodes for name in node.input)
     wanted = [output.name for output in model.graph.output]
     readers.update(wanted)
-    known = {name: _wide(array) for name, array in given.items()}
+    known = {name: convert(array) for name, array in given.items()}
 
     def value(name: str) -> Array:
-        return known[name] if name in known else _wide(onnx.numpy_helper.to_array(weights[name]))
+        return known[name] if name in known else convert(onnx.numpy_helper.to_array(weights[name]))
 
     def place(name: str) -> OnnxObject:
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
@@ -289,12 +319,66 @@ def _by_nodes(
         computed = alone.run(None, {name: value(name) for name in names})
         if node.op_type in ("Cast", "CastLike") and computed[0].dtype.name in HALVES:
             computed = [value(node.input[0]).astype(np.float64)]  # 16 bits are for the sake of speed
-        known.update((name, _wide(array)) for name, array in zip(results, computed, strict=True))
+        known.update((name, convert(array)) for name, array in zip(results, computed, strict=True))
         for name in node.input:
             readers[name] -= 1
             if not readers[name]:
                 known.pop(name, None)
     return [value(name) for name in wanted]
+
+
+_SCALED = {
+    "QGemm": ("Gemm", (0, 3, 6), 7), "QLinearAdd": ("Add", (0, 3), 6), "QLinearAveragePool": ("AveragePool", (0,), 3),
+    "QLinearConv": ("Conv", (0, 3, 8), 6), "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,), 3),
+    "QLinearLeakyRelu": ("LeakyRelu", (0,), 3), "QLinearMatMul": ("MatMul", (0, 3), 6),
+    "QLinearMul": ("Mul", (0, 3), 6),
+    "QLinearReduceMean": ("ReduceMean", (0,), 3), "QLinearSigmoid": ("Sigmoid", (0,), 3),
+    "QLinearSoftmax": ("Softmax", (0,), 3), "QLinearWhere": ("Where", (-1, 1, 4), 7),
+}  # fmt: skip
+"""Operator on scaled integers -> the one on numbers, where its operands are (of products the third is a bias in units
+of both scales, of a choice the first are truth values), and where the result's scale is."""
+
+
+def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
+    """Return a node on scaled integers as conversions around one on numbers; others as they are.
+
+    The evaluator has few of them, and those round to float32.
+    """
+    if node.op_type == "QLinearConcat":
+        given = list(node.input)
+        op, places, end = "Concat", tuple(range(2, len(given), 3)), 0
+    elif node.op_type in _SCALED:
+        given = list(node.input)
+        op, places, end = _SCALED[node.op_type]
+    else:
+        return [node]
+    own = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+    if own.pop("channels_last", 0):
+        return [node]
+    own.pop("opset", None)
+    make, name = onnx.helper.make_node, node.output[0]
+    made, operands = [], []
+    for number, place in enumerate(places):
+        word = f"{name}/{number}"
+        if place >= len(given) or place == -1 or not given[place]:
+            operands += [given[0]] * (place == -1)
+        elif number == 2 and op in ("Conv", "Gemm"):
+            made += [
+                make("Mul", [given[1], given[4]], [f"{word}/unit"]),
+                make("Cast", [given[place]], [f"{word}/f"], to=11),
+            ]
+            made.append(make("Mul", [f"{word}/f", f"{word}/unit"], [word]))
+            operands.append(word)
+        else:
+            is_row = op == "MatMul" and number == 0
+            is_column = number == 1 and (op == "MatMul" or (op == "Gemm" and not own.get("transB")))
+            axis = -2 if is_row else -1 if is_column else 0
+            made.append(make("DequantizeLinear", given[place : place + 3], [word], axis=axis))
+            operands.append(word)
+    if end >= len(given) or not given[end]:
+        return [*made, make(op, operands, [name], **own)]
+    made.append(make(op, operands, [f"{name}/number"], **own))
+    return [*made, make("QuantizeLinear", [f"{name}/number", *given[end : end + 2]], [name])]
 
 
 def _wide(array: Array) -> Array:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import ModelKernel, Packer
 from anatune.codegen.relax.ranges import Ranges
@@ -27,7 +29,7 @@ from anatune.graph.nodes import (
     Value,
     tensor_type,
 )
-from anatune.graph.operators import PRODUCTS, PUT
+from anatune.graph.operators import DEQUANTIZE, PRODUCTS, PUT, QUANTIZE
 from anatune.graph.products import workload_of
 from anatune.graph.state import StatePair
 
@@ -268,6 +270,15 @@ class _Writer:
             made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
             operands = self.relax.Tuple([self.argument(one) for one in node.arguments])
             return self.relax.call_tir(made, operands, self.type_of(node.type))
+        if node.op in (QUANTIZE, DEQUANTIZE):
+            return self.scaled(node)
+        if node.op == "lookup":
+            data, kind = tensor_type(node.arguments[0]), tensor_type(node)
+            places = self.relax.op.astype(self.argument(node.arguments[0]), "int32")
+            if data.dtype == "int8":
+                places = self.relax.op.add(places, self.relax.const(128, "int32"))
+            table = self.relax.const(np.asarray(node.attributes["table"], kind.dtype))
+            return self.relax.op.take(table, places, axis=0, mode="fast")
         if node.op in _SPELT:
             half = self.relax.const(0.5, tensor_type(node).dtype)
             return _SPELT[node.op](self.relax.op, half, *map(self.argument, node.arguments))
@@ -278,6 +289,18 @@ class _Writer:
         attributes = self.tvm.ir.make_node(node.kind, **own) if node.kind else None
         arguments = [self.argument(argument) for argument in node.arguments]
         return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
+
+    def scaled(self, node: Node) -> TvmObject:
+        """Return a conversion from or to integers with scales."""
+        op, (data, scale, zero) = self.relax.op, map(self.argument, node.arguments)
+        has_zero = bool(node.arguments[2].array.any())
+        if node.op == DEQUANTIZE:
+            whole = op.astype(data, "int32")
+            return op.multiply(op.astype(op.subtract(whole, zero) if has_zero else whole, "float32"), scale)
+        found = op.round(op.divide(data, scale))
+        found = op.add(found, op.astype(zero, "float32")) if has_zero else found
+        cut = op.clip(found, node.attributes["low"], node.attributes["high"])
+        return op.astype(op.astype(cut, "int32"), tensor_type(node).dtype)
 
     def product(self, node: Node) -> TvmObject:
         """Return a matrix product that has no kernel, and what was to be fused into it."""

@@ -21,6 +21,7 @@ from anatune.compiling.planning import Sum, SumPlanner, without_steps
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, tensor_type, values_in
 from anatune.graph.operators import CONVOLUTION
@@ -183,6 +184,8 @@ class _Costs:
     def forms(self, node: Node, last: Choice, orders: Sequence[Order]) -> list[Form]:
         """Return the forms of a node that may be chosen."""
         own = last.get(id(node), AS_IT_IS)
+        if _counts(node) and tensor_type(node.arguments[0]).dtype in BYTE_DTYPES:
+            return [own]  # sums of neighbouring channels are what there are instructions for
         if _counts(node):
             forms = [Form(*pair) for pair in itertools.product(orders, orders) if can_have(node, Form(*pair))]
             return [form for form in forms if form == own or self._may_win(node, form)]

@@ -28,6 +28,7 @@ from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.graph.passes.precision import WIDE, marked, precision_of, stored
+from anatune.graph.scaled import has_integers
 from anatune.graph.summary import LayoutSummary, TuningSummary
 from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions
@@ -197,4 +198,4 @@ class CpuTarget(ModelTarget):
             build.planned.graph, build.kernels, build.planned.kernels, self.target, self.threads, source.graph,
             lambda graph: self._prepared(graph)[0],
         )  # fmt: skip
-        return Checked(check=checked(build.compiled, source, suspects.named))
+        return Checked(check=checked(build.compiled, source, suspects.named, rounds=has_integers(build.planned.graph)))

@@ -24,6 +24,7 @@ from anatune.compiling.targets.gpu_planning import choose_graph, in_both_orders,
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, RunError, SpaceError
 from anatune.graph.nodes import Graph
+from anatune.graph.scaled import has_integers
 from anatune.measure.verify import verify
 from anatune.model.learned.corrections import NONE
 from anatune.records.place import record_place
@@ -89,7 +90,11 @@ class GpuTarget(ModelTarget):
         """Return how far outputs are from the original's where the GPU is, else the largest error in the emulator."""
         if not self._is_here():
             return Checked(emulated=max(map(_emulated, build.planned.kernels), default=0.0))
-        return Checked() if source.reference is None else Checked(checked(build.compiled, source, lambda *_: _ADVICE))
+        return (
+            Checked()
+            if source.reference is None
+            else Checked(checked(build.compiled, source, lambda *_: _ADVICE, rounds=has_integers(build.planned.graph)))
+        )
 
     def _is_here(self) -> bool:
         try:

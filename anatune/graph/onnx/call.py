@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from anatune.errors import WorkloadError
 from anatune.graph.building import RefusedError
-from anatune.graph.nodes import Array, Constant, Graph, Input, TensorType, Value, tensor_type, values_in
+from anatune.graph.folding import computed
+from anatune.graph.nodes import Array, Constant, Graph, Input, Node, TensorType, Value, tensor_type, values_in
 from anatune.untyped import OnnxObject
 
 __all__ = ["DTYPES", "Call", "Convert", "RefusedError", "UnknownValueError", "check_table", "known_array"]
@@ -125,8 +126,9 @@ Convert = Callable[[Call], Value | Sequence[Value]]
 
 def known_array(value: Value, what: str) -> Array:
     """Return the values of a tensor; raises as `Call.known`."""
-    if isinstance(value, Constant):
-        return value.array
+    known = computed(value) if isinstance(value, Node) else value  # integers with scales are still nodes
+    if isinstance(known, Constant):
+        return known.array
     raise UnknownValueError(f"takes {what} from values that are known only when the model runs", _inputs_of(value))
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word
 from anatune.graph.nodes import (
     Argument,
@@ -200,10 +201,10 @@ def _moved(axis: int, rank: int, order: Order) -> int:
 
 def _convolution(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
     data, weight, *operands = arguments
-    steps = [step for step in node.attributes["epilogue"] if step in ("bias", "add")]
+    steps = [step for step in node.attributes["epilogue"] if STEP_OPERANDS[step]]
     block = form.written.block
     others = [
-        reshaped(one, (tensor_type(one).shape[0] // block, block)) if step == "bias" and block else one
+        reshaped(one, (tensor_type(one).shape[0] // block, block)) if step != "add" and block else one
         for step, one in zip(steps, operands, strict=True)
     ]
     turned = _weight(weight, form, depthwise=is_depthwise(node))
@@ -226,8 +227,9 @@ def _weight(weight: Value, form: Form, *, depthwise: bool) -> Value:
     return reshaped(turned, (outputs // own, inputs // into, *taps, *inner))
 
 
-def _keeps_type(node: Node, form: Form) -> bool:
-    return _rank(node) == _read_rank(node) and any(value.type == node.type for value in values_in(node.arguments))
+def _keeps_shape(node: Node, form: Form) -> bool:
+    shape = tensor_type(node).shape
+    return _rank(node) == _read_rank(node) and any(tensor_type(one).shape == shape for one in values_in(node.arguments))
 
 
 def _elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **changed: object) -> Node:
@@ -289,7 +291,7 @@ class _Family(NamedTuple):
 _FAMILIES = {
     "concat": _Family(lambda node, form: True, _concat),
     "convolution": _Family(_convolution_can, _convolution, is_as_fast=False),
-    "elementwise": _Family(_keeps_type, _elementwise),
+    "elementwise": _Family(_keeps_shape, _elementwise),
     "pool": _Family(_is_plain_pool, _pool, is_as_fast=False),
     "reduction": _Family(_leaves_an_order, _reduction),
 }

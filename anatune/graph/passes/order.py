@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.activations import with_activations
+from anatune.graph.passes.integers import integers_moved, with_integer_products
 from anatune.graph.passes.pools import pools_last
 from anatune.graph.passes.products import with_products
 from anatune.graph.passes.recurrent import with_recurrences, without_recurrences
 from anatune.graph.passes.rows import with_concatenations, with_rows, with_scatters
 from anatune.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.passes.simplify import simplified
+from anatune.graph.passes.tables import with_tables
 from anatune.graph.passes.windows import with_means, with_windows
 
 __all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
@@ -34,7 +36,8 @@ _WEIGHTS: tuple[Pass, ...] = (
     without_scales,
     simplified,
 )
-CPU: tuple[Pass, ...] = (with_recurrences, *_WEIGHTS, with_rows, pools_last, simplified, with_products)
+_INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products, with_tables)
+CPU: tuple[Pass, ...] = (with_recurrences, *_INTEGERS, *_WEIGHTS, with_rows, pools_last, simplified, with_products)
 """Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
 chosen next."""
 CPU_KERNELS: tuple[Pass, ...] = (

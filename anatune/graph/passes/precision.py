@@ -105,8 +105,10 @@ def marked(graph: Graph, dtype: str, fits: Callable[[Workload], bool]) -> Graph:
     """
 
     def replace(node: Node) -> Value:
-        own = node.of(node.arguments, dtype=dtype) if node.op in PRODUCTS else node
-        return own if own is node or fits(workload_of(own)) else node
+        if node.op not in PRODUCTS or any(tensor_type(one).dtype != WIDE for one in (node, *node.arguments)):
+            return node
+        own = node.of(node.arguments, dtype=dtype)
+        return own if fits(workload_of(own)) else node
 
     return rewritten(graph, replace)
 
@@ -187,8 +189,7 @@ class _Storage:
             dtype = self.dtype if is_half else WIDE
             data, weight, *others = node.arguments
             read = [self.in_dtype(one, self.dtype) for one in (data, weight)]
-            word = self.dtype if is_half else f"{self.dtype}:{WIDE}"
-            return node.of((*read, *(self.in_dtype(one, dtype) for one in others)), kind, dtype=word)
+            return node.of((*read, *(self.in_dtype(one, dtype) for one in others)), kind, dtype="")
         if node.op == WINDOW:  # weights and biases are few
             return node.of(tuple(one if isinstance(one, Constant) else self.value(one) for one in node.arguments), kind)
         if node.op in _MOVES:

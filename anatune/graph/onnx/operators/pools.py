@@ -126,7 +126,7 @@ def _max_pool(call: Call) -> Sequence[Value]:
     batch, channels, *sizes = call.kind().shape
     rank, dtype = len(sizes), call.kind().dtype
     tables = _inside(windows, sizes, outputs)
-    if dtype in ("float32", "float64") and rank <= 3:
+    if dtype in ("float32", "float64", "int8", "uint8") and rank <= 3:
         found = _pooled("max", call[0], windows, outputs)
     else:
         found = _along("max", call[0], tables)

@@ -1,4 +1,4 @@
-"""Numbers of 8 and 16 bits with scales and zero points: conversions, and products of them, exact until they are scaled.
+"""Numbers of 8 and 16 bits with scales and zero points: conversions, operators on them, and exact products of integers.
 
 Products of small integers are products of float32 while no sum exceeds what float32 counts; longer sums are several.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,16 +15,20 @@ from anatune.graph.building import (
     cast,
     constant,
     elementwise,
+    permute,
     reduced,
     reshape,
     sliced,
     taken,
+    where,
 )
 from anatune.graph.einsums import product
 from anatune.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.operators import elements, moves, pools, products, reductions
 from anatune.graph.onnx.operators.pools import windows_of
 from anatune.graph.onnx.operators.products import convolved
+from anatune.graph.scaled import Scale, dequantized, known_scale, quantized
 
 __all__ = ["READERS"]
 
@@ -64,6 +69,32 @@ def _quantised(value: Value, scale: Value, zero: Value | None, dtype: str) -> Va
     return _saturated(found, dtype)
 
 
+def _integers(value: Value, scale: Value, zero: Value | None, dtype: str) -> Value:
+    """Return numbers as integers: a node of its own where the scale is known, else spelt."""
+    known = _known(scale, zero, dtype)
+    if known is None or tensor_type(value).dtype != "float32":
+        return _quantised(value, scale, zero, dtype)
+    return quantized(value, known, dtype)
+
+
+def _numbers(value: Value, scale: Value, zero: Value | None) -> Value:
+    """Return integers as float32 numbers, as `_integers`."""
+    known = _known(scale, zero, tensor_type(value).dtype)
+    if known is not None:
+        return dequantized(value, known)
+    if zero is not None and not (isinstance(zero, Constant) and not zero.array.any()):
+        value = elementwise("subtract", cast(value, "int32"), cast(zero, "int32"))
+    return elementwise("multiply", cast(value, "float32"), scale)
+
+
+def _known(scale: Value, zero: Value | None, dtype: str) -> Scale | None:
+    """Return the scale of integers; None: `known_scale`."""
+    try:
+        return known_scale(scale, zero, dtype)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+
+
 def _wide(value: Value) -> Value:
     """Return numbers in float32, or in float64 where they are."""
     return value if tensor_type(value).dtype == "float64" else cast(value, "float32")
@@ -82,7 +113,7 @@ def _quantize(call: Call) -> Value:
     precision = _FLOATS.get(own.get("precision", 0), "float32")
     scale = _spread(call[1], shape, axis, block)
     data, scale = (cast(one, precision if precision == "float64" else "float32") for one in (call[0], scale))
-    return _quantised(data, scale, None if zero is None else _spread(zero, shape, axis, block), dtype)
+    return _integers(data, scale, None if zero is None else _spread(zero, shape, axis, block), dtype)
 
 
 def _dequantize(call: Call) -> Value:
@@ -90,10 +121,9 @@ def _dequantize(call: Call) -> Value:
     if not call.kind().dtype.startswith(("int", "uint")):
         raise RefusedError(f"converts from {call.kind().dtype}, expected integers of 8 bits or more")
     axis, block = own.get("axis", 1) if call.rank > 1 else 0, own.get("block_size", 0)
-    data, zero = call[0], call.get(2)
-    if zero is not None and not (isinstance(zero, Constant) and not zero.array.any()):
-        data = elementwise("subtract", cast(data, "int32"), _spread(cast(zero, "int32"), shape, axis, block))
-    found = elementwise("multiply", cast(data, "float32"), _spread(cast(call[1], "float32"), shape, axis, block))
+    zero = call.get(2)
+    scale = _spread(cast(call[1], "float32"), shape, axis, block)
+    found = _numbers(call[0], scale, None if zero is None else _spread(zero, shape, axis, block))
     return cast(found, _FLOATS.get(own.get("output_dtype", 0), call.kind(1).dtype))
 
 
@@ -202,74 +232,96 @@ def _convolution_integer(call: Call) -> Value:
     return _integer_convolution(call, data, weight, bound)
 
 
-def _rescaled(total: Value, scales: Sequence[Value], zero: Value | None, dtype: str) -> Value:
-    """Return sums times the scales of both operands over that of the result, as integers with a zero point."""
-    factor = elementwise("divide", elementwise("multiply", scales[0], scales[1]), scales[2])
-    found = elementwise("round", elementwise("multiply", cast(total, "float32"), factor))
-    if zero is not None:
-        found = elementwise("add", found, cast(reshape(zero, ()), "float32"))
-    return _saturated(found, dtype)
+# ---- operators on scaled integers: convert, compute as the operator on numbers does, convert back ----
 
 
-def _scale(value: Value, shape: Sequence[int]) -> Value:
-    """Return a scale of each element along an axis in a shape; of one, as a number."""
-    value = cast(value, "float32")
-    own = tensor_type(value).shape
-    return reshape(value, ()) if math.prod(own) == 1 else value if len(own) > 1 else reshape(value, shape)
+def _at(call: Call, place: int, axis: int = 0) -> Value:
+    """Return an operand, its scale and zero point behind it, as numbers; several scales lie along an axis."""
+    shape, zero = call.kind(place).shape, call.get(place + 2)
+    scale = _spread(cast(call[place + 1], "float32"), shape, axis, 0)
+    return _numbers(call[place], scale, None if zero is None else _spread(zero, shape, axis, 0))
 
 
-def _matmul_scaled(call: Call) -> Value:
-    """Return products of scaled integers as scaled integers: ``a, scale, zero, b, scale, zero, scale, zero``."""
-    first, second = _centred(call[0], call.get(2), -2), _centred(call[3], call.get(5), -1)
-    bound = _largest(first, call.kind(0).dtype) * _largest(second, call.kind(3).dtype)
-    scales = [_scale(call[1], (-1, 1)), _scale(call[4], (-1,)), _scale(call[6], (-1,))]
-    zero = call.get(7)
+def _back(call: Call, value: Value, place: int) -> Value:
+    """Return numbers as integers whose scale and zero point are operands; without a scale as they are."""
+    scale, zero = call.get(place), call.get(place + 1)
+    if scale is None:
+        return value
+    shape = tensor_type(value).shape
     dtype = call.kind().dtype if zero is None else tensor_type(zero).dtype
-    return _rescaled(_integer_matmul(first, second, bound), scales, zero, dtype)
+    scale = _spread(cast(scale, "float32"), shape, -1, 0)
+    return _integers(value, scale, None if zero is None else _spread(zero, shape, -1, 0), dtype)
+
+
+def _as(call: Call, op: str, *operands: Value | None, **own: object) -> Value:
+    """Return what an operator of the standard computes of other operands; `own`: its attributes where it has none."""
+    attributes = {**own, **call.attributes}
+    opset = call.attributes.get("opset", _OPSET)
+    made = _PLAIN[op](replace(call, op=op, opset=opset, inputs=operands, attributes=attributes, outputs=("",)))
+    return made if isinstance(made, Value) else made[0]
 
 
 def _convolution_scaled(call: Call) -> Value:
-    """Return a convolution of scaled integers as scaled integers, its bias added to the sums."""
-    data, weight = _centred(call[0], call.get(2), None), _centred(call[3], call.get(5), 0)
-    bound = _largest(data, call.kind(0).dtype) * _largest(weight, call.kind(3).dtype)
-    total = _integer_convolution(call, data, weight, bound)
-    along = (-1, *(1,) * (call.rank - 2))
+    """Return a convolution, its bias in units of the products' scale."""
+    bias = None
     if call.get(8) is not None:
-        total = elementwise("add", total, reshape(cast(call[8], "int32"), along))
-    scales = [_scale(call[1], ()), _scale(call[4], along), _scale(call[6], ())]
-    zero = call.get(7)
-    return _rescaled(total, scales, zero, call.kind().dtype if zero is None else tensor_type(zero).dtype)
+        unit = elementwise("multiply", *(reshape(cast(call[place], "float32"), (-1,)) for place in (1, 4)))
+        bias = elementwise("multiply", cast(call[8], "float32"), unit)
+    return _back(call, _as(call, "Conv", _at(call, 0), _at(call, 3), bias), 6)
 
 
-# ---- onnxruntime's ----
+def _gemm_scaled(call: Call) -> Value:
+    """Return ``alpha a b + c``, the last in units of the products' scale."""
+    own = {"alpha": 1.0, "transA": 0, "transB": 0, "beta": 1.0}
+    term = None
+    if call.get(6) is not None:
+        unit = elementwise("multiply", *(reshape(cast(call[place], "float32"), (-1,)) for place in (1, 4)))
+        unit = elementwise("multiply", unit, call.attributes.get("alpha", 1.0))
+        term = elementwise("multiply", cast(call[6], "float32"), unit)
+    columns = 0 if call.attributes.get("transB") else 1
+    return _back(call, _as(call, "Gemm", _at(call, 0), _at(call, 3, columns), term, **own), 7)
 
 
-def _plain(value: Value, scale: Value, zero: Value | None) -> Value:
-    """Return scaled integers as float32."""
-    return elementwise("multiply", cast(_centred(value, zero, None), "float32"), reshape(cast(scale, "float32"), ()))
+def _matmul_scaled(call: Call) -> Value:
+    return _back(call, _as(call, "MatMul", _at(call, 0, -2), _at(call, 3, -1)), 6)
 
 
-def _pair(word: str) -> Convert:
-    """Return what reads an operator on two scaled tensors: ``a, scale, zero, b, scale, zero, scale, zero``."""
+def _pair(op: str) -> Convert:
+    """Return what reads an operator on two scaled tensors."""
+    return lambda call: _back(call, _as(call, op, _at(call, 0), _at(call, 3)), 6)
+
+
+def _one(op: str, **own: object) -> Convert:
+    """Return what reads an operator on a scaled tensor; `own`: attributes that the standard has a default for."""
 
     def read(call: Call) -> Value:
-        first, second = (_plain(call[place], call[place + 1], call.get(place + 2)) for place in (0, 3))
-        found = elementwise(word, first, second)
-        zero = call.get(7)
-        return _quantised(found, reshape(call[6], ()), None if zero is None else reshape(zero, ()), call.kind().dtype)
+        x, rank = _at(call, 0), call.rank
+        if not call.attributes.get("channels_last"):
+            return _back(call, _as(call, op, x, **own), 3)
+        first = permute(x, (0, rank - 1, *range(1, rank - 1)))
+        return permute(_back(call, _as(call, op, first, **own), 3), (0, *range(2, rank), 1))
 
     return read
 
 
-def _scaled_function(call: Call) -> Value:
-    """Return a function of scaled integers: ``x, scale, zero, scale, zero``."""
-    x = _plain(call[0], call[1], call.get(2))
-    if call.op == "QLinearSigmoid":
-        found = elementwise("sigmoid", x)
-    else:
-        found = elementwise("maximum", x, elementwise("multiply", x, call.attributes.get("alpha", 0.01)))
-    zero = call.get(4)
-    return _quantised(found, reshape(call[3], ()), None if zero is None else reshape(zero, ()), call.kind().dtype)
+def _concat_scaled(call: Call) -> Value:
+    """Return tensors behind each other: ``scale, zero``, then each with its own."""
+    parts = [_at(call, place) for place in range(2, len(call.inputs), 3)]
+    found = _as(replace(call, inputs=call.inputs[2:]), "Concat", *parts)
+    zero = call[1]
+    return _integers(found, reshape(cast(call[0], "float32"), ()), reshape(zero, ()), tensor_type(zero).dtype)
+
+
+def _where_scaled(call: Call) -> Value:
+    found = where(call[0], _at(call, 1), _at(call, 4))
+    return _integers(found, reshape(call[7], ()), reshape(call[8], ()), tensor_type(call[8]).dtype)
+
+
+_PLAIN: dict[str, Convert] = {**elements.READERS, **moves.READERS, **pools.READERS, **products.READERS,
+                              **reductions.READERS}  # fmt: skip
+_OPSET = 13
+"""Of operators of the standard in place of onnxruntime's: their axes are attributes then."""
+_POOL = {"auto_pad": "NOTSET", "ceil_mode": 0, "count_include_pad": 0}
 
 
 def _matmul_of_bits(call: Call) -> Value:
@@ -314,11 +366,18 @@ READERS: dict[str, Convert] = {
     "MatMulInteger": _matmul_integer,
     "MatMulInteger16": _matmul_integer,
     "MatMulNBits": _matmul_of_bits,
-    "QLinearAdd": _pair("add"),
+    "QGemm": _gemm_scaled,
+    "QLinearAdd": _pair("Add"),
+    "QLinearAveragePool": _one("AveragePool", **_POOL),
+    "QLinearConcat": _concat_scaled,
     "QLinearConv": _convolution_scaled,
-    "QLinearLeakyRelu": _scaled_function,
+    "QLinearGlobalAveragePool": _one("GlobalAveragePool"),
+    "QLinearLeakyRelu": _one("LeakyRelu", alpha=0.01),
     "QLinearMatMul": _matmul_scaled,
-    "QLinearMul": _pair("multiply"),
-    "QLinearSigmoid": _scaled_function,
+    "QLinearMul": _pair("Mul"),
+    "QLinearReduceMean": _one("ReduceMean", keepdims=1),
+    "QLinearSigmoid": _one("Sigmoid"),
+    "QLinearSoftmax": _one("Softmax", axis=-1),
+    "QLinearWhere": _where_scaled,
     "QuantizeLinear": _quantize,
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.graph.torch.call import Convert
-from anatune.graph.torch.operators import elements, indices, recurrent, reductions, shapes, windows
+from anatune.graph.torch.operators import elements, indices, quantised, recurrent, reductions, shapes, windows
 
 __all__ = ["READERS"]
 
 READERS: Mapping[str, Convert] = {
     **elements.READERS,
     **indices.READERS,
+    **quantised.READERS,
     **recurrent.READERS,
     **reductions.READERS,
     **shapes.READERS,

@@ -1,0 +1,159 @@
+"""Products, moves and functions of quantised models have integers, and compute what the model says, to one unit."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from anatune.graph.nodes import tensor_type
+from anatune.graph.operators import DEQUANTIZE, PRODUCTS, QUANTIZE
+from anatune.graph.passes.integers import integers_moved
+from anatune.graph.passes.order import CPU, after
+from tests.naive_graph import run
+from tests.unit.graph.onnx.one_node import read
+
+
+class Model:
+    """An ONNX model of conversions and operators, built line by line."""
+
+    def __init__(self, *shape, seed=0):
+        self.random = np.random.default_rng(seed)
+        self.nodes, self.weights = [], []
+        self.inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)]
+        self.shape = shape
+
+    def known(self, array):
+        self.weights.append(numpy_helper.from_array(np.asarray(array), f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def node(self, op, *operands, **attributes):
+        name = f"y{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, operands, [name], **attributes))
+        return name
+
+    def through(self, value, scale, zero, dtype="uint8"):
+        """Return a value as integers and back."""
+        scale, zero = self.known(np.float32(scale)), self.known(np.dtype(dtype).type(zero))
+        return self.node("DequantizeLinear", self.node("QuantizeLinear", value, scale, zero), scale, zero)
+
+    def weight(self, *shape, axis=None, dtype="int8", zero=0):
+        """Return integers as numbers, with a scale for the tensor or for each part of it along an axis."""
+        limits = np.iinfo(dtype)
+        integers = self.random.integers(max(limits.min, -127), limits.max + 1, shape).astype(dtype)
+        scales = np.float32(0.01) if axis is None else self.random.uniform(0.005, 0.02, shape[axis]).astype(np.float32)
+        zeros = np.full(scales.shape, zero, dtype)
+        own = {} if axis is None else {"axis": axis}
+        return self.node("DequantizeLinear", self.known(integers), self.known(scales), self.known(zeros), **own)
+
+    def graphs(self, *outputs):
+        """Return the graph as it is read, and behind all passes for CPUs."""
+        outputs = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph(self.nodes, "model", self.inputs, outputs, self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        return read(model), after(CPU, read(model))
+
+    def check(self, *outputs, unit):
+        """Compare both graphs; return the nodes behind the passes."""
+        plain, made = self.graphs(*outputs)
+        x = self.random.standard_normal(self.shape).astype(np.float32)
+        for got, want in zip(run(made, x), run(plain, x), strict=True):
+            off = np.abs(got.astype(np.float64) - want)
+            assert off.max() <= 1.001 * unit
+            assert (off > 0.5 * unit).mean() <= 0.01
+        return made.nodes()
+
+
+def products(nodes):
+    return [node for node in nodes if node.op in PRODUCTS]
+
+
+def ops(nodes):
+    return [node.op for node in nodes]
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 117), ("int8", -128), ("int8", 3)])
+@pytest.mark.parametrize(("padding", "groups"), [(0, 1), (1, 1), (1, 2)])
+def test_convolutions_with_biases_and_rectifiers(axis, dtype, zero, padding, groups):
+    m = Model(2, 4, 6, 5)
+    bias = m.known(m.random.standard_normal(8).astype(np.float32))
+    x = m.through("x", 0.02, zero, dtype)
+    y = m.node("Conv", x, m.weight(8, 4 // groups, 3, 3, axis=axis), bias, pads=[padding] * 4, group=groups)
+    nodes = m.check(m.through(m.node("Relu", y), 0.03, zero, dtype), unit=0.03)
+    (product,) = products(nodes)
+    rectifier = () if zero == np.iinfo(dtype).min else ("relu",)
+    assert product.attributes["epilogue"] == ("bias", *rectifier, "requantize")
+    assert [tensor_type(value).dtype for value in (*product.arguments[:2], product)] == [dtype, "int8", dtype]
+    # without padding a zero point is a part of the bias
+    assert product.attributes.get("input_zero_point", 0) == (zero if padding else 0)
+    assert ops(nodes).count(QUANTIZE) == ops(nodes).count(DEQUANTIZE) == 1
+
+
+@pytest.mark.parametrize(("upper", "is_fused"), [(0.03 * 255, True), (0.02 * 255, False)])
+def test_an_upper_bound_is_free_where_it_is_that_of_the_integers(upper, is_fused):
+    m = Model(1, 4, 5, 5)
+    y = m.node("Conv", m.through("x", 0.02, 128), m.weight(8, 4, 1, 1))
+    y = m.node("Clip", y, m.known(np.float32(0)), m.known(np.float32(upper)))
+    (product,) = products(m.check(m.through(y, 0.03, 0), unit=0.03))
+    assert product.attributes["epilogue"][-1] == ("requantize" if is_fused else "relu")
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+def test_matrix_products_whose_results_stay_numbers(turned):
+    m = Model(3, 7)
+    weight = m.weight(5, 7, axis=0) if turned else m.weight(7, 5, axis=1)
+    bias = m.known(m.random.standard_normal(5).astype(np.float32))
+    y = m.node("Gemm", m.through("x", 0.02, 100), weight, bias, transB=turned)
+    (product,) = products(m.check(y, unit=1e-5))
+    assert product.attributes["epilogue"] == ("scale", "bias")
+
+
+def test_large_units_of_sums_leave_biases_as_they_are():
+    m = Model(4, 6)
+    x = m.through("x", 2.0, 128)
+    bias = m.known(np.float32([0.004, -0.003, 0.002, 0.001]))
+    y = m.node("Gemm", x, m.weight(6, 4), bias)
+    (product,) = products(m.check(m.through(y, 0.01, 128), unit=0.01))
+    assert product.attributes["epilogue"] == ("scale", "bias", "requantize")
+
+
+def test_weights_with_zero_points_that_int8_has_no_room_for_are_numbers():
+    m = Model(4, 6)
+    y = m.node("MatMul", m.through("x", 0.02, 128), m.weight(6, 4, dtype="uint8", zero=3))
+    (product,) = products(m.check(m.through(y, 0.01, 128), unit=0.01))
+    assert tensor_type(product.arguments[0]).dtype == "float32"
+
+
+def test_what_moves_or_compares_has_integers():
+    m = Model(1, 4, 8, 8)
+    y = m.node("Conv", m.through("x", 0.02, 128), m.weight(8, 4, 1, 1))
+    y = m.through(m.node("MaxPool", m.through(y, 0.03, 120), kernel_shape=[2, 2], strides=[2, 2]), 0.03, 120)
+    y = m.through(m.node("Concat", y, m.node("Transpose", y, perm=[0, 1, 3, 2]), axis=1), 0.03, 120)
+    y = m.node("MatMul", m.through(m.node("Reshape", y, m.known(np.array([16, 16]))), 0.03, 120), m.weight(16, 4))
+    nodes = m.check(m.through(y, 0.05, 128), unit=0.05)
+    assert ops(nodes).count(QUANTIZE) == ops(nodes).count(DEQUANTIZE) == 1
+    assert len(products(nodes)) == 2
+
+
+def test_conversions_come_before_what_only_moves():
+    m = Model(1, 4, 6)
+    y = m.node("Transpose", m.node("Relu", "x"), perm=[0, 2, 1])
+    made = integers_moved(m.graphs(m.through(y, 0.02, 0))[0])
+    assert ops(made.nodes()) == ["nn.relu", QUANTIZE, "permute_dims", DEQUANTIZE]
+
+
+def test_residual_sums_are_converted_at_once():
+    m = Model(1, 4, 5, 5)
+    x = m.through("x", 0.02, 128)
+    y = m.through(m.node("Conv", x, m.weight(4, 4, 1, 1)), 0.03, 117)
+    nodes = m.check(m.through(m.node("Relu", m.node("Add", y, x)), 0.04, 0), unit=0.04)
+    assert ops(nodes)[-4:] == ["add", "nn.relu", QUANTIZE, DEQUANTIZE]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("op", ["Sigmoid", "Tanh", "Gelu"])
+def test_dear_functions_are_tables(op, dtype):
+    m = Model(3, 50)
+    zero = 128 if dtype == "uint8" else 5
+    nodes = m.check(m.through(m.node(op, m.through("x", 0.03, zero, dtype)), 0.008, 20, dtype), unit=0.008)
+    assert ops(nodes) == [QUANTIZE, "lookup", DEQUANTIZE]
