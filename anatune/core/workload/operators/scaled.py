@@ -15,6 +15,7 @@ from anatune.errors import WorkloadError
 __all__ = ["checked_routing", "grouped_matmul", "scaled_matmul"]
 
 _RESULTS = ("float16", "bfloat16")
+_GROUPS = (32, 64, 128, 256)
 
 
 def scaled_matmul(
@@ -32,16 +33,18 @@ def scaled_matmul(
         Extents of the axes i, j, k, elements.
     dtype : str
         A word of `core.workload.scaling.SCALED_FORMATS`, behind ":" the result's dtype: an 8-bit float or "int8" (both
-        operands), "bfloat16xint8" or "bfloat16xint4" (weights only), "mxfp8", "mxfp4", "nvfp4".
+        operands), "bfloat16xint8" or "bfloat16xint4" (weights only; of "float32" for CPUs), "mxfp8", "mxfp4", "nvfp4".
     scales : {"tensor", "rows", "blocks"}
         Of two operands of 8 bits: data_scales (1,), (m,) or (m, k / 128), weight_scales (1,), (n,) or (n / 128,
         k / 128), float32, sizes rounded up. Not said of other formats: weights only have weight_scales (n, k / group)
         of the data's dtype, mx formats a scale for each 32 elements of both, nvfp4 one for each 16 and a factor (1,),
         of experts (experts,).
     group : int
-        Of weights only: elements along k that share a scale, a power of two from 32 to 256 that divides k; 0: all.
+        Of weights only: elements along k that share a scale, a power of two from 32 (beside float32 data 16) to 256 that
+        divides k; 0: all.
     zero_points : bool
-        Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8.
+        Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8. Of 8-bit weights beside
+        float32 data: whether weight_zeros, int8, are.
 
     Raises
     ------
@@ -149,18 +152,22 @@ def _given(operator: str, k: int, dtype: object, scales: object, group: object, 
     """Return what the arguments say of operands; raise WorkloadError where they do not go together."""
     name, _, result = str(dtype).partition(":")
     found = SCALED_FORMATS[checked_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
-    result = checked_choice(operator, "dtype of the result", result or found.result, _RESULTS)
+    on_cpu = found.data == "float32"
+    result = checked_choice(
+        operator, "dtype of the result", result or found.result, ("float32",) if on_cpu else _RESULTS
+    )
     where = checked_choice(operator, "scales", scales, SCALES)
     shared = checked_integer(operator, "group", group, 0, "leave it out where a column has one scale")
     zeros = checked_flag(operator, "zero_points", zero_points)
     if where != "tensor" and found.scale != "float32":
         raise WorkloadError(f"{operator}: scales is {where!r} with {name}, expected 8-bit operands; leave it out")
-    if shared and (not found.converts or shared not in (32, 64, 128, 256) or k % shared):
+    groups = (16, *_GROUPS) if on_cpu else _GROUPS
+    if shared and (not found.converts or shared not in groups or k % shared):
         raise WorkloadError(
-            f"{operator}: group is {shared} with {name} and k = {k}, expected 32, 64, 128 or 256, which divides k, and "
-            "weights of fewer bits than the data; correct it or leave it out"
+            f"{operator}: group is {shared} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} or "
+            "256, which divides k, and weights of fewer bits than the data; correct it or leave it out"
         )
-    if (zeros and found.weight != "uint8") or (zeros and not found.converts):
+    if zeros and not on_cpu and (found.weight != "uint8" or not found.converts):
         raise WorkloadError(f"{operator}: zero_points with {name}, expected 4-bit weights only; leave them out")
     divisor = max(found.run, 2 if found.weight == "uint8" else 1)
     if k % divisor:
@@ -183,7 +190,7 @@ def _operands(
     def sized(size: int, whole: Dimension) -> Dimension:
         return whole if size == whole[0] else (size, (), 0)
 
-    packed = {8: depth, 16: depth, 4: sized(k // 2, depth)}
+    packed = {8: depth, 16: depth, 32: depth, 4: sized(k // 2, depth)}
     data = access_of("data", found.data, [rows, packed[found.data_bits]])
     weight = access_of("weight", found.weight, [*experts, columns, packed[found.weight_bits]])
     if not found.scale:
@@ -199,7 +206,7 @@ def _operands(
         more = [access_of("data_scales", found.scale, [rows, runs])]
         more += [access_of("factor", "float32", [*experts] or [(1, (), 0)])] if found.run == 16 else []
     elif found.converts:
-        more = [access_of("weight_zeros", "uint8", [*experts, columns, runs])] if given.zero_points else []
+        more = [access_of("weight_zeros", found.weight, [*experts, columns, runs])] if given.zero_points else []
     else:
         more = [access_of("data_scales", found.scale, of_data[given.scales])]
     mine = [*experts, columns, runs] if found.run or found.converts else of_weight[given.scales]
