@@ -105,7 +105,7 @@ class ScaledModel(AnalyticalModel):
         tiles, piece = np.ceil(product.columns / width), calls * row
         pieces = np.ceil(product.rows / piece)
         threads = np.where(split > 0, np.minimum(core.num_cores, tiles), 1.0)
-        at_once = np.where(row == 1.0, vector, 1.0)
+        at_once = np.maximum(1.0, np.minimum(vector, (core.registers - 8.0) // (row * digits)))
         own, unpack, registers = self._cycles(row, at_once, digits)
         rules = np.where(registers > core.registers, 1, 0)
         rules = np.where((rules == 0) & (split > 0) & ((tiles < 2) | (core.num_cores < 2)), 2, rules).astype(np.int64)

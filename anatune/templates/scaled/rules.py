@@ -29,6 +29,8 @@ LEVELS: dict[str, tuple[str, ...]] = {"i": ("piece", "call", "row"), "j": ("tile
 """Factors of each axis in ``Schedule.tiles``, outer to inner."""
 _RUN = 32
 """Weights of 4 bits times digits of 8 bits, two and two added, are numbers of 16 bits until so many are summed."""
+_OTHERS = 8
+"""Vector registers beside those of sums. Source: with more sums LLVM 22 spills (4x2 tiles of 16 registers)."""
 _ISAS = ("avx2", "avx512")
 
 
@@ -48,6 +50,8 @@ class ScaledProduct(NamedTuple):
     exact : int
         Digits that are as exact as float32.
     has_zeros : bool
+    registers : int
+        Vector registers.
     """
 
     rows: int
@@ -60,6 +64,7 @@ class ScaledProduct(NamedTuple):
     instruction: str
     exact: int
     has_zeros: bool
+    registers: int
 
     @property
     def digit_bits(self) -> int:
@@ -87,6 +92,10 @@ class ScaledProduct(NamedTuple):
     def runs(self) -> int:
         """Runs of a row."""
         return self.depth // self.run
+
+    def at_once(self, rows: int, vectors: int, digits: int) -> int:
+        """Return how many vectors of a tile a microkernel of some rows takes: their sums leave registers for others."""
+        return max(1, min(vectors, (self.registers - _OTHERS) // (rows * digits)))
 
     def row_words(self, digits: int) -> int:
         """Return the words of a row of activations as digits, each run with its power and its sum."""
@@ -123,8 +132,9 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     instruction = "vpdpbusd" if has_dot else "maddubs" if bits == 4 else "maddwd"
     exact = 2 if instruction == "maddwd" else 3
     return ScaledProduct(
-        rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact, bool(own["zero_points"])
-    )
+        rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact, bool(own["zero_points"]),
+        hardware.compute.num_vector_registers,
+    )  # fmt: skip
 
 
 def applies(workload: Workload, hardware: CpuSpec) -> bool:

@@ -29,6 +29,10 @@ _EXPONENT = 0x7F800000
 _AHEAD_BYTES = 2048
 """How far ahead of the products weights are asked for."""
 _LINE_BYTES = 64
+_FENCED = 3
+"""Sums from which on LLVM is kept from adding them up in another order: it would hold more numbers than registers."""
+_REGISTER = "v"
+"""Letter of vector registers in constraints of inline assembly."""
 
 
 def _power(product: ScaledProduct, digits: int) -> int | None:
@@ -292,42 +296,47 @@ class _Product:
         sums: dict[tuple[int, int], str] = {}  # by tile and digit
         pitch = 4 * code.lanes * self.width
         for word in range(product.words):
-            values = {}
+            packed = {}
             for vector in self.vectors:
                 offset = start + word * pitch + vector * 4 * code.lanes
                 pointer = code.address(weights, "int8", offset)
-                values[vector] = self._unpacked(code.emit(f"load {self.bytes}, ptr {pointer}, align 1"))
+                packed[vector] = code.emit(f"load {self.bytes}, ptr {pointer}, align 1")
                 if offset % _LINE_BYTES == 0:
                     code.prefetch(code.address(pointer, "int8", _AHEAD_BYTES), to_write=False)
-            for part in range(len(values[self.vectors[0]])):
-                number = word * len(values[self.vectors[0]]) + part
+            parts = product.digit_words // product.words
+            for part in range(parts):
+                if len(self.tiles) * self.digits > _FENCED and sums:
+                    held = self.shorts if product.instruction == "maddubs" else self.integers
+                    (words,), kept = code.holding(held).fence([words], [*sums.values()], _REGISTER)
+                    sums = dict(zip(sums, kept, strict=True))
+                values = {vector: self._unpacked(one, part) for vector, one in packed.items()}
                 for digit in range(self.digits):
                     for row in range(self.rows):
                         kind = self.shorts if product.digit_bits == 16 else self.bytes
-                        own = self._digit(words, at[row] + digit * product.digit_words + number, kind)
+                        place = at[row] + digit * product.digit_words + word * parts + part
+                        own = self._digit(words, place, kind)
                         for vector in self.vectors:
                             key = self.tiles.index((row, vector)), digit
-                            sums[key] = self._multiplied(values[vector][part], own, sums.get(key, ""))
+                            sums[key] = self._multiplied(values[vector], own, sums.get(key, ""))
         return [self._joined([sums[tile, digit] for digit in range(self.digits)]) for tile in range(len(self.tiles))]
 
     def _splat(self, number: int, bits: int) -> str:
         lanes = self.code.lanes * 32 // bits
         return "<" + ", ".join([f"i{bits} {number}"] * lanes) + ">"
 
-    def _unpacked(self, packed: str) -> list[str]:
-        """Return the vectors of a word of each column as they are multiplied."""
+    def _unpacked(self, packed: str, part: int) -> str:
+        """Return a part of a vector of words as it is multiplied: lower halves first."""
         code, product = self.code, self.product
         if product.bits == 8 and product.digit_bits == 8:
-            return [code.emit(f"xor {self.bytes} {packed}, {self._splat(-128, 8)}")]
-        if product.bits == 8:
-            pairs = code.emit(f"bitcast {self.bytes} {packed} to {self.shorts}")
-            shifted = code.emit(f"shl {self.shorts} {pairs}, {self._splat(8, 16)}")
-            return [code.emit(f"ashr {self.shorts} {value}, {self._splat(8, 16)}") for value in (shifted, pairs)]
-        low = code.emit(f"and {self.bytes} {packed}, {self._splat(15, 8)}")
+            return code.emit(f"xor {self.bytes} {packed}, {self._splat(-128, 8)}")
         pairs = code.emit(f"bitcast {self.bytes} {packed} to {self.shorts}")
-        shifted = code.emit(f"lshr {self.shorts} {pairs}, {self._splat(4, 16)}")
-        high = code.emit(f"bitcast {self.shorts} {shifted} to {self.bytes}")
-        return [low, code.emit(f"and {self.bytes} {high}, {self._splat(15, 8)}")]
+        if product.bits == 8:
+            pairs = pairs if part else code.emit(f"shl {self.shorts} {pairs}, {self._splat(8, 16)}")
+            return code.emit(f"ashr {self.shorts} {pairs}, {self._splat(8, 16)}")
+        if part:
+            shifted = code.emit(f"lshr {self.shorts} {pairs}, {self._splat(4, 16)}")
+            packed = code.emit(f"bitcast {self.shorts} {shifted} to {self.bytes}")
+        return code.emit(f"and {self.bytes} {packed}, {self._splat(15, 8)}")
 
     def _multiplied(self, weights: str, digits: str, sums: str) -> str:
         """Return sums with the products of a word of each column, in the instruction's own numbers."""

@@ -128,7 +128,7 @@ class _Writer:
         product, lanes = self.product, self.product.lanes
         used = [min(lanes, max(0, columns - vector * lanes)) for vector in range(self.vectors)]
         there = [vector for vector in range(self.vectors) if used[vector]]
-        at_once = self.vectors if rows == 1 else 1
+        at_once = product.at_once(rows, self.vectors, self.digits)
         for begin in range(0, len(there), at_once):
             vectors = there[begin : begin + at_once]
             name = f"{self.prefix}_{rows}x{vectors[0]}to{vectors[-1]}of{columns}"
