@@ -166,7 +166,8 @@ def check_scaled(schedule: Schedule) -> None:
 
 def needed_accuracy(schedule: Schedule) -> str:
     """Return the accuracy that a schedule's arithmetic needs."""
-    return RELAXED if schedule.options["digits"] == 1 else STANDARD
+    is_rounded = schedule.options["digits"] == 1 and not schedule.workload.attribute.get("rounded", False)
+    return RELAXED if is_rounded else STANDARD
 
 
 def digits_error(schedule: Schedule) -> float:

@@ -62,7 +62,8 @@ class ScaledSpace(Space):
         super().__init__(workload, hardware, is_legal)
         self.levels = {"i": ("call", "row"), "j": ("vector",), "k": ("run",)}
         self.accuracy = checked_accuracy("accuracy", accuracy)
-        digits = (1, self.product.exact) if accuracy == RELAXED else (self.product.exact,)
+        may_round = accuracy == RELAXED or workload.attribute.get("rounded", False)
+        digits = (1, self.product.exact) if may_round else (self.product.exact,)
         self.choices = {"digits": digits, "parallel": (0, 1)}
 
     def _axis(self, axis: str) -> Part:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.arguments import is_iterable, shown
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
-from anatune.core.workload.operators._product import Dimension, access_of
+from anatune.core.workload.number_formats import FACTOR_STEPS, Formats
+from anatune.core.workload.operators._product import Dimension, access_of, checked_steps, epilogue_reads
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
 
@@ -20,7 +22,7 @@ _GROUPS = (32, 64, 128, 256)
 
 def scaled_matmul(
     m: int, n: int, k: int, dtype: str = "float8_e4m3fn", scales: str = "tensor", group: int = 0,
-    zero_points: bool = False,
+    zero_points: bool = False, *, epilogue: Sequence[str] = (), rounded: bool = False,
 ) -> Workload:  # fmt: skip
     """Return ``output[i, j] = sum_k (data[i, k] data_scales) (weight[j, k] weight_scales)``.
 
@@ -45,6 +47,11 @@ def scaled_matmul(
     zero_points : bool
         Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8. Of 8-bit weights beside
         float32 data: whether weight_zeros, int8, are.
+    epilogue : sequence of {"bias", "relu", "relu6", "silu", "gelu", "gelu_tanh", "add"}
+        Steps fused behind the product, of float32 data alone; as in `matmul`.
+    rounded : bool
+        Whether float32 data may be rounded to 8 bits, 32 neighbours along k (16 where as few share a scale) by the
+        largest of them: ONNX's ``accuracy_level`` 4, and what llama.cpp does.
 
     Raises
     ------
@@ -60,14 +67,25 @@ def scaled_matmul(
     rows, columns, depth = (
         (size, (Term(axis),), 0) for size, axis in zip(sizes.values(), ("i", "j", "k"), strict=True)
     )
+    steps, may_round = checked_steps("scaled_matmul", epilogue), checked_flag("scaled_matmul", "rounded", rounded)
+    on_cpu = given.format.data == "float32"
+    if not on_cpu and (steps or may_round) or {*steps} & {*FACTOR_STEPS}:
+        raise WorkloadError(
+            f"scaled_matmul: epilogue {', '.join(steps) or 'none'}{' and rounded data' * may_round} with {dtype}, "
+            "expected them with float32 data only, and no scales; leave them out"
+        )
+    write = access_of("output", given.result, [rows, columns])
+    own = (("epilogue", steps),) * bool(steps) + (("rounded", True),) * may_round
     return Workload(
         operator="scaled_matmul",
         axes=_axes(sizes["m"], sizes["n"], sizes["k"]),
         reads=_operands(given, rows, [], columns, depth),
-        write=access_of("output", given.result, [rows, columns]),
+        write=write,
         body="scaled_matmul",
         flop_per_point=2,
-        attributes=(*sizes.items(), *given.attributes),
+        epilogue=steps,
+        epilogue_reads=epilogue_reads(steps, Formats("float32", "float32", "float32"), write, (1,)),
+        attributes=(*sizes.items(), *given.attributes, *own),
     )
 
 

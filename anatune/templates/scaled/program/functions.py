@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import Function, Loops, finished, start_function
 from anatune.emit.llvm import LlvmCode
 from anatune.templates.scaled.rules import ScaledProduct
@@ -169,11 +171,20 @@ class _Run:
 
 
 def product_function(
-    name: str, product: ScaledProduct, digits: int, *, rows: int, vectors: Sequence[int], width: int, used: Sequence[int]
+    name: str,
+    product: ScaledProduct,
+    digits: int,
+    *,
+    rows: int,
+    vectors: Sequence[int],
+    width: int,
+    used: Sequence[int],
+    steps: Sequence[str] = (),
 ) -> Function:
     """Return the microkernel of some rows and columns of a tile.
 
-    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, and the result.
+    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, operands of the
+    fused steps, and the result.
 
     Parameters
     ----------
@@ -184,8 +195,10 @@ def product_function(
         Vectors of a tile.
     used : sequence of int
         Columns of each that exist.
+    steps : sequence of str
+        What is fused behind the product.
     """
-    return _Product(name, product, digits, rows, vectors, width, used).function
+    return _Product(name, product, digits, rows, vectors, width, used, steps).function
 
 
 class _Product:
@@ -198,17 +211,19 @@ class _Product:
         vectors: Sequence[int],
         width: int,
         used: Sequence[int],
+        steps: Sequence[str],
     ) -> None:
         self.product, self.digits, self.rows, self.vectors, self.width = product, digits, rows, vectors, width
         lanes = product.lanes
         self.code = code = LlvmCode(lanes, "float32", "add")
         self.bytes, self.shorts, self.integers = (f"<{lanes * 4} x i8>", f"<{lanes * 2} x i16>", f"<{lanes} x i32>")
-        start_function(code, name, 4 + product.has_zeros, spills=False)
-        kinds = ["i8", "float", *["i8"] * product.has_zeros, "i32", "float"]
+        more = [step for step in steps if STEP_OPERANDS[step] is not None]
+        start_function(code, name, 4 + product.has_zeros + len(more), spills=False)
+        kinds = ["i8", "float", *["i8"] * product.has_zeros, "i32", *["float"] * (1 + len(more))]
         bases = [code.emit(f"getelementptr {kind}, ptr %p{at}, i64 %o{at}") for at, kind in enumerate(kinds)]
         self.weights, self.scales = bases[:2]
         self.zeros = bases[2] if product.has_zeros else ""
-        self.words, self.result = bases[-2:]
+        self.words, *operands, self.result = bases[2 + product.has_zeros :]
         self.tiles = [(row, vector) for row in range(rows) for vector in vectors]
         # A scale of a whole column is applied behind the loop.
         runs = product.group // product.run if product.group < product.depth or product.group == product.run else 1
@@ -223,6 +238,13 @@ class _Product:
             sums = scaled
         for (row, vector), value in zip(self.tiles, sums, strict=True):
             at = row * product.columns + vector * lanes
+            pointers = iter(operands)
+            for step in steps:
+                if STEP_OPERANDS[step] is None:
+                    value = FUNCTIONS[step](code, value)
+                    continue
+                pointer = code.address(next(pointers), "float32", vector * lanes if step == "bias" else at)
+                value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
             code.store_vector(value, code.address(self.result, "float32", at), "float32", used[vector])
         self.function = finished(code)
 

@@ -70,6 +70,8 @@ class _Writer:
         text.open('with T.sblock("nest"):')
         regions = [f"{data.tensor}[{whole_region(shapes[data.tensor])}]"]
         regions += [f"{names[access.tensor]}[0:{self.size(access)}]" for access in self.packed]
+        added = (access.tensor for access in self.workload.epilogue_reads)
+        regions += [f"{tensor}[{whole_region(shapes[tensor])}]" for tensor in added]
         text.line(f"T.reads({', '.join(regions)})")
         written = f"{output.tensor}[{whole_region(shapes[output.tensor])}]"
         text.line(f"T.writes({written}, digits[0:{held * self.row_words}])")
@@ -134,13 +136,16 @@ class _Writer:
             name = f"{self.prefix}_{rows}x{vectors[0]}to{vectors[-1]}of{columns}"
             if name not in self.functions:
                 self.functions[name] = product_function(
-                    name, product, self.digits, rows=rows, vectors=vectors, width=self.vectors, used=used
-                )
+                    name, product, self.digits, rows=rows, vectors=vectors, width=self.vectors, used=used,
+                    steps=self.workload.epilogue,
+                )  # fmt: skip
             places = [
                 (names[access.tensor], f"tile * {self.width * access.shape[1]}") for access in (*self.packed,)
             ]
             places.append(("digits", f"({start}) * {self.row_words}"))
             at = f"({first} + {start}) * {product.columns} + tile * {self.width}"
+            for access in self.workload.epilogue_reads:
+                places.append((access.tensor, at if len(access.shape) > 1 else f"tile * {self.width}"))
             call(text, name, [*places, (self.workload.write.tensor, at)])
 
     def packing(self, access: Access) -> str:
