@@ -68,8 +68,10 @@ def error_of(own: Array, other: Array) -> float:
     return worst / scale if scale else worst
 
 
-def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
+def checked(compiled: CompiledModel, source: Imported, blame: Blame, allowed: float = 0.0) -> Check:
     """Return how far a model's outputs are from the original's on random inputs.
+
+    `allowed` is what the arithmetic of its kernels explains, where that is more than `TOLERANCE`.
 
     Integer inputs are the caller's where there are some: ids have to name something. Where sizes vary, at some of
     them, `_tried`; the largest difference is returned.
@@ -80,7 +82,7 @@ def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
         As `compared`.
     """
     give_back()  # what compilers have freed
-    found = [_checked(compiled, source, blame, sizes) for sizes in _tried(compiled.summary)]
+    found = [_checked(compiled, source, blame, sizes, allowed) for sizes in _tried(compiled.summary)]
     return max(found, key=lambda one: one.error)
 
 
@@ -92,7 +94,9 @@ def _tried(summary: ModelSummary) -> list[dict[str, int]]:
     return list({tuple(sizes.items()): sizes for sizes in (planned, least, *others)}.values())
 
 
-def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int]) -> Check:
+def _checked(
+    compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int], allowed: float
+) -> Check:
     """Return how far a model's outputs are from the original's at some sizes; errors as `compared`."""
     assert source.reference is not None
     held = draw_state(compiled.summary, sizes)
@@ -111,7 +115,8 @@ def _checked(compiled: CompiledModel, source: Imported, blame: Blame, sizes: Map
     names = [one.name for one in (*compiled.summary.outputs, *compiled.summary.state)]
     known = ", ".join(f"{name}={size}" for name, size in sizes.items())
     return compared(
-        listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want)
+        listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want),
+        allowed,
     )  # fmt: skip
 
 
@@ -121,6 +126,7 @@ def compared(
     names: Sequence[str],
     reference: str,
     blame: Callable[[], str] | None = None,
+    allowed: float = 0.0,
 ) -> Check:
     """Return how far outputs are from the original's.
 
@@ -128,6 +134,8 @@ def compared(
     ----------
     blame : callable, optional
         Returns what is wrong where one differs.
+    allowed : float
+        Error that the arithmetic explains.
 
     Raises
     ------
@@ -136,11 +144,12 @@ def compared(
     """
     if len(got) != len(want):
         raise RunError(f"check: the compiled model has {len(got)} outputs, {reference} {len(want)}")
-    worst, limit = 0.0, max(tolerance_of(one) for one in got)
+    worst, limit = 0.0, max(allowed, *(tolerance_of(one) for one in got))
     for name, own, other in zip(names, got, want, strict=True):
         if own.shape != other.shape:
             raise RunError(f"check: output {name} has shape {own.shape}, {reference} says {other.shape}")
         error, tolerance = error_of(own, other), tolerance_of(own)
+        tolerance = max(tolerance, allowed) if tolerance else 0.0
         if not error <= tolerance:
             raise RunError(
                 f"check: output {name} is wrong by {error:.3g} of its largest magnitude beside {reference}, "

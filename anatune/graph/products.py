@@ -8,7 +8,7 @@ from anatune.core.workload.nest import Attribute, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Constant, Node, tensor_type
-from anatune.graph.operators import BATCH_MATMUL, MATMUL
+from anatune.graph.operators import BATCH_MATMUL, MATMUL, SCALED_MATMUL
 from anatune.graph.orders import image_sizes
 
 __all__ = ["is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
@@ -35,6 +35,14 @@ def workload_of(node: Node) -> Workload:
     steps = node.attributes["epilogue"]
     if node.op == MATMUL:
         return workload_named("matmul", m=data[0], n=weight[1], k=data[1], epilogue=steps)
+    if node.op == SCALED_MATMUL:
+        own = node.attributes
+        more = {name: own[name] for name in ("zero_points", "rounded")}
+        group = 0 if own["group"] == data[1] else own["group"]
+        dtype = f"float32xint{own['bits']}"
+        return workload_named(
+            "scaled_matmul", m=data[0], n=weight[0], k=data[1], dtype=dtype, group=group, epilogue=steps, **more
+        )
     if node.op == BATCH_MATMUL:
         return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], epilogue=steps)
     read, written = orders_of(node)

@@ -19,17 +19,20 @@ from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
 from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, varying
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.core.accuracy import error_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
+from anatune.graph.scaled import unpacked_products
 from anatune.graph.summary import LayoutSummary, TuningSummary
 from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.templates.scaled.rules import ISAS
 from anatune.tuning.machine import choose_threads
 
 __all__ = ["CpuTarget", "cpu_named"]
@@ -113,7 +116,7 @@ class CpuTarget(ModelTarget):
 
     def _prepared(self, graph: Graph) -> tuple[Graph, list[PlannedAttention], LayoutSummary | None]:
         """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
-        graph = after(CPU, graph)
+        graph = after(CPU, self._with_known(graph))
         is_first = self._planner is None
         accuracy = self.request.accuracy
         self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
@@ -125,9 +128,13 @@ class CpuTarget(ModelTarget):
         self._decided = orders, pay
         return graph, attentions, layouts
 
+    def _with_known(self, graph: Graph) -> Graph:
+        """Return a graph without products with weights of few bits where the CPU has no kernels for them."""
+        return graph if self.cores.compute.isa in ISAS else unpacked_products(graph)
+
     def _as_decided(self, graph: Graph) -> Graph:
         """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
-        graph = after(CPU, graph)
+        graph = after(CPU, self._with_known(graph))
         orders, pay = self._decided
         choice = {id(node): form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
@@ -162,8 +169,9 @@ class CpuTarget(ModelTarget):
 
     def check(self, build: ModelBuild, source: Imported) -> Checked:
         """Return how far outputs are from the original's; an error names the operator that is wrong."""
+        allowed = max((error_of(one.schedule) for one in build.planned.kernels), default=0.0)
         suspects = Suspects(
             build.planned.graph, build.kernels, build.planned.kernels, self.target, self.threads, source.graph,
             lambda graph: self._prepared(graph)[0],
         )  # fmt: skip
-        return Checked(check=checked(build.compiled, source, suspects.named))
+        return Checked(check=checked(build.compiled, source, suspects.named, allowed))

@@ -13,7 +13,10 @@ word : 4 bytes, what a lane multiplies at once.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, cast
+
+import msgspec
 
 from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.hardware.spec import CpuSpec
@@ -23,15 +26,29 @@ from anatune.core.workload.scaling import SCALED_FORMATS
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 
-__all__ = ["LEVELS", "ScaledProduct", "applies", "check_scaled", "digits_error", "needed_accuracy", "product_of"]
+__all__ = [
+    "ISAS",
+    "LEVELS",
+    "ScaledProduct",
+    "applies",
+    "check_scaled",
+    "digits_error",
+    "needed_accuracy",
+    "product_of",
+    "scaled_at",
+]
 
-LEVELS: dict[str, tuple[str, ...]] = {"i": ("piece", "call", "row"), "j": ("tile", "vector", "lane"), "k": ("step", "run")}
+LEVELS: dict[str, tuple[str, ...]] = {
+    "i": ("piece", "call", "row"),
+    "j": ("tile", "vector", "lane"),
+    "k": ("step", "run"),
+}
 """Factors of each axis in ``Schedule.tiles``, outer to inner."""
 _RUN = 32
 """Weights of 4 bits times digits of 8 bits, two and two added, are numbers of 16 bits until so many are summed."""
 _OTHERS = 8
 """Vector registers beside those of sums. Source: with more sums LLVM 22 spills (4x2 tiles of 16 registers)."""
-_ISAS = ("avx2", "avx512")
+ISAS = ("avx2", "avx512")
 
 
 class ScaledProduct(NamedTuple):
@@ -117,9 +134,9 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
             "the template scaled multiplies; change the dtype or leave the template out"
         )
     isa = hardware.compute.isa
-    if isa not in _ISAS:
+    if isa not in ISAS:
         raise SpaceError(
-            f"{hardware.name} has {isa}, expected {' or '.join(_ISAS)}, whose integers the template scaled multiplies; "
+            f"{hardware.name} has {isa}, expected {' or '.join(ISAS)}, whose integers the template scaled multiplies; "
             "unpack the weights and plan a matmul"
         )
     bits = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]].weight_bits
@@ -135,6 +152,13 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
         rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact, bool(own["zero_points"]),
         hardware.compute.num_vector_registers,
     )  # fmt: skip
+
+
+def scaled_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
+    """Return a schedule for another number of rows, with as many in a piece and in a microkernel."""
+    _, *inner = schedule.tiles[axis]
+    tiles = {**schedule.tiles, axis: (-(-extent // math.prod(inner)), *inner)}
+    return msgspec.structs.replace(schedule, tiles=tiles)
 
 
 def applies(workload: Workload, hardware: CpuSpec) -> bool:

@@ -26,7 +26,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space, listed
 from anatune.templates.base.values import check_names, covering_factors
-from anatune.templates.scaled.rules import LEVELS, product_of
+from anatune.templates.scaled.rules import product_of
 
 __all__ = ["ScaledSpace"]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from anatune.arguments import is_iterable, shown
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
 from anatune.core.workload.number_formats import FACTOR_STEPS, Formats
+from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
 from anatune.core.workload.operators._product import Dimension, access_of, checked_steps, epilogue_reads
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
@@ -69,7 +69,7 @@ def scaled_matmul(
     )
     steps, may_round = checked_steps("scaled_matmul", epilogue), checked_flag("scaled_matmul", "rounded", rounded)
     on_cpu = given.format.data == "float32"
-    if not on_cpu and (steps or may_round) or {*steps} & {*FACTOR_STEPS}:
+    if (not on_cpu and (steps or may_round)) or {*steps} & {*FACTOR_STEPS}:
         raise WorkloadError(
             f"scaled_matmul: epilogue {', '.join(steps) or 'none'}{' and rounded data' * may_round} with {dtype}, "
             "expected them with float32 data only, and no scales; leave them out"

@@ -12,7 +12,7 @@ from anatune.core.workload.nest import Access
 from anatune.emit.kernels import CARRIER, Function, call, loop_over
 from anatune.emit.script import Script, buffer_type, open_function, whole_region
 from anatune.errors import BuildError
-from anatune.templates.cpu.program.extents import EXTENT, FIXED, Extents
+from anatune.templates.cpu.program.extents import FIXED, Extents
 from anatune.templates.cpu.program.microkernel import module_ir
 from anatune.templates.cpu.program.program import CpuProgram, open_program
 from anatune.templates.cpu.rules import cpu_of
@@ -81,9 +81,14 @@ class _Writer:
             first = f"piece * {self.piece}"
             own = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
             self.functions["digits"] = digits_function(f"{self.prefix}_digits", self.product, self.digits)
-            with text.scope(loop_over("row", own, parallel=self.is_parallel and own != "1")):  # type: ignore[arg-type]
-                places = [(data.tensor, f"({first} + row) * {self.product.depth}")]
-                call(text, f"{self.prefix}_digits", [*places, ("digits", f"row * {self.row_words}")])
+            places = [
+                (data.tensor, f"({first} + row) * {self.product.depth}"), ("digits", f"row * {self.row_words}")
+            ]  # fmt: skip
+            spreads = self.is_parallel and own != "1"
+            asks = spreads and not own.isdigit()  # one row is not worth the start of threads
+            for head, parallel in ((f"if {own} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
+                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({own}):"):
+                    call(text, f"{self.prefix}_digits", places)
             with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
                 self._tile(text, names, first, own)
         text.close()
@@ -139,9 +144,7 @@ class _Writer:
                     name, product, self.digits, rows=rows, vectors=vectors, width=self.vectors, used=used,
                     steps=self.workload.epilogue,
                 )  # fmt: skip
-            places = [
-                (names[access.tensor], f"tile * {self.width * access.shape[1]}") for access in (*self.packed,)
-            ]
+            places = [(names[access.tensor], f"tile * {self.width * access.shape[1]}") for access in (*self.packed,)]
             places.append(("digits", f"({start}) * {self.row_words}"))
             at = f"({first} + {start}) * {product.columns} + tile * {self.width}"
             for access in self.workload.epilogue_reads:
