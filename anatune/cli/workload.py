@@ -73,6 +73,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     group: Annotated[str | None, typer.Option(metavar="N", help="Weights only: elements along k with a scale.")] = None
     zero_points: Annotated[bool, typer.Option("--zero-points", help="4-bit weights: they have zero points.")] = False
+    rounded: Annotated[bool, typer.Option("--rounded", help="Weights only: data may be rounded to 8 bits.")] = False
     routing: Annotated[
         str | None,
         typer.Option(metavar="uniform|balanced|power:P|N,..", help="Experts: how tokens spread over them."),

@@ -24,9 +24,9 @@ from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
-from anatune.graph.operators import PRODUCTS
+from anatune.graph.operators import PRODUCTS, SCALED_MATMUL
 from anatune.graph.products import known_operands, workload_named, workload_of
-from anatune.templates import CPU, WINOGRAD, joined_templates, make_model
+from anatune.templates import CPU, SCALED, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
 from anatune.templates.cpu.model.model import CpuModel
@@ -146,6 +146,8 @@ class SumPlanner:
             No schedule of it is legal on the hardware.
         """
         workload, known = wanted
+        if workload.is_kernel:
+            return self._of_few_bits(workload, known)
         choices = self._transforms(workload, known)
         # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
         if choices and choices[0][0] < self.floor_s(workload, known):
@@ -154,6 +156,16 @@ class SumPlanner:
         if not choices:
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
         return min(choices, key=itemgetter(0))[1]
+
+    def _of_few_bits(self, workload: Workload, known: tuple[str, ...]) -> Schedule:
+        """Return the first choice for a product with weights of few bits, which all come anew in a model."""
+        (template, *_) = joined_templates(workload, self.hardware, self.accuracy)
+
+        def search() -> list[Schedule]:
+            return list(api.plan(workload, self.hardware, _TRANSFORMS, accuracy=self.accuracy).schedules)
+
+        found = self._found(workload, known, template.name, search)
+        return min(found, key=lambda one: self.predicted(one, known).time_s)
 
     def _plain(self, workload: Workload, known: tuple[str, ...], axis: str = "") -> list[Schedule]:
         """Return the default template's first choice, with an axis that whose program runs for all of its extents."""
@@ -198,6 +210,8 @@ class SumPlanner:
             None of the first ones runs for a range.
         """
         extent = workload.extents[axis]
+        if workload.is_kernel:
+            return self.first_choice((workload, known))
         if axis == "i":
             choices = [(0.0, one) for one in self._plain(workload, known, axis)]
         else:
@@ -299,8 +313,13 @@ def in_parallel(
 
 def weight_bytes(nodes: Iterable[Node]) -> float:
     """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
-    read = {id(value): value for node in nodes if node.op in PRODUCTS for value in node.arguments[:2]}
+    read = {id(value): value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _operands(node)]}
     return float(sum(value.array.nbytes for value in read.values() if isinstance(value, Constant)))
+
+
+def _operands(node: Node) -> int:
+    """Return how many operands a product has: data, weights, and what scales these."""
+    return 2 if node.op != SCALED_MATMUL else 3 + node.attributes["zero_points"]
 
 
 def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, weights: float) -> Prediction:
@@ -319,7 +338,7 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
     own = prediction.resources.get("weight_bytes") or sum(
         math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in known
     )
-    overlap = schedule.template == WINOGRAD.name
+    overlap = schedule.template in (WINOGRAD.name, SCALED.name)
     return with_cold_weights(prediction, own, weights, hardware, levels_overlap=overlap)
 
 

@@ -82,6 +82,29 @@ def layer_norm(
     return np.asarray(scaled * (factor if scale else 1.0) + (term if center else 0.0))
 
 
+def unpacked(packed: Array, bits: int) -> Array:
+    """Return the numbers in bytes along the last axis, those of the lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return parts.reshape(*packed.shape[:-1], -1)
+
+
+def scaled_weights(weight: Array, scales: Array, zeros: Array | None, *, bits: int) -> Array:
+    """Return weights of few bits (n, k) as the numbers that they mean, in the scales' dtype."""
+    numbers = (weight if bits == 8 else unpacked(weight, bits)).astype(scales.dtype)
+    columns, groups = scales.shape
+    apart = numbers.reshape(columns, groups, -1)
+    less = (8.0 if bits == 4 else 0.0) if zeros is None else zeros[..., None].astype(scales.dtype)
+    return ((apart - less) * scales[..., None]).reshape(columns, -1)
+
+
+def scaled_matmul(
+    data: Array, weight: Array, scales: Array, zeros: Array | None = None, *, bits: int, **_: object
+) -> Array:
+    """Return products of data (..., k) with weights of few bits."""
+    return np.asarray(data @ scaled_weights(weight, scales, zeros, bits=bits).T)
+
+
 def strided_slice(
     array: Array, axes: Sequence[int], begin: Sequence[int], end: Sequence[int], strides: Sequence[int] | None = None
 ) -> Array:

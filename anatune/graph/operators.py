@@ -9,6 +9,10 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     Take data, weights and the operands of the fused steps, which attribute ``epilogue`` names. Each is one `Workload`
     (`graph.products`), hence a planned kernel. Attribute ``dtype`` is what it is to multiply, where its
     operands do not have that yet (`graph.passes.precision`).
+``anatune.scaled_matmul``, ``scaled_matmul``
+    Takes data (..., k) float32, weights of 8 bits (n, k) int8 or of 4 bits (n, k / 2) uint8, scales (n, k / group)
+    float32, zero points likewise where attribute ``zero_points`` says so, and operands of the fused steps; ``bits``,
+    ``group`` and ``rounded`` as of the workload (`core.workload.operators.scaled`).
 ``anatune.attention``
     Takes three tensors that hold queries, keys and values, and, where there is one, a mask (mask_rows, keys) as the
     softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,
@@ -74,6 +78,7 @@ __all__ = [
     "QUANTIZE",
     "RECURRENCE",
     "RECURRENT",
+    "SCALED_MATMUL",
     "SCATTER",
     "SOFTMAX",
     "UNITS",
@@ -84,7 +89,8 @@ __all__ = [
 ]
 
 CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
-PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
+SCALED_MATMUL = "anatune.scaled_matmul"
+PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL, SCALED_MATMUL)
 ATTENTION = "anatune.attention"
 SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
 WINDOW, PUT = "anatune.window", "anatune.put"
@@ -255,6 +261,7 @@ _ENTRIES = (
     Operator("lookup", meanings.lookup, layout="elementwise"),
     # Products.
     *(Operator(f"nn.conv{rank}d", kind=f"{_ATTRS}Conv{rank}DAttrs", own=CONVOLUTION) for rank in (1, 2, 3)),
+    Operator("scaled_matmul", meanings.scaled_matmul, own=SCALED_MATMUL),
     Operator("matmul", np.matmul, kind=f"{_ATTRS}MatmulAttrs", own=MATMUL),
     # Sums, means and extremes.
     *(
@@ -319,6 +326,7 @@ _ENTRIES = (
     Operator(CONVOLUTION, layout="convolution"),
     Operator(MATMUL),
     Operator(BATCH_MATMUL),
+    Operator(SCALED_MATMUL),
     Operator(ATTENTION, meanings.attention),
     Operator(SOFTMAX, meanings.masked_softmax),
     Operator(LAYER_NORM, meanings.layer_norm),

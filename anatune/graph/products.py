@@ -9,7 +9,7 @@ from anatune.core.workload.number_formats import format_word
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Constant, Node, tensor_type
-from anatune.graph.operators import BATCH_MATMUL, MATMUL
+from anatune.graph.operators import BATCH_MATMUL, MATMUL, SCALED_MATMUL
 from anatune.graph.orders import image_sizes
 
 __all__ = ["ZERO_POINTS", "is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
@@ -37,6 +37,8 @@ def workload_of(node: Node) -> Workload:
     kinds = [tensor_type(argument) for argument in node.arguments[:2]]
     data, weight = (tuple(map(int, kind.shape)) for kind in kinds)
     steps = node.attributes["epilogue"]
+    if node.op == SCALED_MATMUL:
+        return _scaled(node, data[0], data[1], weight[0])
     own = {name: node.attributes[name] for name in ZERO_POINTS if name in node.attributes}
     word = format_word([kind.dtype for kind in kinds], tensor_type(node).dtype, steps)
     own |= {"dtype": node.attributes.get("dtype") or word, "epilogue": steps}
@@ -63,6 +65,13 @@ def workload_of(node: Node) -> Workload:
         layout=node.attributes["layout"],
         **own,
     )
+
+
+def _scaled(node: Node, m: int, k: int, n: int) -> Workload:
+    own = node.attributes
+    more = {name: own[name] for name in ("zero_points", "rounded", "epilogue")}
+    group = 0 if own["group"] == k else own["group"]
+    return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{own['bits']}", group=group, **more)
 
 
 def orders_of(node: Node) -> tuple[Order, Order]:

@@ -16,6 +16,7 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.base.template import Template as Template
 from anatune.templates.cpu import CPU, FP16_ACCUMULATION
 from anatune.templates.cuda import CUDA, PIPELINED
+from anatune.templates.scaled import SCALED
 from anatune.templates.tensorcore import TENSORCORE
 from anatune.templates.thin import THIN
 from anatune.templates.triton import TRITON
@@ -29,6 +30,7 @@ __all__ = [
     "CUDA",
     "FP16_ACCUMULATION",
     "PIPELINED",
+    "SCALED",
     "TEMPLATES",
     "TENSORCORE",
     "THIN",
@@ -45,7 +47,7 @@ __all__ = [
 
 TEMPLATES: dict[str, Template] = REGISTERED
 """Every template by its name. A new one stands in the next line."""
-_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, TRITON, CPU, WINOGRAD, FP16_ACCUMULATION)
+_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, TRITON, CPU, WINOGRAD, SCALED, FP16_ACCUMULATION)
 TEMPLATES.update({room.name: room for room in _ROOMS})  # at once: another thread sees none or all
 
 

@@ -1,6 +1,7 @@
 """Matrix products of few rows (decoding) against the memory's bandwidth: weights packed ahead and cold.
 
     python -m bench.cpu.decode [--dtype float32,bfloat16] [--rows 1,4,16] [--threads 1] [--trials 0] [--json FILE]
+    python -m bench.cpu.decode --dtype float32xint4,float32xint8 [--group 32] [--accuracy standard] --shapes 2048x2048
 
 Each product is planned (or tuned with `--trials`), its weights are packed into as many copies as exceed four times the
 last cache, and calls go from copy to copy, so that every weight comes from memory. A probe that reads as much memory
@@ -100,12 +101,22 @@ def measure(calls: Sequence[Callable[[], None]], probe: Callable[[], object], ro
     return taken
 
 
-def _schedule(workload: Any, hardware: Any, threads: int, trials: int, records: Path) -> Any:
+def _workload(rows: int, n: int, k: int, dtype: str, group: int) -> Any:
+    """Return a product; of weights of few bits with a scale for each `group` of them."""
     import anatune
 
-    if trials:
-        return anatune.tune(workload, hardware, trials=trials, threads=threads, records=str(records)).best
-    return anatune.plan(workload, hardware, threads=threads, top_k=1).best
+    if "xint" in dtype:
+        return anatune.scaled_matmul(rows, n, k, dtype=dtype, group=group)
+    return anatune.matmul(rows, n, k, dtype=dtype)
+
+
+def _schedule(workload: Any, hardware: Any, options: argparse.Namespace, records: Path) -> Any:
+    import anatune
+
+    own = {"threads": options.threads, "accuracy": options.accuracy}
+    if options.trials:
+        return anatune.tune(workload, hardware, trials=options.trials, records=str(records), **own).best
+    return anatune.plan(workload, hardware, top_k=1, **own).best
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", default="1,4,16", help="comma-separated")
     parser.add_argument("--shapes", help="comma-separated NxK instead of the usual three")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--group", type=int, default=32, help="weights of 4 or 8 bits that share a scale")
+    parser.add_argument("--accuracy", default="standard")
     parser.add_argument("--trials", type=int, default=0, help="of tuning; 0: the plan's first choice")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -134,8 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for dtype in options.dtype.split(","):
             for rows in map(int, options.rows.split(",")):
                 for n, k in shapes:
-                    workload = anatune.matmul(rows, n, k, dtype=dtype)
-                    schedule = _schedule(workload, hardware, options.threads, options.trials, Path(folder) / "records")
+                    workload = _workload(rows, n, k, dtype, options.group)
+                    schedule = _schedule(workload, hardware, options, Path(folder) / "records")
                     calls = cold_calls(schedule, options.threads, least, Path(folder))
                     taken = measure(calls, probe, options.rounds)
                     moved = workload.compulsory_bytes

@@ -1,4 +1,4 @@
-"""Random legal schedules on AMX's tiles, compiled: does one end the compiler, does one spill tiles?
+"""Random legal schedules on AMX's tiles, compiled: whether one ends the compiler, or spills tiles.
 
     python -m bench.cpu.tile_schedules [--count 300] [--seed 0] [--arch sapphirerapids,graniterapids] [--jobs 2]
 

@@ -142,7 +142,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
     SpaceError, BuildError
         As `codegen.cpu.lower.lower`.
     """
-    if span is not None and span.axis == "i":
+    if span is not None and span.axis == "i" and not schedule.workload.is_kernel:
         program = ranged_program(
             schedule, span.axis, span.least, threads=threads, prefix=name, piece=_PIECE, usual=span.usual
         )

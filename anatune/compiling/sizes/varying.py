@@ -18,17 +18,18 @@ from anatune.core.sizes import Size, at_run_time
 from anatune.core.workload.ranges import ranged
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Node, tensor_type
-from anatune.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL
+from anatune.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL, SCALED_MATMUL
 from anatune.graph.products import known_operands
 from anatune.graph.state import StatePair
 from anatune.templates.cpu.range_space import schedule_at
+from anatune.templates.scaled.rules import scaled_at
 
 __all__ = ["environments", "ranged_attention", "ranged_products", "varying"]
 
 _LEAST = 5
 """Smallest size that is looked at: smaller ones are those of other things, and 1 is no size like others."""
 _MOST_PRIME = 1 << 15
-_AXES = {MATMUL: "i", BATCH_MATMUL: "b"}
+_AXES = {MATMUL: "i", SCALED_MATMUL: "i", BATCH_MATMUL: "b"}
 """Product -> the axis that may vary; of convolutions the images."""
 _USUAL = 29
 """Largest number of rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29
@@ -141,8 +142,9 @@ def _ranged(
         return msgspec.structs.replace(schedule, workload=ranged(workload, axis, (extent,)).largest)
 
     if axis == "i":
-        prediction = planner.predicted(with_steps(schedule_at(planned, axis, extent), extent), known)
-        planned = with_steps(schedule_at(planned, axis, most), most)
+        at = scaled_at if workload.is_kernel else schedule_at
+        prediction = planner.predicted(with_steps(at(planned, axis, extent), extent), known)
+        planned = with_steps(at(planned, axis, most), most)
     else:
         planned = with_steps(planned, own)
         prediction = planner.predicted(planned, known)

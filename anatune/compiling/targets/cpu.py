@@ -12,17 +12,19 @@ from anatune.codegen.relax.kernels import ModelKernel, attention_kernel, model_k
 from anatune.codegen.relax.ranges import name_of
 from anatune.codegen.relax.writing import written
 from anatune.compiling.attention import PlannedAttention, plan_attentions
-from anatune.compiling.checking import Suspects, checked
+from anatune.compiling.checking import TOLERANCE, Suspects, checked
 from anatune.compiling.layouts.choice import chosen_layouts
 from anatune.compiling.plan_cache import PlanCache
 from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
 from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, varying
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.core.accuracy import error_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
 from anatune.errors import SpaceError, WorkloadError
+from anatune.graph.few_bits import unpacked_products
 from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
@@ -36,6 +38,7 @@ from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.templates.cpu.dot import has_instruction
 from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.scaled.rules import ISAS
 from anatune.tuning.machine import choose_threads
 
 __all__ = ["CpuTarget", "cpu_named"]
@@ -139,7 +142,7 @@ class CpuTarget(ModelTarget):
 
     def _prepared(self, graph: Graph) -> tuple[Graph, list[PlannedAttention], LayoutSummary | None]:
         """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
-        graph = self._marked(after(CPU, graph))
+        graph = self._marked(after(CPU, self._with_known(graph)))
         is_first = self._planner is None
         accuracy = self.request.accuracy
         self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
@@ -151,9 +154,13 @@ class CpuTarget(ModelTarget):
         self._decided = orders, pay
         return graph, attentions, layouts
 
+    def _with_known(self, graph: Graph) -> Graph:
+        """Return a graph without products with weights of few bits where the CPU has no kernels for them."""
+        return graph if self.cores.compute.isa in ISAS else unpacked_products(graph)
+
     def _as_decided(self, graph: Graph) -> Graph:
         """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
-        graph = self._marked(after(CPU, graph))
+        graph = self._marked(after(CPU, self._with_known(graph)))
         orders, pay = self._decided
         choice = {id(node): form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
@@ -194,8 +201,11 @@ class CpuTarget(ModelTarget):
 
     def check(self, build: ModelBuild, source: Imported) -> Checked:
         """Return how far outputs are from the original's; an error names the operator that is wrong."""
+        allowed = max((error_of(one.schedule) for one in build.planned.kernels), default=0.0)
         suspects = Suspects(
             build.planned.graph, build.kernels, build.planned.kernels, self.target, self.threads, source.graph,
             lambda graph: self._prepared(graph)[0],
         )  # fmt: skip
-        return Checked(check=checked(build.compiled, source, suspects.named, rounds=has_integers(build.planned.graph)))
+        allowed = max(allowed, TOLERANCE[self.precision] if self.precision != WIDE else 0.0)
+        rounds = has_integers(build.planned.graph)
+        return Checked(check=checked(build.compiled, source, suspects.named, allowed=allowed, rounds=rounds))

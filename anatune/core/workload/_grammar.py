@@ -105,7 +105,12 @@ def _grammars() -> dict[str, Grammar]:
         "quantise_groups": Grammar(
             ("RowsxColsxGroup",), ("dtype",), "4096x7168x128", _named("quantise_groups", PLAIN["quantise_groups"])
         ),
-        "scaled_matmul": Grammar(("MxNxK",), _SCALED, "512x4096x7168", _named("scaled_matmul", PLAIN["scaled_matmul"])),
+        "scaled_matmul": Grammar(
+            ("MxNxK",),
+            (*_SCALED, "epilogue", "rounded"),
+            "512x4096x7168",
+            _named("scaled_matmul", PLAIN["scaled_matmul"]),
+        ),
         "grouped_matmul": Grammar(
             ("TxExTopKxNxK",),
             (*_SCALED, "routing", "expanded", "activation"),

@@ -137,7 +137,13 @@ KERNELS: dict[str, Kernel] = {
         multiplies=True,
     ),
     "scaled_matmul": Kernel(
-        True, (_STORED, _STORED, *(_SCALE,) * 3), 3, _HALVES, read_bytes=_all_bytes, multiplies=True, exact=True
+        True,
+        (("float32", *_STORED), _STORED, *(_SCALE,) * 3),
+        3,
+        ("float32", *_HALVES),
+        read_bytes=_all_bytes,
+        multiplies=True,
+        exact=True,
     ),
     "grouped_matmul": Kernel(
         True, (_STORED, _STORED, *(_SCALE,) * 5), 4, _HALVES, read_bytes=_experts_bytes, multiplies=True, exact=True

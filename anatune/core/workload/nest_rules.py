@@ -198,9 +198,11 @@ def _check_epilogue(
             f"{operator}: epilogue is {shown(list(epilogue))}, expected each of {', '.join(EPILOGUE_STEPS)} at most "
             "once"
         )
-    if epilogue and body != "multiply_add":
+    is_scaled = body == "scaled_matmul"
+    if epilogue and body != "multiply_add" and not is_scaled:
         raise WorkloadError(f"{operator}: epilogue of {body!r}, expected one behind multiply_add only; leave it out")
-    dtypes = stage_dtypes([read.dtype for read in reads], write.dtype, epilogue)
+    operands = [write.dtype] * 2 if is_scaled else [read.dtype for read in reads]
+    dtypes = stage_dtypes(operands, write.dtype, epilogue)
     needed = [(step, dtype) for step, dtype in zip(epilogue, dtypes, strict=False) if dtype]
     if len(needed) != len(epilogue_reads):
         raise WorkloadError(

@@ -49,7 +49,7 @@ class ScaledFormat(NamedTuple):
     @property
     def data_bits(self) -> int:
         """Bits of an element of the data."""
-        return 16 if self.data in _HALVES else 4 if self.data == "uint8" else 8
+        return 32 if self.data == "float32" else 16 if self.data in _HALVES else 4 if self.data == "uint8" else 8
 
     @property
     def weight_bits(self) -> int:
@@ -67,6 +67,8 @@ SCALED_FORMATS: dict[str, ScaledFormat] = {
     **{dtype: ScaledFormat(dtype, dtype, "float32") for dtype in (*FLOAT8_DTYPES, "int8")},
     **{f"{half}xint8": ScaledFormat(half, "int8", half, result=half) for half in _HALVES},
     **{f"{half}xint4": ScaledFormat(half, "uint8", half, result=half) for half in _HALVES},
+    "float32xint8": ScaledFormat("float32", "int8", "float32", result="float32"),
+    "float32xint4": ScaledFormat("float32", "uint8", "float32", result="float32"),
     "mxfp8": ScaledFormat("float8_e4m3fn", "float8_e4m3fn", "uint8", 32),
     "mxfp4": ScaledFormat("uint8", "uint8", "uint8", 32),
     "nvfp4": ScaledFormat("uint8", "uint8", "float8_e4m3fn", 16),

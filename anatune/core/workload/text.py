@@ -27,7 +27,7 @@ __all__ = ["operator_words", "parse_workload", "workload_to_text"]
 
 OptionValue = int | str | Sequence[int] | Sequence[str] | None
 _MAX_DIGITS = 18
-_FLAGS = ("transpose_a", "transpose_b", "causal", "zero_points", "expanded", "activation")
+_FLAGS = ("transpose_a", "transpose_b", "causal", "zero_points", "rounded", "expanded", "activation")
 _LAYER = ("layout", "dtype", *FUSED)
 _OPTIONS = (
     "stride",
@@ -183,6 +183,7 @@ def parse_workload(
     scales: str | None = None,
     group: OptionValue = None,
     zero_points: bool = False,
+    rounded: bool = False,
     routing: OptionValue = None,
     expanded: bool = False,
     activation: bool = False,
@@ -196,8 +197,8 @@ def parse_workload(
         ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words
         (``"--stride", "2"``). One string is split as a shell would.
     stride, padding, dilation, groups, layout, dtype, transpose_a, transpose_b, epilogue, axes
-    input_zero_point, output_zero_point, causal, window, page_size, scales, group, zero_points, routing, expanded
-    activation
+    input_zero_point, output_zero_point, causal, window, page_size, scales, group, zero_points, rounded, routing
+    expanded, activation
         As in the constructors (`anatune.core.workload.operators`); None or False: not given. Text is understood too:
         "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout, epilogue and zero points.
 

@@ -21,6 +21,7 @@ from anatune.graph.passes.scaling import scalars_last, without_batch_norms, with
 from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.tables import with_tables
 from anatune.graph.passes.windows import with_means, with_windows
+from anatune.graph.few_bits import unpacked_products
 
 __all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
 
@@ -49,7 +50,7 @@ CPU_KERNELS: tuple[Pass, ...] = (
     simplified,
 )
 """Of a model for a CPU whose activations lie in the chosen orders. Attentions are chosen next."""
-GPU: tuple[Pass, ...] = (without_recurrences, *_WEIGHTS, with_products, simplified)
+GPU: tuple[Pass, ...] = (unpacked_products, without_recurrences, *_WEIGHTS, with_products, simplified)
 """Of a model for a GPU as it was imported: products alone are anatune's, for everything else TVM has schedules there.
 What comes out is compared with itself with channels last wherever an operator can have them so."""
 

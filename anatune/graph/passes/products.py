@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type, values_in
-from anatune.graph.operators import BATCH_MATMUL, CONVOLUTION, CONVOLUTIONS, MATMUL, PRODUCTS, operator_of
+from anatune.graph.operators import (
+    BATCH_MATMUL,
+    CONVOLUTION,
+    CONVOLUTIONS,
+    MATMUL,
+    PRODUCTS,
+    SCALED_MATMUL,
+    operator_of,
+)
 from anatune.graph.passes.scaling import channel_axis, channel_values
 from anatune.graph.passes.simplify import reshaped
 
@@ -60,6 +68,8 @@ def _is_product(node: Node) -> bool:
     """Whether anatune has kernels for a node."""
     if operator_of(node).own not in PRODUCTS or tensor_type(node).dtype != _DTYPE or not tensor_type(node).shape:
         return False
+    if node.op == "scaled_matmul":
+        return True
     if not all(isinstance(a, Value) and tensor_type(a).dtype == _DTYPE for a in node.arguments):
         return False
     if node.op in CONVOLUTIONS:
@@ -85,7 +95,7 @@ def _steps_behind(node: Node, users: dict[int, list[Node]], kept: set[int], clai
         other: Value | None = None
         if id(user) in claimed or not isinstance(user.type, TensorType):
             break
-        if user.op == "reshape" and node.op == "matmul" and user.type.shape[-1:] == (size,):
+        if user.op == "reshape" and node.op in ("matmul", "scaled_matmul") and user.type.shape[-1:] == (size,):
             word, channels = "", len(user.type.shape) - 1
         elif operator_of(node).own in operator.fused_into and operator.word not in words:
             word = operator.word
@@ -109,9 +119,14 @@ def _steps_behind(node: Node, users: dict[int, list[Node]], kept: set[int], clai
 def _product(node: Node, steps: list[_Step]) -> Node:
     """Return anatune's node for a product and its steps; its result has as many dimensions as the kernel's."""
     kind = tensor_type(node)
-    data, weight = node.arguments
+    data, weight, *scaling = node.arguments
     attributes: dict[str, object] = {}
-    if node.op in CONVOLUTIONS:
+    if node.op == "scaled_matmul":
+        left, columns = tensor_type(data).shape, kind.shape[-1]
+        rows = math.prod(left[:-1])
+        op, attributes, data = SCALED_MATMUL, dict(node.attributes), reshaped(data, (rows, left[-1]))
+        kind, channels = TensorType((rows, columns), kind.dtype), 1
+    elif node.op in CONVOLUTIONS:
         op, channels = CONVOLUTION, 1
         names = ("strides", "padding", "dilation", "groups")
         attributes = {name: node.attributes[name] for name in names} | {"layout": "NCHW"}
@@ -127,7 +142,7 @@ def _product(node: Node, steps: list[_Step]) -> Node:
             data, weight = reshaped(data, (batch, *left[-2:])), reshaped(weight, (batch, *right[-2:]))
             kind = TensorType((batch, left[-2], right[-1]), kind.dtype)
         channels = len(kind.shape) - 1
-    operands: list[Value] = []
+    operands: list[Value] = scaling
     for word, step, other in steps:
         if word == "bias":
             assert other is not None

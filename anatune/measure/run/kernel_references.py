@@ -157,6 +157,8 @@ def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tupl
             weight = _unpacked(weight, np.arange(16.0))
             zeros = operands.get("weight_zeros")
             weight = weight - (8.0 if zeros is None else _along(zeros, weight.shape, (run,)))
+        elif "weight_zeros" in operands:
+            weight = weight - _along(operands["weight_zeros"], weight.shape, (run,))
         return data, weight * _along(scales, weight.shape, (run,))
     if own["scales"] == "blocks":
         data = data * _along(operands["data_scales"], data.shape, (SIDE,))
@@ -222,8 +224,10 @@ _TYPICAL = {"int8": 74.0, "uint8": 4.6}
 def _any_byte(workload: Workload, rng: np.random.Generator, tensor: str) -> Drawn:
     """Return zero points of 4 bits, powers of two up to 1, or positive factors that make results about 1."""
     access = workload.tensor(tensor)
+    if tensor == "weight_zeros":
+        return rng.integers(*((0, 16) if access.dtype == "uint8" else (-20, 21)), access.shape)
     if access.dtype == "uint8":
-        return rng.integers(*((0, 16) if tensor == "weight_zeros" else (123, 128)), access.shape)
+        return rng.integers(123, 128, access.shape)
     factors = np.asarray(rng.uniform(0.5, 1.5, access.shape))
     if access.dtype == "float8_e4m3fn":
         return factors

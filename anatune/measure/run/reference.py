@@ -51,7 +51,11 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     """
     checked = {access.tensor: _checked(workload, access, inputs) for access in workload.operands}
     if workload.is_kernel:
-        return KERNEL_REFERENCES[workload.body](workload, checked)
+        found = KERNEL_REFERENCES[workload.body](workload, checked)
+        for step in workload.epilogue:  # along the columns, or of all elements
+            name = STEP_OPERANDS[step]
+            found = ACTIVATIONS[step](found) if name is None else found + checked[name]
+        return found
     outside = -math.inf if workload.body == "max" else 0.0
     views = []
     for access in workload.reads:

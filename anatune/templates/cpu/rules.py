@@ -104,8 +104,8 @@ def check_cpu(schedule: Schedule) -> None:
     unrolled = {axis.name: tiles[axis.name][-1] for axis in workload.reduction_axes}
     if unrolled[dot.axis] % dot.size and unrolled[dot.axis] < workload.extents[dot.axis]:
         raise SpaceError(
-            f"tiles[{dot.axis!r}] is {tiles[dot.axis]}: expected its last factor to be a multiple of {dot.size}, or the "
-            f"whole axis: {dot.instruction} multiplies groups of {dot.size}"
+            f"tiles[{dot.axis!r}] is {tiles[dot.axis]}: expected its last factor to be a multiple of {dot.size}, or "
+            f"the whole axis: {dot.instruction} multiplies groups of {dot.size}"
         )
     steps = -(-unrolled.pop(dot.axis) // dot.size) * math.prod(unrolled.values())
     check_tile_registers(math.prod(register.values()), vectors, steps)

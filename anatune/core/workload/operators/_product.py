@@ -19,7 +19,7 @@ from anatune.core.workload.number_formats import (
 from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_integer
 from anatune.errors import WorkloadError
 
-__all__ = ["Dimension", "access_of", "checked_formats", "product"]
+__all__ = ["Dimension", "access_of", "checked_formats", "checked_steps", "epilogue_reads", "product"]
 
 Dimension = tuple[int, tuple[Term, ...], int]
 """Size, terms and offset of a tensor's dimension."""
@@ -62,7 +62,7 @@ def product(
         If the dtype is unknown, a step is unknown, appears twice or does not fit it, or a zero point is given that its
         tensor cannot have.
     """
-    steps = _epilogue(operator, arguments["epilogue"])
+    steps = checked_steps(operator, arguments["epilogue"])
     formats = checked_formats(operator, arguments["dtype"], steps)
     zeros = {
         name: _zero_point(operator, name, arguments[name], dtype)
@@ -91,7 +91,7 @@ def product(
         body="multiply_add",
         flop_per_point=2,
         epilogue=steps,
-        epilogue_reads=_epilogue_reads(steps, formats, write, channels),
+        epilogue_reads=epilogue_reads(steps, formats, write, channels),
         attributes=attributes_of(arguments, own),
     )
 
@@ -128,7 +128,7 @@ def _zero_point(operator: str, name: str, value: object, dtype: str) -> int:
     return number
 
 
-def _epilogue(operator: str, value: object) -> tuple[str, ...]:
+def checked_steps(operator: str, value: object) -> tuple[str, ...]:
     """Return the fused steps in order; each may appear once.
 
     Raises
@@ -152,7 +152,7 @@ def _epilogue(operator: str, value: object) -> tuple[str, ...]:
     return steps
 
 
-def _epilogue_reads(
+def epilogue_reads(
     steps: tuple[str, ...], formats: Formats, write: Access, channels: Sequence[int]
 ) -> tuple[Access, ...]:
     """Return the operands of the fused steps.

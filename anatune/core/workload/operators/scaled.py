@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.arguments import is_iterable, shown
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
+from anatune.core.workload.number_formats import FACTOR_STEPS, Formats
 from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
-from anatune.core.workload.operators._product import Dimension, access_of
+from anatune.core.workload.operators._product import Dimension, access_of, checked_steps, epilogue_reads
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
 
 __all__ = ["checked_routing", "grouped_matmul", "scaled_matmul"]
 
 _RESULTS = ("float16", "bfloat16")
+_GROUPS = (32, 64, 128, 256)
 
 
 def scaled_matmul(
     m: int, n: int, k: int, dtype: str = "float8_e4m3fn", scales: str = "tensor", group: int = 0,
-    zero_points: bool = False,
+    zero_points: bool = False, *, epilogue: Sequence[str] = (), rounded: bool = False,
 ) -> Workload:  # fmt: skip
     """Return ``output[i, j] = sum_k (data[i, k] data_scales) (weight[j, k] weight_scales)``.
 
@@ -32,16 +35,23 @@ def scaled_matmul(
         Extents of the axes i, j, k, elements.
     dtype : str
         A word of `core.workload.scaling.SCALED_FORMATS`, behind ":" the result's dtype: an 8-bit float or "int8" (both
-        operands), "bfloat16xint8" or "bfloat16xint4" (weights only), "mxfp8", "mxfp4", "nvfp4".
+        operands), "bfloat16xint8" or "bfloat16xint4" (weights only; of "float32" for CPUs), "mxfp8", "mxfp4", "nvfp4".
     scales : {"tensor", "rows", "blocks"}
         Of two operands of 8 bits: data_scales (1,), (m,) or (m, k / 128), weight_scales (1,), (n,) or (n / 128,
         k / 128), float32, sizes rounded up. Not said of other formats: weights only have weight_scales (n, k / group)
         of the data's dtype, mx formats a scale for each 32 elements of both, nvfp4 one for each 16 and a factor (1,),
         of experts (experts,).
     group : int
-        Of weights only: elements along k that share a scale, a power of two from 32 to 256 that divides k; 0: all.
+        Of weights only: elements along k that share a scale, a power of two from 32 (beside float32 data 16) to 256
+        that divides k; 0: all.
     zero_points : bool
-        Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8.
+        Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8. Of 8-bit weights beside
+        float32 data: whether weight_zeros, int8, are.
+    epilogue : sequence of {"bias", "relu", "relu6", "silu", "gelu", "gelu_tanh", "add"}
+        Steps fused behind the product, of float32 data alone; as in `matmul`.
+    rounded : bool
+        Whether float32 data may be rounded to 8 bits, 32 neighbours along k (16 where as few share a scale) by the
+        largest of them: ONNX's ``accuracy_level`` 4, and what llama.cpp does.
 
     Raises
     ------
@@ -57,14 +67,25 @@ def scaled_matmul(
     rows, columns, depth = (
         (size, (Term(axis),), 0) for size, axis in zip(sizes.values(), ("i", "j", "k"), strict=True)
     )
+    steps, may_round = checked_steps("scaled_matmul", epilogue), checked_flag("scaled_matmul", "rounded", rounded)
+    on_cpu = given.format.data == "float32"
+    if (not on_cpu and (steps or may_round)) or {*steps} & {*FACTOR_STEPS}:
+        raise WorkloadError(
+            f"scaled_matmul: epilogue {', '.join(steps) or 'none'}{' and rounded data' * may_round} with {dtype}, "
+            "expected them with float32 data only, and no scales; leave them out"
+        )
+    write = access_of("output", given.result, [rows, columns])
+    own = (("epilogue", steps),) * bool(steps) + (("rounded", True),) * may_round
     return Workload(
         operator="scaled_matmul",
         axes=_axes(sizes["m"], sizes["n"], sizes["k"]),
         reads=_operands(given, rows, [], columns, depth),
-        write=access_of("output", given.result, [rows, columns]),
+        write=write,
         body="scaled_matmul",
         flop_per_point=2,
-        attributes=(*sizes.items(), *given.attributes),
+        epilogue=steps,
+        epilogue_reads=epilogue_reads(steps, Formats("float32", "float32", "float32"), write, (1,)),
+        attributes=(*sizes.items(), *given.attributes, *own),
     )
 
 
@@ -149,18 +170,22 @@ def _given(operator: str, k: int, dtype: object, scales: object, group: object, 
     """Return what the arguments say of operands; raise WorkloadError where they do not go together."""
     name, _, result = str(dtype).partition(":")
     found = SCALED_FORMATS[checked_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
-    result = checked_choice(operator, "dtype of the result", result or found.result, _RESULTS)
+    on_cpu = found.data == "float32"
+    result = checked_choice(
+        operator, "dtype of the result", result or found.result, ("float32",) if on_cpu else _RESULTS
+    )
     where = checked_choice(operator, "scales", scales, SCALES)
     shared = checked_integer(operator, "group", group, 0, "leave it out where a column has one scale")
     zeros = checked_flag(operator, "zero_points", zero_points)
     if where != "tensor" and found.scale != "float32":
         raise WorkloadError(f"{operator}: scales is {where!r} with {name}, expected 8-bit operands; leave it out")
-    if shared and (not found.converts or shared not in (32, 64, 128, 256) or k % shared):
+    groups = (16, *_GROUPS) if on_cpu else _GROUPS
+    if shared and (not found.converts or shared not in groups or k % shared):
         raise WorkloadError(
-            f"{operator}: group is {shared} with {name} and k = {k}, expected 32, 64, 128 or 256, which divides k, and "
-            "weights of fewer bits than the data; correct it or leave it out"
+            f"{operator}: group is {shared} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} or "
+            "256, which divides k, and weights of fewer bits than the data; correct it or leave it out"
         )
-    if (zeros and found.weight != "uint8") or (zeros and not found.converts):
+    if zeros and not on_cpu and (found.weight != "uint8" or not found.converts):
         raise WorkloadError(f"{operator}: zero_points with {name}, expected 4-bit weights only; leave them out")
     divisor = max(found.run, 2 if found.weight == "uint8" else 1)
     if k % divisor:
@@ -183,7 +208,7 @@ def _operands(
     def sized(size: int, whole: Dimension) -> Dimension:
         return whole if size == whole[0] else (size, (), 0)
 
-    packed = {8: depth, 16: depth, 4: sized(k // 2, depth)}
+    packed = {8: depth, 16: depth, 32: depth, 4: sized(k // 2, depth)}
     data = access_of("data", found.data, [rows, packed[found.data_bits]])
     weight = access_of("weight", found.weight, [*experts, columns, packed[found.weight_bits]])
     if not found.scale:
@@ -199,7 +224,7 @@ def _operands(
         more = [access_of("data_scales", found.scale, [rows, runs])]
         more += [access_of("factor", "float32", [*experts] or [(1, (), 0)])] if found.run == 16 else []
     elif found.converts:
-        more = [access_of("weight_zeros", "uint8", [*experts, columns, runs])] if given.zero_points else []
+        more = [access_of("weight_zeros", found.weight, [*experts, columns, runs])] if given.zero_points else []
     else:
         more = [access_of("data_scales", found.scale, of_data[given.scales])]
     mine = [*experts, columns, runs] if found.run or found.converts else of_weight[given.scales]

@@ -23,6 +23,8 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.einsums import product
+from anatune.graph.few_bits import GROUPS, scaled_product
+from anatune.graph.meanings import unpacked
 from anatune.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.onnx.operators import elements, moves, pools, products, reductions
@@ -38,6 +40,8 @@ _FLOATS = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}
 _EXACT = 1 << 24
 """Integers up to here are numbers of float32."""
 _MOST_PARTS = 64
+_INT8 = 4
+"""The accuracy level that allows activations of 8 bits."""
 
 
 def _spread(value: Value, shape: Sequence[int], axis: int, block: int) -> Value:
@@ -325,10 +329,10 @@ _POOL = {"auto_pad": "NOTSET", "ceil_mode": 0, "count_include_pad": 0}
 
 
 def _matmul_of_bits(call: Call) -> Value:
-    """Return products with a matrix of few bits, which is unpacked when the model is read (``MatMulNBits``).
+    """Return products with a matrix of few bits (``MatMulNBits``).
 
     Operands are data (..., k), packed weights (columns, blocks, bytes of a block), a scale of each block, zero points
-    (packed likewise, or numbers), places of groups, and a bias.
+    (packed likewise, or numbers), places of groups, and a bias. What no kernel takes is unpacked here.
     """
     own = call.attributes
     length, columns, bits, block = (own[name] for name in ("K", "N", "bits", "block_size"))
@@ -337,26 +341,28 @@ def _matmul_of_bits(call: Call) -> Value:
     if call.get(4) is not None:
         raise RefusedError("has its rows in another order (g_idx), expected blocks of neighbouring ones")
     blocks = -(-length // block)
-    weights = _unpacked(call.known(1, "the weights"), bits).reshape(columns, blocks, -1)[:, :, :block]
-    scales = call.known(2, "the scales").reshape(columns, blocks, 1).astype(np.float32)
-    zeros: Array | float = float(1 << (bits - 1))
+    packed = call.known(1, "the weights").reshape(columns, -1)
+    scales = call.known(2, "the scales").reshape(columns, blocks).astype(np.float32)
+    if not np.isfinite(scales).all():
+        raise RefusedError("has scales that are not finite, expected numbers")
+    zeros: Array | None = None
     if call.get(3) is not None:
         given = call.known(3, "the zero points")
         is_packed = given.dtype == np.uint8
-        whole = _unpacked(given.reshape(columns, -1), bits)[:, :blocks] if is_packed else given
-        zeros = whole.reshape(columns, blocks, 1).astype(np.float32)
-    matrix = ((weights.astype(np.float32) - zeros) * scales).reshape(columns, -1)[:, :length]
-    found = product(_wide(call[0]), Constant(np.ascontiguousarray(matrix.T)))
+        zeros = unpacked(given.reshape(columns, -1), bits)[:, :blocks] if is_packed else given.reshape(columns, blocks)
+    is_whole = zeros is None or zeros.dtype == np.uint8
+    if bits in (4, 8) and is_whole and block in GROUPS and length % block == 0:
+        found = scaled_product(
+            _wide(call[0]), packed, scales, zeros, bits=bits, rounded=own.get("accuracy_level", 0) == _INT8
+        )
+    else:
+        less = np.float32(1 << (bits - 1)) if zeros is None else zeros[..., None].astype(np.float32)
+        whole = unpacked(packed, bits).reshape(columns, blocks, -1)[:, :, :block]
+        matrix = ((whole.astype(np.float32) - less) * scales[..., None]).reshape(columns, -1)[:, :length]
+        found = product(_wide(call[0]), Constant(np.ascontiguousarray(matrix.T)))
     if call.get(5) is not None:
         found = elementwise("add", found, _wide(call[5]))
     return cast(found, call.kind().dtype)
-
-
-def _unpacked(packed: Array, bits: int) -> Array:
-    """Return the numbers in bytes along the last axis, those of the lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    parts = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return parts.reshape(*packed.shape[:-1], -1)
 
 
 READERS: dict[str, Convert] = {

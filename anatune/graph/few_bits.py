@@ -1,0 +1,104 @@
+"""Products with weights of 8 or 4 bits: as nodes whose weights stay packed, and as plain products of unpacked ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anatune.errors import WorkloadError
+from anatune.graph.building import cast, made
+from anatune.graph.einsums import product
+from anatune.graph.meanings import scaled_weights
+from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, rewritten, tensor_type
+
+__all__ = ["GROUPS", "gguf_weights", "scaled_product", "unpacked_products"]
+
+GROUPS = (16, 32, 64, 128, 256)
+"""Neighbours along k that may share a scale, beside all of them."""
+_RUN = 32
+"""Elements along k that kernels take at once where no fewer share a scale."""
+_BLOCK = 32
+_BYTES = {8: 34, 4: 18}
+"""Bits -> bytes of a block of GGUF's: a float16 scale and 32 weights."""
+
+
+def scaled_product(
+    data: Value, packed: Array, scales: Array, zeros: Array | None, *, bits: int, rounded: bool = False
+) -> Value:
+    """Return products of data (..., k) with unsigned weights of few bits that stay as they are.
+
+    Parameters
+    ----------
+    packed : (n, k * bits / 8) uint8
+        Of 4 bits the one of even k in the low bits.
+    scales : (n, groups) float32
+    zeros : (n, groups) uint8, optional
+        Numbers that mean zero; None: 8 or 128.
+    rounded : bool
+        Whether data may be rounded to 8 bits.
+    """
+    if bits == 8:  # kernels take signed ones
+        packed = (packed ^ np.uint8(128)).view(np.int8)
+        zeros = None if zeros is None else (zeros ^ np.uint8(128)).view(np.int8)
+    (*rows, length), dtype = tensor_type(data)
+    columns, groups = scales.shape
+    constants = [Constant(np.ascontiguousarray(one)) for one in (packed, scales, zeros) if one is not None]
+    group = length // groups
+    if dtype != "float32" or length % max(1, min(group, _RUN)):
+        return _plain(data, packed, scales, zeros, bits)
+    attributes = {"bits": bits, "group": group, "zero_points": zeros is not None, "rounded": rounded}
+    return made("scaled_matmul", (data, *constants), TensorType((*rows, columns), dtype), **attributes)
+
+
+def _plain(data: Value, packed: Array, scales: Array, zeros: Array | None, bits: int) -> Value:
+    matrix = scaled_weights(packed, scales, zeros, bits=bits)
+    dtype = tensor_type(data).dtype
+    return product(data, cast(Constant(np.ascontiguousarray(matrix.T)), dtype))
+
+
+def unpacked_products(graph: Graph) -> Graph:
+    """Return a graph whose products with weights of few bits are plain ones, for devices without kernels for them."""
+
+    def replace(node: Node) -> Value:
+        if node.op != "scaled_matmul":
+            return node
+        data, *constants = node.arguments
+        packed, scales, *zeros = (one.array for one in constants)
+        return _plain(data, packed, scales, zeros[0] if zeros else None, node.attributes["bits"])
+
+    return rewritten(graph, replace)
+
+
+def gguf_weights(blocks: bytes | Array, columns: int, *, bits: int) -> tuple[Array, Array]:
+    """Return weights of GGUF's blocks Q8_0 or Q4_0 as ONNX's MatMulNBits has them.
+
+    Parameters
+    ----------
+    blocks : bytes or (num_bytes,) uint8
+        Of a tensor with `columns` rows: a float16 scale and 32 weights each, of 4 bits j and j + 16 in a byte.
+    bits : {8, 4}
+
+    Returns
+    -------
+    (columns, blocks, 32 * bits / 8) uint8, (columns, blocks) float32
+        Unsigned weights, of which 128 or 8 mean zero, and scales.
+
+    Raises
+    ------
+    WorkloadError
+        So many bytes are no such tensor.
+    """
+    raw = np.frombuffer(blocks, np.uint8) if isinstance(blocks, bytes) else blocks.reshape(-1)
+    if bits not in _BYTES or columns < 1 or not len(raw) or len(raw) % (columns * _BYTES[bits]):
+        raise WorkloadError(
+            f"gguf_weights: {len(raw)} bytes for {columns} rows of {bits} bits, expected blocks of "
+            f"{_BYTES.get(bits, 'no such')} bytes (Q8_0: 34, Q4_0: 18), as many in each row; check type and shape"
+        )
+    rows = raw.reshape(columns, -1, _BYTES[bits])
+    scales = rows[..., :2].copy().view(np.float16)[..., 0].astype(np.float32)
+    if not np.isfinite(scales).all():
+        raise WorkloadError("gguf_weights: has scales that are not finite, expected numbers; check the file")
+    numbers = rows[..., 2:]
+    if bits == 8:
+        return numbers ^ np.uint8(128), scales
+    whole = np.concatenate([numbers & 15, numbers >> 4], axis=-1)
+    return whole[..., ::2] | whole[..., 1::2] << 4, scales

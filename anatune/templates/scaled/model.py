@@ -1,0 +1,182 @@
+"""The analytical model of products with weights of 8 or 4 bits on one CPU, batches of points.
+
+A core's work is the instructions of the microkernels, counted from the code, on ports that work side by side: loads,
+integer products (as many a cycle as multiply-adds), all vector arithmetic (one port more), and what it issues. Weights
+and scales stream once a piece of rows from the first cache that holds them all, or from memory, asked for ahead, so
+that levels overlap each other and the work but for a share of the shorter.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.accuracy import RELAXED
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.composition import Composition, Lane
+from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
+from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.watch import Watch
+from anatune.templates.cpu.model.pack import pack_machine
+from anatune.templates.cpu.model.scoring import parallel_rule
+from anatune.templates.scaled.space import ScaledSpace
+
+__all__ = ["ScaledModel"]
+
+PARTS = ("product_s", "unpack_s", "digits_s", "l2_s", "l3_s", "dram_s", "start_s")
+_COLUMNS = (*PARTS, "registers", "accumulators", "threads", "chunks", "weight_bytes", "digit_bytes")
+_CALL_CYCLES = 20.0
+"""Entry, exit and drain of a microkernel."""
+_DIGIT_OPERATIONS = {1: 12.0, 2: 16.0, 3: 20.0}
+"""Vector operations that make digits of a vector of activations, by their number: counted from the code."""
+
+
+class ScaledModel(AnalyticalModel):
+    """Predicts the time of schedules of the template "scaled", and ranks them exactly.
+
+    `accuracy` is what the arithmetic of its space's schedules may need, "standard" or "relaxed".
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+
+    Raises
+    ------
+    SpaceError
+        The workload is no product that the template can do (`rules.product_of`); no such accuracy.
+    """
+
+    composition = Composition(
+        lanes=(Lane((), ("product_s", "unpack_s", "digits_s")), Lane(("l2_s", "l3_s", "dram_s"))), added=("start_s",)
+    )
+    hardware: CpuSpec
+    space: ScaledSpace
+
+    def __init__(self, workload: Workload, hardware: CpuSpec, accuracy: str = RELAXED) -> None:
+        super().__init__(workload, hardware)
+        self.space = ScaledSpace(workload, hardware, self._is_legal, accuracy)
+        self.machine = pack_machine(hardware)
+        self.rules = (
+            Rule("microkernel_registers", "vector registers of the microkernel", hardware.compute.num_vector_registers),
+            parallel_rule(hardware),
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.workload, self.hardware, self.space.accuracy)
+
+    @cached_property
+    def streamed_bytes(self) -> float:
+        """Bytes of weights, scales and zero points."""
+        return float(sum(access.num_bytes for access in self.workload.reads[1:]))
+
+    def _cycles(self, rows: Floats, vectors: Floats, digits: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return cycles of a run's products and of its unpacking, and the vector registers they take."""
+        core, product = self.machine.core, self.space.product
+        units = float(product.digit_words)  # words of a digit: products of a vector of columns and a row
+        tiles = rows * vectors
+        is_dot, is_short = product.instruction == "vpdpbusd", product.instruction == "maddubs"
+        products = tiles * digits * (units + (1.0 if is_short else 0.0))
+        added = 0.0 if is_dot else tiles * digits * (units - 1.0)
+        joined = tiles * (2.0 * digits + 1.0)  # to float32, powers, scales
+        loads = rows * (digits * units + 2.0) + vectors
+        widths = 1.0 if product.bits == 8 and product.digit_bits == 8 else 3.0
+        unpacked = vectors * product.words * (widths if product.bits == 4 or product.digit_bits == 16 else 1.0)
+        fetched = vectors * product.words
+        simple = core.fma_per_cycle + 1.0
+
+        def busy(multiplied: Floats, arithmetic: Floats, loaded: Floats) -> Floats:
+            issued = (arithmetic + loaded + core.loop_instructions) / core.issue_width
+            ports = np.maximum(multiplied / core.fma_per_cycle, arithmetic / simple)
+            found: Floats = np.maximum.reduce([ports, loaded / core.loads, issued])
+            return found
+
+        arithmetic = products + added + joined
+        whole = busy(products + 2.0 * tiles, arithmetic + unpacked, loads + fetched)
+        alone = busy(products + 2.0 * tiles, arithmetic, loads)
+        return alone, whole - alone, tiles * (digits + 1.0) + 3.0
+
+    def _run(
+        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
+    ) -> Scores:
+        """Return (rule codes, seconds, quantities if `full`) of points."""
+        calls, row, vector, _, digits, split = np.atleast_2d(points).astype(np.float64).T
+        core, product = self.machine.core, self.space.product
+        width = vector * product.lanes
+        tiles, piece = np.ceil(product.columns / width), calls * row
+        pieces = np.ceil(product.rows / piece)
+        threads = np.where(split > 0, np.minimum(core.num_cores, tiles), 1.0)
+        at_once = np.maximum(1.0, np.minimum(vector, (core.registers - 8.0) // (row * digits)))
+        own, unpack, registers = self._cycles(row, at_once, digits)
+        rules = np.where(registers > core.registers, 1, 0)
+        rules = np.where((rules == 0) & (split > 0) & ((tiles < 2) | (core.num_cores < 2)), 2, rules).astype(np.int64)
+        share = np.where(split > 0, np.ceil(tiles / threads) / tiles, 1.0)
+        kernels = np.ceil(product.rows / row) * tiles * vector / at_once
+        seconds = share / core.clock_hz
+        product_s = kernels * (product.runs * own + _CALL_CYCLES) * seconds
+        unpack_s = kernels * product.runs * unpack * seconds
+        operations = np.array([_DIGIT_OPERATIONS[int(one)] for one in digits])
+        digits_s = product.rows * product.depth / product.lanes * operations / (core.fma_per_cycle + 1.0)
+        digits_s = digits_s / core.clock_hz / np.where(split > 0, np.minimum(threads, product.rows), 1.0)
+        digit_bytes = np.minimum(piece, product.rows) * 4.0 * product.runs * (digits * product.digit_words + 2.0)
+
+        size = self.machine.size_bytes[None, :] / np.minimum(threads[:, None], self.machine.shared_by[None, :])
+        fill_s = 1.0 / (self.machine.fill_bytes_per_cycle * core.clock_hz)
+        dram_s = 1.0 / np.minimum(core.dram_core_bytes_s, core.dram_socket_bytes_s / threads)
+        tile_bytes = self.streamed_bytes / tiles
+        operands = float(sum(access.num_bytes for access in (self.workload.reads[0], self.workload.write)))
+        transfers = np.zeros((3, len(calls)))
+        levels = size.shape[1]
+        for level in range(levels):
+            held = size[:, level]
+            # Weights: a tile for each call of a piece, all of them for each piece; digits: all for each tile.
+            again = np.where(tile_bytes + digit_bytes / calls > held, kernels * tile_bytes / vector * at_once, 0.0)
+            each = pieces * self.streamed_bytes
+            moved = np.where(self.streamed_bytes + digit_bytes > held, each, 0.0)
+            moved = np.maximum(moved, again)
+            moved = moved + np.where(digit_bytes + tile_bytes > held, pieces * tiles * digit_bytes, 0.0)
+            moved = moved + np.where(operands + self.streamed_bytes > held, operands, 0.0)
+            transfers[level] = share * moved * (dram_s if level == levels - 1 else fill_s[level])
+        core_s = product_s + unpack_s + digits_s
+        memory_s = transfers[0]
+        for level in range(1, 3):
+            memory_s = np.maximum(memory_s, transfers[level]) + core.exposed_share * np.minimum(
+                memory_s, transfers[level]
+            )
+        start_s = np.where(split > 0, pieces * (1.0 + (product.rows > 1)) * core.start_s, 0.0)
+        times = np.maximum(core_s, memory_s) + core.exposed_share * np.minimum(core_s, memory_s) + start_s
+        if not full:
+            return rules, times, np.empty((0, 0))
+        chunks = np.where(split > 0, tiles, 1.0)
+        bytes_ = np.full(len(calls), self.streamed_bytes)
+        quantities = [product_s, unpack_s, digits_s, *transfers, start_s, registers, row * at_once]
+        return rules, times, np.stack([*quantities, threads, chunks, bytes_, digit_bytes])
+
+    def _columns(self, quantities: Floats, time_s: Floats) -> Columns:
+        """Name the quantities of a prediction."""
+        columns = dict(zip(_COLUMNS, quantities, strict=True))
+        columns["occupancy"] = columns["threads"] / self.hardware.compute.num_cores
+        columns["waves"] = columns["chunks"] / columns["threads"]
+        columns["product_share"] = columns["product_s"] / time_s
+        columns["stream_share"] = quantities[3:6].max(axis=0) / time_s
+        return columns
+
+    def _shown(self, columns: Columns) -> Shown:
+        resources = ("registers", "accumulators", "threads", "weight_bytes", "digit_bytes")
+        return Shown(PARTS, ("product_share", "stream_share"), resources, {}, ["parallel_loop"] * len(columns["waves"]))
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: weights, once, at the rate of the nearest cache that holds them."""
+        core = self.machine.core
+        rate = self.machine.fill_bytes_per_cycle[0] * core.clock_hz * core.num_cores
+        return 0.0 if self.streamed_bytes <= self.machine.size_bytes[0] else self.streamed_bytes / rate * 0.5
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        return rank_whole(self, Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct), self.floor_s, watch)
+
+
+def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
+    """Return the keys of points of equal time, least important first: small pieces, wide tiles."""
+    return points[:, 0] * points[:, 1], -points[:, 2]

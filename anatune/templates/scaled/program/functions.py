@@ -1,0 +1,403 @@
+"""The functions of products with weights of few bits, as LLVM IR: activations to digits, and the microkernel.
+
+Weights of a tile of columns lie word by word: for each word along k those of all columns of the tile, so that a lane is
+a column. Of 4 bits a word holds k, k + 2, .. in its low halves of bytes and k + 1, k + 3, .. in the high ones, as they
+come; digits lie in the order in which they are multiplied.
+Source: integer products as in llama.cpp's ggml (VPMADDUBSW of 4-bit weights with int8 activations); powers of two for
+each run and several digits are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.kernels import Function, Loops, finished, start_function
+from anatune.emit.llvm import LlvmCode
+from anatune.templates.scaled.rules import ScaledProduct
+
+__all__ = ["digits_function", "product_function"]
+
+_LEAST = 2.0**-100
+"""Activations below this are zeros where all of a run are: their powers would leave float32."""
+_BIAS = 0x8080
+"""128 in each of the two lower digits, so that cutting bits off leaves what is nearest."""
+_POWER = {("bytes", 3): 21, ("words", 2): 13, ("words", 1): 13}
+"""Digits -> power of two that brings numbers between 1 and 2 to integers of as many bits."""
+_SHIFT = 15
+"""Bits of the second digit of 16."""
+_EXPONENT = 0x7F800000
+_AHEAD_BYTES = 2048
+"""How far ahead of the products weights are asked for."""
+_LINE_BYTES = 64
+_FENCED = 3
+"""Sums from which on LLVM is kept from adding them up in another order: it would hold more numbers than registers."""
+_REGISTER = "v"
+"""Letter of vector registers in constraints of inline assembly."""
+
+
+def _power(product: ScaledProduct, digits: int) -> int | None:
+    return _POWER.get(("words" if product.digit_bits == 16 else "bytes", digits))
+
+
+def digits_function(name: str, product: ScaledProduct, digits: int) -> Function:
+    """Return the function that makes digits of a row.
+
+    It takes activations (k,) and words as `ScaledProduct.row_words` counts them: of each run its digits, highest first,
+    the power as float32, and the sum of its activations, times minus the offset of the weights unless there are zero
+    points.
+    """
+    lanes = product.lanes
+    code = LlvmCode(lanes, "float32", "max")
+    start_function(code, name, 2, spills=False)
+    source = code.emit("getelementptr float, ptr %p0, i64 %o0")
+    target = code.emit("getelementptr i32, ptr %p1, i64 %o1")
+    words = digits * product.digit_words + 2
+
+    def run(place: str, _: list[str]) -> list[str]:
+        here = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {place}, {product.run}')}")
+        there = code.emit(f"getelementptr i32, ptr {target}, i64 {code.emit(f'mul i64 {place}, {words}')}")
+        _Run(code, product, digits, here, there).write()
+        return []
+
+    Loops(code).over("0", str(product.runs), "1", [], run)
+    return finished(code)
+
+
+class _Run:
+    """Writes the digits of one run."""
+
+    def __init__(self, code: LlvmCode, product: ScaledProduct, digits: int, here: str, there: str) -> None:
+        self.code, self.product, self.digits, self.here, self.there = code, product, digits, here, there
+        self.integers = f"<{code.lanes} x i32>"
+
+    def write(self) -> None:
+        code, product, digits = self.code, self.product, self.digits
+        vectors = [
+            code.load_vector(code.address(self.here, "float32", at), "float32", 1, code.lanes)
+            for at in range(0, product.run, code.lanes)
+        ]
+        largest = ""
+        for vector in vectors:
+            size = code.call(code.vector, f"llvm.fabs.v{code.lanes}f32", [(code.vector, vector)])
+            largest = size if not largest else code.maximum(largest, size)
+        most = code.horizontal(largest)
+        bounded = code.call("float", "llvm.maximum.f32", [("float", most), ("float", code.number(_LEAST))])
+        power = _power(product, digits)
+        if power is None:
+            factor = code.emit(f"fdiv float {code.number(127.0)}, {bounded}")
+            scale = code.emit(f"fmul float {bounded}, {code.number(1.0 / 127.0)}")
+        else:
+            exponent = code.emit(f"and i32 {code.emit(f'bitcast float {bounded} to i32')}, {_EXPONENT}")
+            scale = code.emit(f"bitcast i32 {code.emit(f'sub i32 {exponent}, {power << 23}')} to float")
+            factor = code.emit(f"bitcast i32 {code.emit(f'sub i32 {(254 + power) << 23}, {exponent}')} to float")
+        # What is no number makes results that are none.
+        scale = code.emit(f"fadd float {scale}, {code.emit(f'fsub float {most}, {most}')}")
+        sums = ["zeroinitializer"] * (2 if product.digit_bits == 16 else 1)
+        for place, vector in enumerate(vectors):
+            scaled = code.binary("mul", vector, code.splat(factor))
+            parts = self._words(scaled) if product.digit_bits == 16 else self._bytes(scaled)
+            for number, value in enumerate(parts[0]):
+                sums[number] = code.emit(f"add {self.integers} {sums[number]}, {value}")
+            for digit, value in enumerate(parts[1]):
+                self._store(digit, place, value)
+        total = self._total(sums)
+        total = code.emit(f"fmul float {total}, {scale}")
+        if not product.has_zeros:
+            total = code.emit(f"fmul float {total}, {code.number(-float(product.offset))}")
+        for place, value in enumerate((scale, total)):
+            at = code.address(self.there, "float32", digits * product.digit_words + place)
+            code.line(f"  store float {value}, ptr {at}, align 4")
+
+    def _rounded(self, value: str) -> tuple[str, str]:
+        """Return numbers rounded to integers, as float32 and as integers."""
+        code = self.code
+        whole = code.call(code.vector, f"llvm.rint.v{code.lanes}f32", [(code.vector, value)])
+        return whole, code.emit(f"fptosi {code.vector} {whole} to {self.integers}")
+
+    def _splat(self, number: int) -> str:
+        return "<" + ", ".join([f"i32 {number}"] * self.code.lanes) + ">"
+
+    def _bytes(self, scaled: str) -> tuple[list[str], list[str]]:
+        """Return what is summed, and digits of 8 bits in 32."""
+        code, integers = self.code, self.integers
+        _, whole = self._rounded(scaled)
+        if self.digits == 1:
+            return [whole], [whole]
+        biased = code.emit(f"add {integers} {whole}, {self._splat(_BIAS)}")
+        found = [code.emit(f"ashr {integers} {biased}, {self._splat(16)}")]
+        for shift in (8, 0):
+            part = code.emit(f"lshr {integers} {biased}, {self._splat(shift)}") if shift else biased
+            found.append(code.emit(f"xor {integers} {part}, {self._splat(128)}"))
+        return [whole], found
+
+    def _words(self, scaled: str) -> tuple[list[str], list[str]]:
+        """Return what is summed, and digits of 16 bits in 32."""
+        code = self.code
+        whole, high = self._rounded(scaled)
+        if self.digits == 1:
+            return [high], [high]
+        rest = code.binary("mul", code.binary("sub", scaled, whole), code.constant(float(1 << _SHIFT)))
+        low = self._rounded(rest)[1]
+        return [high, low], [high, low]
+
+    def _store(self, digit: int, place: int, value: str) -> None:
+        """Store a vector of digits in the order in which they are multiplied."""
+        code, product = self.code, self.product
+        bits, lanes = product.digit_bits, code.lanes
+        small = code.emit(f"trunc {self.integers} {value} to <{lanes} x i{bits}>")
+        if bits == 16:
+            order = [at + one for at in range(0, lanes, 4) for one in (0, 2, 1, 3)]
+        elif product.bits == 4:
+            order = [at + one for at in range(0, lanes, 8) for one in (0, 2, 4, 6, 1, 3, 5, 7)]
+        else:
+            order = list(range(lanes))
+        kind = f"<{lanes} x i{bits}>"
+        small = code.holding(kind).shuffle(small, "poison", order)
+        offset = digit * product.digit_words + place * lanes * bits // 32
+        code.line(f"  store {kind} {small}, ptr {code.address(self.there, 'float32', offset)}, align 4")
+
+    def _total(self, sums: Sequence[str]) -> str:
+        """Return the sum of a run's integers as a number."""
+        code, found = self.code, ""
+        for number, value in enumerate(sums):
+            whole = code.call("i32", f"llvm.vector.reduce.add.v{code.lanes}i32", [(self.integers, value)])
+            part = code.emit(f"sitofp i32 {whole} to float")
+            if number:
+                part = code.emit(f"fmul float {part}, {code.number(2.0**-_SHIFT)}")
+            found = code.emit(f"fadd float {found}, {part}") if found else part
+        return found
+
+
+def product_function(
+    name: str,
+    product: ScaledProduct,
+    digits: int,
+    *,
+    rows: int,
+    vectors: Sequence[int],
+    width: int,
+    used: Sequence[int],
+    steps: Sequence[str] = (),
+) -> Function:
+    """Return the microkernel of some rows and columns of a tile.
+
+    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, operands of
+    the fused steps, and the result.
+
+    Parameters
+    ----------
+    rows : int
+    vectors : sequence of int
+        Which vectors of the tile.
+    width : int
+        Vectors of a tile.
+    used : sequence of int
+        Columns of each that exist.
+    steps : sequence of str
+        What is fused behind the product.
+    """
+    return _Product(name, product, digits, rows, vectors, width, used, steps).function
+
+
+class _Product:
+    def __init__(
+        self,
+        name: str,
+        product: ScaledProduct,
+        digits: int,
+        rows: int,
+        vectors: Sequence[int],
+        width: int,
+        used: Sequence[int],
+        steps: Sequence[str],
+    ) -> None:
+        self.product, self.digits, self.rows, self.vectors, self.width = product, digits, rows, vectors, width
+        lanes = product.lanes
+        self.code = code = LlvmCode(lanes, "float32", "add")
+        self.bytes, self.shorts, self.integers = (f"<{lanes * 4} x i8>", f"<{lanes * 2} x i16>", f"<{lanes} x i32>")
+        more = [step for step in steps if STEP_OPERANDS[step] is not None]
+        start_function(code, name, 4 + product.has_zeros + len(more), spills=False)
+        kinds = ["i8", "float", *["i8"] * product.has_zeros, "i32", *["float"] * (1 + len(more))]
+        bases = [code.emit(f"getelementptr {kind}, ptr %p{at}, i64 %o{at}") for at, kind in enumerate(kinds)]
+        self.weights, self.scales = bases[:2]
+        self.zeros = bases[2] if product.has_zeros else ""
+        self.words, *operands, self.result = bases[2 + product.has_zeros :]
+        self.tiles = [(row, vector) for row in range(rows) for vector in vectors]
+        # A scale of a whole column is applied behind the loop.
+        runs = product.group // product.run if product.group < product.depth or product.group == product.run else 1
+        self.is_whole = product.group == product.depth and product.group > product.run
+        start = ["zeroinitializer"] * len(self.tiles)
+        trips = product.runs // runs
+        sums = Loops(code).over("0", str(trips), "1", start, lambda place, state: self._group(place, state, runs))
+        if self.is_whole:
+            scaled = []
+            for (_, vector), value in zip(self.tiles, sums, strict=True):
+                scaled.append(code.binary("mul", value, self._scale("0", vector)))
+            sums = scaled
+        for (row, vector), value in zip(self.tiles, sums, strict=True):
+            at = row * product.columns + vector * lanes
+            pointers = iter(operands)
+            for step in steps:
+                if STEP_OPERANDS[step] is None:
+                    value = FUNCTIONS[step](code, value)
+                    continue
+                pointer = code.address(next(pointers), "float32", vector * lanes if step == "bias" else at)
+                value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
+            code.store_vector(value, code.address(self.result, "float32", at), "float32", used[vector])
+        self.function = finished(code)
+
+    def _scale(self, place: str, vector: int) -> str:
+        """Return the scales of a vector of columns in a group."""
+        code = self.code
+        start = code.emit(f"mul i64 {place}, {self.width * code.lanes}")
+        base = code.emit(f"getelementptr float, ptr {self.scales}, i64 {start}")
+        return code.load_vector(code.address(base, "float32", vector * code.lanes), "float32", 1, code.lanes)
+
+    def _zero(self, place: str, vector: int) -> str:
+        """Return what is subtracted from weights of a vector of columns in a group, negative."""
+        code, product = self.code, self.product
+        start = code.emit(f"mul i64 {place}, {self.width * code.lanes}")
+        base = code.emit(f"getelementptr i8, ptr {self.zeros}, i64 {start}")
+        dtype = "uint8" if product.bits == 4 else "int8"
+        zero = code.load_vector(code.address(base, "int8", vector * code.lanes), dtype, 1, code.lanes)
+        if product.offset:
+            zero = code.binary("add", zero, code.constant(float(product.offset)))
+        return code.binary("sub", code.constant(0.0), zero)
+
+    def _group(self, place: str, state: list[str], runs: int) -> list[str]:
+        """Write some runs that share scales; return the sums behind them."""
+        code, product = self.code, self.product
+        first = code.emit(f"mul i64 {place}, {runs}") if runs > 1 else place
+        sums = list(state) if self.is_whole else [""] * len(self.tiles)
+        row_words, run_words = product.row_words(self.digits), self.digits * product.digit_words + 2
+        run_bytes = product.words * 4 * code.lanes * self.width
+        words = code.emit(f"getelementptr i32, ptr {self.words}, i64 {code.emit(f'mul i64 {first}, {run_words}')}")
+        weights = code.emit(f"getelementptr i8, ptr {self.weights}, i64 {code.emit(f'mul i64 {first}, {run_bytes}')}")
+        zeros = [self._zero("0" if self.is_whole else place, v) for v in self.vectors] if product.has_zeros else []
+        for run in range(runs):
+            at = [row * row_words + run * run_words for row in range(self.rows)]
+            numbers = self._run(weights, run * run_bytes, words, at)
+            behind = self.digits * product.digit_words
+            for row in range(self.rows):
+                power = self._element(words, at[row] + behind)
+                more = self._element(words, at[row] + behind + 1) if product.offset or product.has_zeros else ""
+                for number, vector in enumerate(self.vectors):
+                    tile = self.tiles.index((row, vector))
+                    known = sums[tile]
+                    if more and product.has_zeros:
+                        known = (
+                            code.multiply_add(zeros[number], more, known)
+                            if known
+                            else code.binary("mul", zeros[number], more)
+                        )
+                    elif more:
+                        known = code.binary("add", known, more) if known else more
+                    own = numbers[tile]
+                    sums[tile] = code.multiply_add(own, power, known) if known else code.binary("mul", own, power)
+        if self.is_whole:
+            return sums
+        scales = {vector: self._scale(place, vector) for vector in self.vectors}
+        return [
+            code.multiply_add(sums[tile], scales[vector], state[tile]) for tile, (_, vector) in enumerate(self.tiles)
+        ]
+
+    def _element(self, words: str, at: int) -> str:
+        return self.code.load_vector(self.code.address(words, "float32", at), "float32", 0, self.code.lanes)
+
+    def _digit(self, words: str, at: int, kind: str) -> str:
+        """Return a word of digits in all lanes."""
+        code = self.code
+        word = code.emit(f"load i32, ptr {code.address(words, 'float32', at)}, align 4")
+        return code.emit(f"bitcast {self.integers} {code.splat(word, 'i32')} to {kind}")
+
+    def _run(self, weights: str, start: int, words: str, at: Sequence[int]) -> list[str]:
+        """Return the products of a run, by tile: numbers that are integers."""
+        code, product = self.code, self.product
+        sums: dict[tuple[int, int], str] = {}  # by tile and digit
+        pitch = 4 * code.lanes * self.width
+        for word in range(product.words):
+            packed = {}
+            for vector in self.vectors:
+                offset = start + word * pitch + vector * 4 * code.lanes
+                pointer = code.address(weights, "int8", offset)
+                packed[vector] = code.emit(f"load {self.bytes}, ptr {pointer}, align 1")
+                if offset % _LINE_BYTES == 0:
+                    code.prefetch(code.address(pointer, "int8", _AHEAD_BYTES), to_write=False)
+            parts = product.digit_words // product.words
+            for part in range(parts):
+                if len(self.tiles) * self.digits > _FENCED and sums:
+                    held = self.shorts if product.instruction == "maddubs" else self.integers
+                    (words,), kept = code.holding(held).fence([words], [*sums.values()], _REGISTER)
+                    sums = dict(zip(sums, kept, strict=True))
+                values = {vector: self._unpacked(one, part) for vector, one in packed.items()}
+                for digit in range(self.digits):
+                    for row in range(self.rows):
+                        kind = self.shorts if product.digit_bits == 16 else self.bytes
+                        place = at[row] + digit * product.digit_words + word * parts + part
+                        own = self._digit(words, place, kind)
+                        for vector in self.vectors:
+                            key = self.tiles.index((row, vector)), digit
+                            sums[key] = self._multiplied(values[vector], own, sums.get(key, ""))
+        return [self._joined([sums[tile, digit] for digit in range(self.digits)]) for tile in range(len(self.tiles))]
+
+    def _splat(self, number: int, bits: int) -> str:
+        lanes = self.code.lanes * 32 // bits
+        return "<" + ", ".join([f"i{bits} {number}"] * lanes) + ">"
+
+    def _unpacked(self, packed: str, part: int) -> str:
+        """Return a part of a vector of words as it is multiplied: lower halves first."""
+        code, product = self.code, self.product
+        if product.bits == 8 and product.digit_bits == 8:
+            return code.emit(f"xor {self.bytes} {packed}, {self._splat(-128, 8)}")
+        pairs = code.emit(f"bitcast {self.bytes} {packed} to {self.shorts}")
+        if product.bits == 8:
+            pairs = pairs if part else code.emit(f"shl {self.shorts} {pairs}, {self._splat(8, 16)}")
+            return code.emit(f"ashr {self.shorts} {pairs}, {self._splat(8, 16)}")
+        if part:
+            shifted = code.emit(f"lshr {self.shorts} {pairs}, {self._splat(4, 16)}")
+            packed = code.emit(f"bitcast {self.shorts} {shifted} to {self.bytes}")
+        return code.emit(f"and {self.bytes} {packed}, {self._splat(15, 8)}")
+
+    def _multiplied(self, weights: str, digits: str, sums: str) -> str:
+        """Return sums with the products of a word of each column, in the instruction's own numbers."""
+        code, product = self.code, self.product
+        bits = 32 * code.lanes
+        if product.instruction == "vpdpbusd":
+            arguments = [(self.integers, sums or "zeroinitializer"), (self.bytes, weights), (self.bytes, digits)]
+            return code.call(self.integers, f"llvm.x86.avx512.vpdpbusd.{bits}", arguments)
+        if product.instruction == "maddwd":
+            found = self._pairs(weights, digits)
+            return code.emit(f"add {self.integers} {sums}, {found}") if sums else found
+        name = {128: "ssse3.pmadd.ub.sw.128", 256: "avx2.pmadd.ub.sw", 512: "avx512.pmaddubs.w.512"}[bits]
+        found = code.call(self.shorts, f"llvm.x86.{name}", [(self.bytes, weights), (self.bytes, digits)])
+        return code.emit(f"add {self.shorts} {sums}, {found}") if sums else found
+
+    def _pairs(self, left: str, right: str) -> str:
+        """Return sums of two products of 16 bits."""
+        bits = 32 * self.code.lanes
+        name = {128: "sse2.pmadd.wd", 256: "avx2.pmadd.wd", 512: "avx512.pmaddw.d.512"}[bits]
+        return self.code.call(self.integers, f"llvm.x86.{name}", [(self.shorts, left), (self.shorts, right)])
+
+    def _joined(self, digits: list[str]) -> str:
+        """Return the sums of digits as numbers."""
+        code, product = self.code, self.product
+
+        def number(value: str) -> str:
+            return code.emit(f"sitofp {self.integers} {value} to {code.vector}")
+
+        if product.digit_bits == 16:
+            found = number(digits[0])
+            if len(digits) == 1:
+                return found
+            return code.multiply_add(number(digits[1]), code.constant(2.0**-_SHIFT), found)
+        is_short = product.instruction == "maddubs"
+        if is_short:
+            factors = [1, 256, 1][: len(digits)]
+            digits = [self._pairs(one, self._splat(by, 16)) for one, by in zip(digits, factors, strict=True)]
+        if len(digits) == 1:
+            return number(digits[0])
+        middle = digits[1] if is_short else code.emit(f"shl {self.integers} {digits[1]}, {self._splat(8, 32)}")
+        low = number(code.emit(f"add {self.integers} {middle}, {digits[2]}"))
+        return code.multiply_add(number(digits[0]), code.constant(65536.0), low)

@@ -1,0 +1,227 @@
+"""A schedule of the template "scaled" as TVMScript and LLVM IR: the loops around digits and microkernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anatune.core.generation import MOST_ELEMENTS, too_large_text
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Access
+from anatune.emit.kernels import CARRIER, Function, call, loop_over
+from anatune.emit.script import Script, buffer_type, open_function, whole_region
+from anatune.errors import BuildError
+from anatune.templates.cpu.program.extents import FIXED, Extents
+from anatune.templates.cpu.program.microkernel import module_ir
+from anatune.templates.cpu.program.program import CpuProgram, open_program
+from anatune.templates.cpu.rules import cpu_of
+from anatune.templates.scaled.program.functions import digits_function, product_function
+from anatune.templates.scaled.rules import product_of
+
+__all__ = ["program_of"]
+
+
+class _Writer:
+    """Shared state while one schedule is written down."""
+
+    def __init__(self, schedule: Schedule, threads: int, prefix: str, extents: Extents) -> None:
+        self.workload, self.extents, self.prefix = schedule.workload, extents, prefix
+        self.product = product = product_of(schedule.workload, cpu_of(schedule))
+        (_, self.calls, self.rows), (self.tiles, self.vectors, _) = schedule.tiles["i"], schedule.tiles["j"]
+        self.digits = int(str(schedule.options["digits"]))
+        self.is_parallel = threads > 1 and bool(schedule.options.get("parallel", False))
+        self.width = self.vectors * product.lanes
+        self.row_words = product.row_words(self.digits)
+        self.piece = self.calls * self.rows
+        most = max(self.piece * self.row_words, *(self.size(access) for access in self.workload.reads))
+        if most > MOST_ELEMENTS:
+            raise BuildError(too_large_text("digits or packed weights", most))
+        self.functions: dict[str, Function] = {}
+
+    @property
+    def packed(self) -> tuple[Access, ...]:
+        """Operands that are packed ahead."""
+        return self.workload.reads[1:]
+
+    def size(self, access: Access) -> int:
+        """Return the elements of an operand's packed form; those of columns that are not there are zeros."""
+        return self.tiles * self.width * access.shape[1]
+
+    def main(self, *, prepacked: bool) -> str:
+        """Return the kernel."""
+        text, output = Script(), self.workload.write
+        data = self.workload.reads[0]
+        shapes = {access.tensor: self.extents.shape(access) for access in self.workload.operands}
+        if prepacked:
+            shapes |= {access.tensor: (self.size(access),) for access in self.packed}
+        shapes[output.tensor] = self.extents.shape(output)
+        open_program(text, "main", shapes, {access.tensor: access.dtype for access in self.workload.tensors})
+        names = {access.tensor: access.tensor for access in self.workload.tensors}
+        if not prepacked:
+            for access in self.packed:
+                names[access.tensor] = f"{access.tensor}_copy"
+                text.line(f'{access.tensor}_copy = T.sblock_alloc_buffer(({self.size(access)},), "{access.dtype}")')
+            for access in self.packed:
+                self._pack(text, access, names[access.tensor])
+        rows = str(shapes[data.tensor][0])
+        held = min(self.piece, self.product.rows) if self.extents is FIXED else self.piece
+        text.line(f'digits = T.sblock_alloc_buffer(({held * self.row_words},), "int32")')
+        text.open('with T.sblock("nest"):')
+        regions = [f"{data.tensor}[{whole_region(shapes[data.tensor])}]"]
+        regions += [f"{names[access.tensor]}[0:{self.size(access)}]" for access in self.packed]
+        added = (access.tensor for access in self.workload.epilogue_reads)
+        regions += [f"{tensor}[{whole_region(shapes[tensor])}]" for tensor in added]
+        text.line(f"T.reads({', '.join(regions)})")
+        written = f"{output.tensor}[{whole_region(shapes[output.tensor])}]"
+        text.line(f"T.writes({written}, digits[0:{held * self.row_words}])")
+        is_one = self.extents is FIXED and self.product.rows <= self.piece
+        pieces = "1" if is_one else f"T.truncdiv({rows} + {self.piece - 1}, {self.piece})"
+        with text.scope(CARRIER, f"for piece in range({pieces}):"):
+            first = f"piece * {self.piece}"
+            own = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
+            self.functions["digits"] = digits_function(f"{self.prefix}_digits", self.product, self.digits)
+            places = [
+                (data.tensor, f"({first} + row) * {self.product.depth}"), ("digits", f"row * {self.row_words}")
+            ]  # fmt: skip
+            spreads = self.is_parallel and own != "1"
+            asks = spreads and not own.isdigit()  # one row is not worth the start of threads
+            for head, parallel in ((f"if {own} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
+                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({own}):"):
+                    call(text, f"{self.prefix}_digits", places)
+            with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
+                self._tile(text, names, first, own)
+        text.close()
+        return str(text)
+
+    def _tile(self, text: Script, names: dict[str, str], first: str, own: str) -> None:
+        """Write the products of a tile of columns with all rows of a piece."""
+        rest = self.product.columns - (self.tiles - 1) * self.width
+        if rest == self.width:
+            self._rows(text, names, first, own, self.width)
+            return
+        if self.tiles > 1:
+            with text.scope(f"if tile < {self.tiles - 1}:"):
+                self._rows(text, names, first, own, self.width)
+            with text.scope("else:"):
+                self._rows(text, names, first, own, rest)
+            return
+        self._rows(text, names, first, own, rest)
+
+    def _rows(self, text: Script, names: dict[str, str], first: str, own: str, columns: int) -> None:
+        """Write the calls for all rows: tiles of fewer rows for those that are left over."""
+        sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
+        before = "0"
+        for number, size in enumerate(sizes):
+            left = own if not number else f"({own} - {before})"
+            count = f"T.truncdiv({left}, {size})"
+            if own.isdigit():
+                done = 0 if not number else int(before)
+                count = str((int(own) - done) // size)
+            if count != "0":
+                variable = f"call{size}"
+                with self._loop(text, variable, count) as place:
+                    start = f"{before} + {place} * {size}"
+                    self._call(text, names, first, start, size, columns)
+            before = str(int(before) + int(count) * size) if own.isdigit() else f"({before} + {count} * {size})"
+
+    @contextmanager
+    def _loop(self, text: Script, variable: str, count: str) -> Iterator[str]:
+        with text.scope(f"for {variable} in range({count}):" if count != "1" else ""):
+            yield variable if count != "1" else "0"
+
+    def _call(self, text: Script, names: dict[str, str], first: str, start: str, rows: int, columns: int) -> None:
+        """Write the calls of microkernels of some rows: of as many vectors at once as their registers hold."""
+        product, lanes = self.product, self.product.lanes
+        used = [min(lanes, max(0, columns - vector * lanes)) for vector in range(self.vectors)]
+        there = [vector for vector in range(self.vectors) if used[vector]]
+        at_once = product.at_once(rows, self.vectors, self.digits)
+        for begin in range(0, len(there), at_once):
+            vectors = there[begin : begin + at_once]
+            name = f"{self.prefix}_{rows}x{vectors[0]}to{vectors[-1]}of{columns}"
+            if name not in self.functions:
+                self.functions[name] = product_function(
+                    name, product, self.digits, rows=rows, vectors=vectors, width=self.vectors, used=used,
+                    steps=self.workload.epilogue,
+                )  # fmt: skip
+            places = [(names[access.tensor], f"tile * {self.width * access.shape[1]}") for access in (*self.packed,)]
+            places.append(("digits", f"({start}) * {self.row_words}"))
+            at = f"({first} + {start}) * {product.columns} + tile * {self.width}"
+            for access in self.workload.epilogue_reads:
+                places.append((access.tensor, at if len(access.shape) > 1 else f"tile * {self.width}"))
+            call(text, name, [*places, (self.workload.write.tensor, at)])
+
+    def packing(self, access: Access) -> str:
+        """Return the function that packs an operand."""
+        text = Script()
+        parameters = [(access.tensor, access.shape), (f"{access.tensor}_packed", (self.size(access),))]
+        open_function(
+            text,
+            f"pack_{access.tensor}",
+            [(tensor, buffer_type(shape, access.dtype)) for tensor, shape in parameters],
+        )
+        self._pack(text, access, f"{access.tensor}_packed")
+        return str(text)
+
+    def _pack(self, text: Script, access: Access, target: str) -> None:
+        """Write the loops that bring rows of an operand side by side, a unit of each: words of weights, scales."""
+        unit = 4 if access.tensor == "weight" else 1
+        count, pitch = access.shape[1] // unit, self.width * access.shape[1]
+        whole, rest = divmod(self.product.columns, self.width)
+        with text.scope(f'with T.sblock("pack_{access.tensor}"):'):
+            text.line(f"T.reads({access.tensor}[{whole_region(access.shape)}])")
+            text.line(f"T.writes({target}[0:{self.size(access)}])")
+            for tiles, first, columns in ((whole, 0, self.width), (1 if rest else 0, whole, rest)):
+                if not tiles:
+                    continue
+                with text.scope(
+                    f"for t in range({tiles}):", f"for w in range({count}):",
+                    f"for c in range({columns}):", f"for b in range({unit}):",
+                ):  # fmt: skip
+                    to = f"t * {pitch} + w * {self.width * unit} + c * {unit} + b + {first * pitch}"
+                    source = f"t * {self.width} + c + {first * self.width}, w * {unit} + b"
+                    text.line(f"{target}[{to}] = {access.tensor}[{source}]")
+                if columns < self.width:
+                    with text.scope(
+                        f"for w in range({count}):", f"for c in range({(self.width - columns) * unit}):"
+                    ):  # fmt: skip
+                        to = f"w * {self.width * unit} + c + {columns * unit + first * pitch}"
+                        text.line(f'{target}[{to}] = T.Cast("{access.dtype}", 0)')
+
+
+def program_of(
+    schedule: Schedule,
+    *,
+    threads: int = 1,
+    prepacked: bool = True,
+    prefix: str = "scaled",
+    extents: Extents = FIXED,
+) -> CpuProgram:
+    """Write a schedule of the template "scaled" as TVMScript and LLVM IR.
+
+    Parameters
+    ----------
+    threads : int
+        1 makes the parallel loop serial.
+    prepacked : bool
+        Weights, scales and zero points are taken in packed form; otherwise the kernel packs them in every run.
+    prefix : str
+        Of the functions' names.
+    extents : Extents
+        Says so where the number of rows is known at run time; the schedule is that of any.
+
+    Raises
+    ------
+    BuildError
+        A buffer is too large for 32-bit indices.
+    """
+    writer = _Writer(schedule, threads, prefix, extents)
+    main = writer.main(prepacked=prepacked)
+    return CpuProgram(
+        main=main,
+        packing={access.tensor: writer.packing(access) for access in writer.packed} if prepacked else {},
+        packed_sizes={access.tensor: writer.size(access) for access in writer.packed} if prepacked else {},
+        llvm=module_ir(list(writer.functions.values())),
+        kernels=(),
+        largest=math.prod(()),
+    )
