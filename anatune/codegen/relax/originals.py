@@ -241,7 +241,8 @@ def _operators() -> list[OnnxObject]:
 
         def _run(self, data: Array, packed: Array, scales: Array, *more: Array | None, **_: object) -> tuple[Array]:
             sizes = {one.name: one.i for one in self.onnx_node.attribute}
-            zeros, _, bias = (*more, None, None, None)[:3]
+            given: list[Array | None] = [*more, None, None, None]
+            zeros, bias = given[0], given[2]
             columns, length, bits = sizes["N"], sizes["K"], sizes["bits"]
             numbers = unpacked(packed.reshape(columns, -1), bits).astype(data.dtype)
             blocks = -(-length // sizes["block_size"])

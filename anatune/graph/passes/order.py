@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from anatune.graph.few_bits import unpacked_products
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.activations import with_activations
 from anatune.graph.passes.integers import integers_moved, with_integer_products
@@ -21,7 +22,6 @@ from anatune.graph.passes.scaling import scalars_last, without_batch_norms, with
 from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.tables import with_tables
 from anatune.graph.passes.windows import with_means, with_windows
-from anatune.graph.few_bits import unpacked_products
 
 __all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
 
