@@ -119,7 +119,11 @@ def llama(path: Path, layers: int, words: int, bits: int, level: int, sizes: Seq
         h = norm(x, f"{layer}.norm2")
         gate = product(h, f"{layer}.gate", width, hidden)
         gate = node("Mul", gate, node("Sigmoid", gate))
-        x = node("Add", x, product(node("Mul", gate, product(h, f"{layer}.up", width, hidden)), f"{layer}.down", hidden, width))
+        x = node(
+            "Add",
+            x,
+            product(node("Mul", gate, product(h, f"{layer}.up", width, hidden)), f"{layer}.down", hidden, width),
+        )
     product(norm(x, "norm"), "head", width, words, out="logits")
     caches = [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
 

@@ -42,8 +42,8 @@ def scaled_matmul(
         of the data's dtype, mx formats a scale for each 32 elements of both, nvfp4 one for each 16 and a factor (1,),
         of experts (experts,).
     group : int
-        Of weights only: elements along k that share a scale, a power of two from 32 (beside float32 data 16) to 256 that
-        divides k; 0: all.
+        Of weights only: elements along k that share a scale, a power of two from 32 (beside float32 data 16) to 256
+        that divides k; 0: all.
     zero_points : bool
         Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8. Of 8-bit weights beside
         float32 data: whether weight_zeros, int8, are.

@@ -183,8 +183,8 @@ def product_function(
 ) -> Function:
     """Return the microkernel of some rows and columns of a tile.
 
-    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, operands of the
-    fused steps, and the result.
+    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, operands of
+    the fused steps, and the result.
 
     Parameters
     ----------
