@@ -215,7 +215,7 @@ def _operators() -> list[OnnxObject]:
 
         def _run(self, data: Array, packed: Array, scales: Array, *more: Array | None, **_: object) -> tuple[Array]:
             own = {one.name: one.i for one in self.onnx_node.attribute}
-            zeros, _, bias = (*more, None, None, None)[:3]
+            zeros, _order, bias = (*more, None, None, None)[:3]
             columns, length, bits = own["N"], own["K"], own["bits"]
             numbers = unpacked(packed.reshape(columns, -1), bits).astype(data.dtype)
             blocks = -(-length // own["block_size"])

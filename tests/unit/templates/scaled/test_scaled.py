@@ -48,6 +48,8 @@ def test_the_instruction_follows_from_bits_and_processor(dtype, instruction, dig
     assert product_of(workload, XEON).instruction == "vpdpbusd"
     assert not SCALED.takes(workload, ARM)
     with pytest.raises(SpaceError, match=r"has neon, expected avx2 or avx512"):
+        anatune.plan(workload, ARM, template="scaled")
+    with pytest.raises(SpaceError, match=r"on CPUs with AVX2\), but cortex_a72"):
         anatune.plan(workload, ARM)
 
 
