@@ -121,7 +121,8 @@ def make_model(
 
     Parameters
     ----------
-    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
+    template : str, optional
+        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled" or "fp16_accumulation".
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu", or where that does
         not take the workload the first that joins it and does.
     accuracy : {"standard", "relaxed"}, optional

@@ -4,8 +4,8 @@
         [--threads 1] [--rounds 15] [--json FILE]
 
 Each model is a chain of ONNX's MatMulNBits from the first width to the second and back, with more weights than twice
-the last cache, so that all of them come from memory. anatune's model, ONNX Runtime's of the same file and the loop run in
-turns in one process; shares and ratios are medians over rounds, of bytes of weights and scales as they are packed.
+the last cache, so that all of them come from memory. anatune's model, ONNX Runtime's of the same file and the loop run
+in turns in one process; shares and ratios are medians over rounds, of bytes of weights and scales as they are packed.
 Needs onnx and onnxruntime.
 """
 

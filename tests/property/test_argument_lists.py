@@ -103,7 +103,7 @@ WORKLOADS = listed(
     f"einsum ij,jk->iz 8x8 8x8|einsum  8|nonsense|matmul {WIDE}x8x8|matmul 8xx8|matmul -1x8x8"
 )
 DEVICES = ["rtx3090", "a100_sxm", "h200", "t4", "mi50", "xeon_gold_6230r", "host", "host_gpu", "nonsense", *FILES[:8]]
-TEMPLATES = ["cuda", "pipelined", "tensorcore", "cpu", "winograd", "fp16_accumulation", "gpu"]
+TEMPLATES = ["cuda", "pipelined", "tensorcore", "cpu", "winograd", "scaled", "fp16_accumulation", "gpu"]
 COUNTS = ["1", "2", "5", "300"]
 SHAPES = {
     "--stride": ["1", "2", "1,2"], "--padding": ["0", "1", "SAME"], "--dilation": ["1", "2"], "--groups": ["1", "2"],

@@ -139,6 +139,14 @@ def check(workload: Workload, hardware: CpuSpec, template: str = "cpu") -> None:
     assert outcome.ok, f"{outcome.message}\n{workload.describe()}\n{schedule.describe()}"
 
 
+def test_products_with_weights_of_few_bits(device: Device) -> None:
+    if device.dtype != "int8":
+        return  # float32 is multiplied there, by integers: once for each CPU
+    for bits, (m, n, k), zeros in ((4, (5, 36, 64), False), (8, (5, 36, 64), True), (8, (1, 7, 48), False)):
+        dtype, group = f"float32xint{bits}", 16 if k % 32 else 32
+        check(anatune.scaled_matmul(m, n, k, dtype=dtype, group=group, zero_points=zeros), device.hardware, "scaled")
+
+
 @pytest.mark.parametrize("transpose_b", [False, True], ids=["b", "bt"])
 @pytest.mark.parametrize("transpose_a", [False, True], ids=["a", "at"])
 def test_products_of_all_layouts_and_thin_shapes(device: Device, transpose_a: bool, transpose_b: bool) -> None:

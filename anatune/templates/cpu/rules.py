@@ -64,8 +64,8 @@ def check_formats(workload: Workload, hardware: CpuSpec) -> None:
     """
     if workload.is_kernel:
         raise SpaceError(
-            f"{workload.operator} has kernels for GPUs only (template triton), but {hardware.name} is a CPU; take a "
-            "GPU's --hw"
+            f"{workload.operator} of {workload.formats} has kernels for GPUs only (template triton; scaled_matmul of "
+            f"float32xint8 and float32xint4 on CPUs with AVX2), but {hardware.name} is a CPU; take a GPU's --hw"
         )
     if not computes(workload, hardware):
         raise SpaceError(

@@ -1,4 +1,4 @@
-"""What templates for CPUs share: "cpu" (`NestTemplate`), "fp16_accumulation" and "winograd"."""
+"""What templates for CPUs share: "cpu" (`NestTemplate`), "fp16_accumulation", "winograd" and "scaled"."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ class ScaledTemplate(CpuTemplate):
 
     name = room = "scaled"
     joins = True
-    has_kernels = True
     is_whole = True
     all_accuracy = "relaxed"
     check = staticmethod(check_scaled)

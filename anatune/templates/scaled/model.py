@@ -1,9 +1,9 @@
 """The analytical model of products with weights of 8 or 4 bits on one CPU, batches of points.
 
 A core's work is the instructions of the microkernels, counted from the code, on ports that work side by side: loads,
-integer products (as many a cycle as multiply-adds), all vector arithmetic (one port more), and what it issues. Weights
-and scales stream once a piece of rows from the first cache that holds them all, or from memory, asked for ahead, so
-that levels overlap each other and the work but for a share of the shorter.
+integer products (as many a cycle as multiply-adds), all vector arithmetic (one port more), and what it issues.
+Weights and scales stream once a piece of rows from the first cache that holds them all, or from memory, asked for
+ahead, so that levels overlap each other and the work but for a share of the shorter.
 """
 
 from __future__ import annotations

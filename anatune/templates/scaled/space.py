@@ -7,9 +7,10 @@ A schedule, outer to inner::
       for tile of columns, factor "tile" of j: its weights are read from memory once a piece          parallel?
         for call of the piece: microkernel of "row" rows x "vector" vectors of columns, all of k, "run" at a time
 
-Rows that are left over are those of smaller microkernels; one row takes all vectors of a tile at once, more take one.
-``Schedule.options``: "digits", integers that an activation becomes: as many as are as exact as float32, or 1 (accuracy
-"relaxed"); "parallel", whether loops are distributed over the cores. Weights, scales and zero points are packed ahead.
+Rows that are left over are those of smaller microkernels; how many vectors one takes at once, `ScaledProduct.at_once`
+says. ``Schedule.options``: "digits", integers that an activation becomes: as many as are as exact as float32, or 1
+(accuracy "relaxed", or where the workload says that data may be rounded); "parallel", whether loops are distributed
+over the cores. Weights, scales and zero points are packed ahead.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class _Writer:
         return str(text)
 
     def _pack(self, text: Script, access: Access, target: str) -> None:
-        """Write the loops that bring rows of an operand side by side, a unit of each: words of weights, scales."""
+        """Write the loops that bring rows of an operand side by side: words of weights, single scales."""
         unit = 4 if access.tensor == "weight" else 1
         count, pitch = access.shape[1] // unit, self.width * access.shape[1]
         whole, rest = divmod(self.product.columns, self.width)

@@ -136,3 +136,17 @@ def test_weights_of_few_bits_are_constants(bits, has_zeros):
     assert [node.op for node in graph.nodes()] == ["matmul", "add"]
     with pytest.raises(UnknownValueError, match="takes the weights from values"):
         read(model_of("MatMulNBits", *operands, unknown=(0, 1), **own))
+
+
+def test_weights_that_kernels_take_stay_packed():
+    packed = np.random.default_rng(1).integers(0, 256, (3, 2, 16), dtype=np.uint8)
+    scales, x = np.abs(floats(6)), floats(2, 64)
+    matrix = np.stack([packed & 15, packed >> 4], axis=-1).reshape(3, 2, 32) - 8.0
+    want = (x @ (matrix * scales.reshape(3, 2, 1)).reshape(3, 64).T).astype(np.float32)
+    own = {"K": 64, "N": 3, "bits": 4, "block_size": 32, "accuracy_level": 4, **MICROSOFT}
+    graph = check("MatMulNBits", x, packed, scales, want=[want], atol=1e-3, **own)
+    (node,) = graph.nodes()
+    assert (node.op, node.attributes["rounded"], node.attributes["group"]) == ("scaled_matmul", True, 32)
+    scales[2] = np.inf
+    with pytest.raises(WorkloadError, match="scales that are not finite"):
+        read(model_of("MatMulNBits", x, packed, scales, unknown=(0,), **own))

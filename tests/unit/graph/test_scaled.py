@@ -1,0 +1,80 @@
+"""Products with weights of 8 and 4 bits as nodes, and weights of GGUF's blocks."""
+
+import numpy as np
+import pytest
+
+from anatune.errors import WorkloadError
+from anatune.graph.few_bits import gguf_weights, scaled_product, unpacked_products
+from anatune.graph.folding import value_of
+from anatune.graph.nodes import Graph, Input, TensorType
+from anatune.graph.passes.products import with_products
+from anatune.graph.products import workload_of
+
+
+def drawn(columns, length, bits, group, *, zeros=False):
+    numbers = np.random.default_rng(bits + zeros)
+    packed = numbers.integers(0, 256, (columns, length * bits // 8), dtype=np.uint8)
+    scales = numbers.uniform(0.5, 1.5, (columns, length // group)).astype(np.float32)
+    points = numbers.integers(0, 1 << bits, scales.shape).astype(np.uint8) if zeros else None
+    plain = packed if bits == 8 else np.stack([packed & 15, packed >> 4], axis=-1).reshape(columns, -1)
+    less = float(1 << (bits - 1)) if points is None else points[..., None].astype(float)
+    matrix = (plain.reshape(columns, -1, group) - less) * scales[..., None]
+    return packed, scales, points, matrix.reshape(columns, -1)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_product_keeps_its_weights_packed_and_says_what_it_computes(bits, zeros):
+    packed, scales, points, matrix = drawn(5, 64, bits, 32, zeros=zeros)
+    x = np.random.default_rng(0).standard_normal((2, 3, 64)).astype(np.float32)
+    data = Input("x", TensorType(x.shape, "float32"))
+    node = scaled_product(data, packed, scales, points, bits=bits, rounded=True)
+    assert node.type == TensorType((2, 3, 5), "float32")
+    assert [one.type.dtype for one in node.arguments[1:3]] == ["uint8" if bits == 4 else "int8", "float32"]
+    found = value_of(node, {id(data): x.astype(np.float64)})
+    assert found == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
+    graph = with_products(Graph((data,), (node,), is_tuple=False))
+    (product,) = (one for one in graph.nodes() if one.op.startswith("anatune."))
+    workload = workload_of(product)
+    assert workload.extents == {"i": 6, "j": 5, "k": 64}
+    assert (workload.attribute["group"], workload.attribute["rounded"]) == (32, True)
+    plain = unpacked_products(Graph((data,), (node,), is_tuple=False)).outputs[0]
+    assert plain.op == "matmul"
+    assert value_of(plain, {id(data): x}) == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
+
+
+def test_what_no_kernel_takes_is_a_plain_product():
+    packed, scales, points, matrix = drawn(5, 48, 4, 24)
+    data = Input("x", TensorType((1, 48), "float32"))
+    assert scaled_product(data, packed, scales, points, bits=4).op == "matmul"
+    wide = Input("x", TensorType((1, 48), "float64"))
+    found = scaled_product(wide, packed, scales, points, bits=4)
+    assert found.type.dtype == "float64"
+    assert value_of(found, {id(wide): np.ones((1, 48))}) == pytest.approx(matrix.sum(axis=1)[None], rel=1e-4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_blocks_of_gguf_are_what_the_format_says(bits):
+    numbers = np.random.default_rng(bits)
+    scales = numbers.uniform(0.5, 1.5, (3, 2, 1)).astype(np.float16)
+    signed = numbers.integers(-8 if bits == 4 else -127, 8 if bits == 4 else 128, (3, 2, 32))
+    if bits == 8:
+        stored = signed.astype(np.int8).view(np.uint8)
+    else:
+        unsigned = (signed + 8).astype(np.uint8)
+        stored = unsigned[..., :16] | unsigned[..., 16:] << 4
+    blocks = np.concatenate([scales.view(np.uint8).reshape(3, 2, 2), stored], axis=-1).tobytes()
+    weights, found = gguf_weights(blocks, 3, bits=bits)
+    assert weights.shape == (3, 2, 32 * bits // 8)
+    data = Input("x", TensorType((64, 64), "float32"))
+    product = scaled_product(data, weights.reshape(3, -1), found, None, bits=bits)
+    matrix = (signed * scales.astype(np.float64)).reshape(3, 64)
+    assert value_of(product, {id(data): np.eye(64)}) == pytest.approx(matrix.T, rel=1e-6)
+
+
+def test_blocks_that_are_none_are_said_in_a_line():
+    with pytest.raises(WorkloadError, match=r"35 bytes for 1 rows of 8 bits, expected blocks of 34 bytes"):
+        gguf_weights(bytes(35), 1, bits=8)
+    broken = np.full((1, 1), np.nan, np.float16).tobytes() + bytes(16)
+    with pytest.raises(WorkloadError, match="scales that are not finite"):
+        gguf_weights(broken, 1, bits=4)

@@ -1,0 +1,58 @@
+"""Programs of products with weights of 8 and 4 bits, executed and beside float64."""
+
+import platform
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune import api
+from anatune.measure.cpu.features import lacking_features
+
+pytest.importorskip("tvm")
+
+HOST = anatune.hardware("host")
+if platform.machine() != "x86_64" or lacking_features(["avx2"]):
+    pytest.skip("needs a processor with AVX2, whose integers the template multiplies", allow_module_level=True)
+CASES = {
+    "one row": ((1, 72, 96), "float32xint4", 32, {}, {"j": (2,)}),
+    "rows left over": ((7, 61, 128), "float32xint4", 64, {"zero_points": True}, {"i": (1, 4), "j": (2,)}),
+    "few in a group": ((3, 9, 48), "float32xint4", 16, {"epilogue": ("bias", "silu", "add")}, {"i": (2, 2)}),
+    "8 bits": ((6, 40, 128), "float32xint8", 32, {"epilogue": ("add",)}, {"i": (1, 4), "j": (4,)}),
+    "a scale a column": ((2, 24, 64), "float32xint8", 0, {"zero_points": True}, {"i": (1, 2)}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_as_exact_as_float32(name):
+    shape, dtype, group, options, tiles = CASES[name]
+    workload = anatune.scaled_matmul(*shape, dtype=dtype, group=group, **options)
+    schedule = api.model(workload, HOST, "scaled").space.schedule(tiles)
+    found = anatune.verify(schedule)
+    assert found.ok, found.message
+    assert found.max_rel_error < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [("float32xint4", 1e-4, 0.02), ("float32xint8", 1e-7, 2e-4)])
+def test_a_single_digit_errs_by_its_bits(dtype, least, most):
+    workload = anatune.scaled_matmul(5, 32, 256, dtype=dtype, group=32)
+    found = anatune.verify(
+        api.model(workload, HOST, "scaled").space.schedule({"i": (1, 4)}, 1, parallel=True), threads=2
+    )
+    assert found.ok
+    assert least < found.max_rel_error < most
+
+
+def test_activations_of_any_size_stay_numbers_and_what_is_none_is_seen():
+    workload = anatune.scaled_matmul(4, 8, 64, dtype="float32xint8", group=32)
+    kernel = anatune.build(api.model(workload, HOST, "scaled").space.schedule({"i": (1, 4)}))
+    weight = np.ones((8, 64), np.int8)
+    scales = np.ones((8, 2), np.float32)
+    data = np.zeros((4, 64), np.float32)
+    data[1, 3], data[2, :32], data[3, 40] = 1e30, 1e-30, np.nan
+    with np.errstate(invalid="ignore"):
+        result = np.asarray(kernel(data, weight, scales))
+    assert not result[0].any()
+    assert result[1] == pytest.approx(1e30, rel=1e-6)
+    assert result[2] == pytest.approx(32e-30, rel=1e-3)
+    assert np.isnan(result[3]).all()

@@ -1,0 +1,87 @@
+"""Products of float32 with weights of 8 and 4 bits: rules, space, model."""
+
+import json
+
+import pytest
+
+import anatune
+from anatune import api
+from anatune.core.accuracy import accuracy_of, error_of
+from anatune.errors import SpaceError, WorkloadError
+from anatune.templates import SCALED
+from anatune.templates.scaled.rules import product_of, scaled_at
+
+XEON, ZEN3, ARM = (anatune.hardware(name) for name in ("xeon_gold_6230r", "amd_epyc_7763", "cortex_a72"))
+STEP = anatune.scaled_matmul(1, 2048, 2048, dtype="float32xint4", group=32)
+
+
+def test_memory_binds_a_row_of_cold_weights_and_products_bind_a_prompt():
+    row = anatune.scaled_matmul(1, 65536, 2048, dtype="float32xint8", group=32)  # more than the last cache holds
+    plan = anatune.plan(row, ZEN3, 1, threads=1)
+    assert plan.predictions[0].bound_by == "dram"
+    assert plan.predictions[0].parts["dram_s"] == pytest.approx(
+        sum(one.num_bytes for one in row.reads) / ZEN3.dram.core_bandwidth_bytes_per_s, rel=0.02
+    )
+    prompt = anatune.scaled_matmul(512, 2048, 2048, dtype="float32xint4", group=32)
+    assert anatune.plan(prompt, ZEN3, 1, threads=1).predictions[0].bound_by == "product"
+
+
+def test_one_digit_is_for_relaxed_accuracy_or_data_that_may_be_rounded():
+    model = api.model(STEP, ZEN3, "scaled")
+    one, exact = (model.space.schedule({"j": (2,)}, digits) for digits in (1, 3))
+    assert (accuracy_of(one), accuracy_of(exact)) == ("relaxed", "standard")
+    assert error_of(exact) == 0.0 < error_of(one) < 0.1
+    assert anatune.plan(STEP, ZEN3, 1).best.options["digits"] == 3
+    assert anatune.plan(STEP, ZEN3, 1, accuracy="relaxed").best.options["digits"] == 1
+    rounded = anatune.scaled_matmul(1, 2048, 2048, dtype="float32xint4", group=32, rounded=True)
+    assert accuracy_of(anatune.plan(rounded, ZEN3, 1).best) == "standard"
+    assert anatune.plan(rounded, ZEN3, 1).best.options["digits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "instruction", "digits"), [("float32xint4", "maddubs", 3), ("float32xint8", "maddwd", 2)]
+)
+def test_the_instruction_follows_from_bits_and_processor(dtype, instruction, digits):
+    workload = anatune.scaled_matmul(1, 64, 64, dtype=dtype, group=32)
+    product = product_of(workload, ZEN3)
+    assert (product.instruction, product.exact) == (instruction, digits)
+    assert product_of(workload, XEON).instruction == "vpdpbusd"
+    assert not SCALED.takes(workload, ARM)
+    with pytest.raises(SpaceError, match=r"has neon, expected avx2 or avx512"):
+        anatune.plan(workload, ARM, template="scaled")
+    with pytest.raises(SpaceError, match=r"on CPUs with AVX2\), but cortex_a72"):
+        anatune.plan(workload, ARM)
+
+
+def test_rows_are_those_of_another_extent():
+    schedule = api.model(STEP, ZEN3, "scaled").space.schedule({})
+    more = anatune.scaled_matmul(37, 2048, 2048, dtype="float32xint4", group=32)
+    space = api.model(more, ZEN3, "scaled").space
+    known = space.schedule({"i": (4, 4), "j": (2,)})
+    assert known.tiles["i"] == (3, 4, 4)
+    assert scaled_at(known, "i", 100).tiles["i"] == (7, 4, 4)
+    assert schedule.tiles["k"] == (64, 32)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "float32xint4", "group": 48}, "group is 48"),
+        ({"dtype": "float32xint4:float16"}, "expected one of float32"),
+        ({"dtype": "bfloat16xint4", "epilogue": ("bias",)}, "with float32 data only"),
+        ({"dtype": "float32xint8", "epilogue": ("scale",)}, "no scales"),
+        ({"dtype": "bfloat16xint8", "zero_points": True}, "zero_points with bfloat16xint8"),
+    ],
+)
+def test_what_is_no_such_product_is_said_in_a_line(options, words):
+    with pytest.raises(WorkloadError, match=words) as error:
+        anatune.scaled_matmul(4, 64, 512, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_schedules_of_others_are_refused():
+    schedule = api.model(STEP, ZEN3, "scaled").space.schedule({})
+    for options, words in (({"digits": 2}, "digits is 2"), ({"digits": 3, "parallel": 1}, "parallel is 1")):
+        wrong = schedule.to_dict() | {"options": options}
+        with pytest.raises(SpaceError, match=words):
+            anatune.Schedule.from_json(json.dumps(wrong)).check()
