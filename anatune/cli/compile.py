@@ -106,11 +106,41 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             show_default=False,
         ),
     ] = None
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            metavar="int8",
+            help="Quantise the products of a float32 model: 8-bit integers, scales from --calibrate.",
+            show_default=False,
+        ),
+    ] = None
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            metavar="DATA",
+            help="Inputs of the model (.npz, .npy), of several calls along the first dimension.",
+            show_default=False,
+        ),
+    ] = None
+    percentile: Annotated[
+        float | None,
+        typer.Option(
+            "--percentile",
+            metavar="P",
+            help="Share of an activation's numbers within its range, as 99.99.  [default: all]",
+            show_default=False,
+        ),
+    ] = None
     measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False
 
     def keywords(self) -> Keywords:
         """Return what `anatune.compile` takes of it by the same name."""
-        names = ("fallback", "threads", "accuracy", "trials", "time_limit_s", "stop_at", "patience", "resume", "check")
+        names = (
+            "fallback", "threads", "accuracy", "trials", "time_limit_s", "stop_at", "patience", "resume", "check",
+            "precision", "calibrate", "percentile",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["PART", "Request"]
+__all__ = ["PART", "PRECISIONS", "Request"]
 
+PRECISIONS = ("int8",)
+"""Dtypes that products of a float32 model may be brought to."""
 PART = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 
@@ -38,6 +40,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     stop_at, patience
         As `anatune.tune`, of each kernel.
     fallback : {"onnxruntime"}, optional
+    precision : {"int8"}, optional
+    percentile : float, optional
+        As `anatune.compile`.
 
     Raises
     ------
@@ -63,6 +68,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     patience: int | None = None
     on_estimate: Callable[[ModelEstimate], None] | None = None
     fallback: str | None = None
+    precision: str | None = None
+    percentile: float | None = None
 
     @property
     def elsewhere(self) -> dict[str, Any]:
@@ -91,6 +98,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             checked_function(f"compile: {name}", getattr(self, name))
         if self.fallback not in (None, "onnxruntime"):
             raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime', or none")
+        if self.precision not in (None, *PRECISIONS):
+            raise SpaceError(
+                f"compile: precision is {shown(self.precision)}, expected {' or '.join(PRECISIONS)}; leave it out to "
+                "keep the model's own"
+            )
+        if self.percentile is not None:
+            share = self.percentile
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
+                raise SpaceError(f"compile: percentile is {shown(share)}, expected a number above 50, up to 100")
         checked_accuracy("compile: accuracy", self.accuracy)
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)
