@@ -49,8 +49,9 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--precision",
             metavar="DTYPE",
-            help="Of a CPU: what products multiply, bfloat16, float16 or float32; sums are float32.  [default: the "
-            "model's own, where the processor has instructions for it]",
+            help="Of a CPU: what products multiply, bfloat16, float16 or float32, sums are float32; int8 quantises a "
+            "float32 model with ranges from --calibrate.  [default: the model's own, where the processor has "
+            "instructions for it]",
             show_default=False,
         ),
     ] = None
@@ -113,6 +114,24 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--fallback",
             metavar="onnxruntime",
             help="Leave the nodes of an ONNX model that cannot be read to it, and compile the parts between them.",
+            show_default=False,
+        ),
+    ] = None
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            metavar="DATA",
+            help="Inputs of the model (.npz, .npy), of several calls along the first dimension.",
+            show_default=False,
+        ),
+    ] = None
+    percentile: Annotated[
+        float | None,
+        typer.Option(
+            "--percentile",
+            metavar="P",
+            help="Share of an activation's numbers within its range, as 99.99.  [default: all]",
             show_default=False,
         ),
     ] = None

@@ -10,7 +10,6 @@ import msgspec
 
 from anatune.arguments import (
     MOST_TRIALS,
-    checked_choice,
     checked_flag,
     checked_function,
     checked_integer,
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["PART", "Request"]
+__all__ = ["PART", "PRECISIONS", "Request"]
 
-PRECISIONS = (WIDE, *HALVES)
+PRECISIONS = (WIDE, *HALVES, "int8")
+"""Dtypes that products may be brought to."""
 PART = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 
@@ -48,9 +48,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
     stop_at, patience
         As `anatune.tune`, of each kernel.
-    precision : {"float32", "bfloat16", "float16"}, optional
+    precision : {"float32", "bfloat16", "float16", "int8"}, optional
         In which products are multiplied; None: as the model says, where the processor has instructions for it.
     fallback : {"onnxruntime"}, optional
+    percentile : float, optional
+        As `anatune.compile`.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     patience: int | None = None
     on_estimate: Callable[[ModelEstimate], None] | None = None
     fallback: str | None = None
+    percentile: float | None = None
 
     @property
     def elsewhere(self) -> dict[str, Any]:
@@ -105,9 +108,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             checked_function(f"compile: {name}", getattr(self, name))
         if self.fallback not in (None, "onnxruntime"):
             raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime', or none")
+        if self.precision not in (None, *PRECISIONS):
+            raise SpaceError(
+                f"compile: precision is {shown(self.precision)}, expected {' or '.join(PRECISIONS)}; leave it out to "
+                "keep the model's own"
+            )
+        if self.percentile is not None:
+            share = self.percentile
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
+                raise SpaceError(f"compile: percentile is {shown(share)}, expected a number above 50, up to 100")
         checked_accuracy("compile: accuracy", self.accuracy)
-        if self.precision is not None:
-            checked_choice("compile: precision", self.precision, PRECISIONS)
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)
         checked_flag("compile: resume", self.resume)

@@ -56,6 +56,8 @@ def compile(
     dynamic_shapes: object = None,
     fallback: str | None = None,
     state: str | Mapping[str, str] | None = None,
+    calibrate: object = None,
+    percentile: float | None = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -78,10 +80,12 @@ def compile(
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
         As `anatune.plan`. "relaxed" also admits tensor cores for float32, which they round to tf32.
-    precision : {"float32", "bfloat16", "float16"}, optional
+    precision : {"float32", "bfloat16", "float16", "int8"}, optional
         Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
         where nothing but products reads it. By default the model's own, where the processor has instructions for it;
-        else float32, which is more exact.
+        else float32, which is more exact. "int8", for fixed sizes: products of a float32 model become those of
+        integers, whose scales come from weights and from `calibrate`. The report says what each loses; outputs are not
+        compared with the original's.
     trials : int
         Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
         model's first choices, or the best ones of `records`.
@@ -121,6 +125,11 @@ def compile(
         Of a CPU: names of outputs, and of the inputs that they are in the next call: these stay in the model. "auto":
         those of exported decoders (present.0.key, past_key_values.0.key). Buffers that a module of PyTorch's writes
         into stay there anyway.
+    calibrate : str, Path, array, sequence of arrays or mapping of str to array, optional
+        Inputs of the model, in a .npy or .npz file or as they are: by name or in order, of several calls along the
+        first dimension.
+    percentile : float, optional
+        Share of an activation's numbers that its range holds at both ends (99.99); by default all of them.
 
     Raises
     ------
@@ -146,9 +155,16 @@ def compile(
         time_limit_s=time_limit_s, records=records, resume=resume,
         check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
         key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
-        fallback=fallback,
+        fallback=fallback, percentile=percentile,
     )  # fmt: skip
     device = hardware(hw)
+    if precision != "int8" and (calibrate is not None or percentile is not None):
+        raise SpaceError("compile: calibrate and percentile are for precision int8; name it, or leave them out")
+    if precision == "int8":
+        from anatune.codegen.relax.frontends import imported
+
+        source = imported(model, example_inputs, sizes, dynamic_shapes, state)
+        return _quantised(source, device, request, calibrate)
     if fallback is not None:
         from anatune.compiling.targets.cpu import cpu_named
 
@@ -164,6 +180,24 @@ def compile(
         divided = _divided(source, device, target) if fallback is not None else None
         compiled = _compiled(source, target) if divided is None else divided
         cache.write(compiled)
+    return compiled
+
+
+def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
+    """Return a float32 model as one of 8-bit integers; errors as `compile`."""
+    from anatune.compiling.quantising import quantised
+    from anatune.compiling.targets.cpu import cpu_named
+
+    device = cpu_named(device)
+    if source.ranges or source.state or request.fallback is not None:
+        raise SpaceError(
+            f"compile: precision int8 is for models of fixed sizes without state that are read whole, {source.name} is "
+            "none; give example inputs (--input-shape), or leave it out"
+        )
+    plain = msgspec.structs.replace(request, trials=0, records=None, resume=False, progress=None)
+    source, losses = quantised(source.widened(), lambda: _target(device, plain), data, request.percentile)
+    compiled = _compiled(source, _target(device, request))
+    compiled.summary = msgspec.structs.replace(compiled.summary, losses=losses)
     return compiled
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "KernelSummary",
     "KernelTuning",
     "Latency",
+    "LayerLoss",
     "LayoutSummary",
     "ModelSummary",
     "OperatorSummary",
@@ -308,6 +309,20 @@ class Division(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[PartSummary, ...]
 
 
+class LayerLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a layer's output loses where a model is quantised when it is compiled.
+
+    Attributes
+    ----------
+    layer : str
+    signal_db : float, optional
+        Power of the output over that of its error beside float32, dB; None: there is no error.
+    """
+
+    layer: str
+    signal_db: float | None = None
+
+
 class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything about a compiled model but its code and the values of its weights.
 
@@ -336,7 +351,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unscheduled : tuple of str
         Functions of the library that are as TVM wrote them, without vectors or threads.
     device : {"cpu", "gpu"}
-    precision : {"float32", "bfloat16", "float16"}
+    precision : {"float32", "bfloat16", "float16", "int8"}
         Dtype of what products multiply where the processor has instructions for it.
         Kind of `hardware`; with a GPU `machine` is the processor that launches its kernels.
     turning_s : float
@@ -355,6 +370,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of a model that shares its nodes with onnxruntime: names of functions begin with "part1." and the like then.
     state : tuple of StateSummary
         What stays in the model between calls; neither among `inputs` nor `outputs`.
+    losses : tuple of LayerLoss
+        By layer, of a model that was quantised when it was compiled.
     """
 
     version: str
@@ -383,6 +400,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranges: dict[str, RangeSummary] = {}
     parts: tuple[PartSummary, ...] = ()
     state: tuple[StateSummary, ...] = ()
+    losses: tuple[LayerLoss, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for what contradicts itself."""

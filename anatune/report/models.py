@@ -194,6 +194,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
         "tuning": None if summary.tuning is None else msgspec.to_builtins(summary.tuning),
         "parts": msgspec.to_builtins(summary.parts),
         "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
+        "losses": msgspec.to_builtins(summary.losses),
     }
 
 
@@ -236,7 +237,7 @@ def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]
         told.append((tuning_text(summary.tuning), False))
     if summary.latency is not None:
         told.append((_latency_text(summary.latency), True))
-    return [*told, (_check_text(summary), False)]
+    return [*told, *_losses_told(summary), (_check_text(summary), False)]
 
 
 def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line]:
@@ -362,6 +363,20 @@ def _latency_text(latency: Latency) -> str:
     if latency.is_tuned:
         return f"{told} with the kernels that were measured as the best, which are kept; with the plan's own {other}"
     return f"{told} with the plan's own kernels, which are kept; with those that were measured as the best {other}"
+
+
+_WORST = 3
+"""Layers that are named of those that lose by being quantised."""
+
+
+def _losses_told(summary: ModelSummary) -> list[tuple[str, bool]]:
+    """Return what a model lost that was quantised when it was compiled: the layers with the most noise."""
+    told = sorted((one for one in summary.losses if one.signal_db is not None), key=lambda one: one.signal_db or 0.0)
+    if not told:
+        return []
+    worst = ", ".join(f"{one.layer} {one.signal_db:.1f} dB" for one in told[:_WORST])
+    text = f"quantised to 8 bits, output of each of {len(summary.losses)} layers over its error: worst {worst}"
+    return [(text, False)]
 
 
 def _check_text(summary: ModelSummary) -> str:

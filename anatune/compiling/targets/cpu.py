@@ -168,7 +168,7 @@ class CpuTarget(ModelTarget):
 
     def _marked(self, graph: Graph) -> Graph:
         """Return a graph whose products have the chosen precision."""
-        if self.precision == WIDE:
+        if self.precision not in HALVES:
             return graph
         return marked(graph, self.precision, lambda workload: has_instruction(workload, self.hardware))
 
@@ -206,6 +206,6 @@ class CpuTarget(ModelTarget):
             build.planned.graph, build.kernels, build.planned.kernels, self.target, self.threads, source.graph,
             lambda graph: self._prepared(graph)[0],
         )  # fmt: skip
-        allowed = max(allowed, TOLERANCE[self.precision] if self.precision != WIDE else 0.0)
+        allowed = max(allowed, TOLERANCE[self.precision] if self.precision in HALVES else 0.0)
         rounds = has_integers(build.planned.graph)
         return Checked(check=checked(build.compiled, source, suspects.named, allowed=allowed, rounds=rounds))

@@ -37,11 +37,11 @@ from anatune.graph.passes.scaling import channel_values
 from anatune.graph.passes.simplify import reshaped
 from anatune.graph.scaled import Scale, dequantized, scale_of
 
-__all__ = ["integers_moved", "with_integer_products"]
+__all__ = ["MAXIMA", "MOVES", "integers_moved", "with_integer_products"]
 
-_MOVES = ("broadcast_to", "flip", "permute_dims", "reshape", "strided_slice", "take")
+MOVES = ("broadcast_to", "flip", "permute_dims", "reshape", "strided_slice", "take")
 """Operators that return elements of their first argument."""
-_MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
+MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 _LARGEST = 1 << 30
 """Of a bias in sums of int32."""
 _DOUBT = 1.0 / 64
@@ -66,7 +66,7 @@ def integers_moved(graph: Graph) -> Graph:
 
 
 def _is_move(node: Node) -> bool:
-    return node.op in _MOVES or operator_of(node).is_reshape
+    return node.op in MOVES or operator_of(node).is_reshape
 
 
 def _on(node: Node, value: Value) -> Node:
@@ -102,7 +102,7 @@ def _later(node: Node) -> Value:
         return node
     assert isinstance(first, Node)
     data = first.arguments[0]
-    if scale.is_one and (_is_move(node) or node.op in _MAXIMA):
+    if scale.is_one and (_is_move(node) or node.op in MAXIMA):
         moved = computed(_on(node, data))
         return dequantized(moved, scale)
     if node.op == "permute_dims" and isinstance(data, Constant):
@@ -130,7 +130,7 @@ def _earlier(node: Node, alone: set[int]) -> Value:
     def before(value: Value) -> Value:
         return _earlier(node.of((value, *node.arguments[1:]), TensorType(tensor_type(value).shape, dtype)), alone)
 
-    if (_is_move(data) or data.op in _MAXIMA) and not isinstance(data.arguments[0], Constant):
+    if (_is_move(data) or data.op in MAXIMA) and not isinstance(data.arguments[0], Constant):
         return _on(data, before(data.arguments[0]))
     if data.op == "concat" and isinstance(data.arguments[0], tuple):
         return data.of((tuple(before(part) for part in data.arguments[0]),), node.type)

@@ -23,11 +23,11 @@ from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.tables import with_tables
 from anatune.graph.passes.windows import with_means, with_windows
 
-__all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
+__all__ = ["CPU", "CPU_KERNELS", "GPU", "WEIGHTS", "Pass", "after"]
 
 Pass = Callable[[Graph], Graph]
 
-_WEIGHTS: tuple[Pass, ...] = (
+WEIGHTS: tuple[Pass, ...] = (
     simplified,
     without_batch_norms,
     simplified,
@@ -37,8 +37,9 @@ _WEIGHTS: tuple[Pass, ...] = (
     without_scales,
     simplified,
 )
+"""Of every model: what is known becomes a part of weights."""
 _INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products, with_tables)
-CPU: tuple[Pass, ...] = (with_recurrences, *_INTEGERS, *_WEIGHTS, with_rows, pools_last, simplified, with_products)
+CPU: tuple[Pass, ...] = (with_recurrences, *_INTEGERS, *WEIGHTS, with_rows, pools_last, simplified, with_products)
 """Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
 chosen next."""
 CPU_KERNELS: tuple[Pass, ...] = (
@@ -50,7 +51,7 @@ CPU_KERNELS: tuple[Pass, ...] = (
     simplified,
 )
 """Of a model for a CPU whose activations lie in the chosen orders. Attentions are chosen next."""
-GPU: tuple[Pass, ...] = (unpacked_products, without_recurrences, *_WEIGHTS, with_products, simplified)
+GPU: tuple[Pass, ...] = (unpacked_products, without_recurrences, *WEIGHTS, with_products, simplified)
 """Of a model for a GPU as it was imported: products alone are anatune's, for everything else TVM has schedules there.
 What comes out is compared with itself with channels last wherever an operator can have them so."""
 

@@ -114,6 +114,48 @@ def test_elements_with_scales():
     check("QLinearLeakyRelu", x, *numbers, *numbers, want=[want], alpha=0.125, **MICROSOFT)
 
 
+def scaled(array, scale, zero):
+    return (array.astype(np.float64) - zero) * scale
+
+
+def back(numbers, scale, zero):
+    return np.clip(np.rint(numbers / scale) + zero, 0, 255).astype(np.uint8)
+
+
+def test_products_of_onnxruntime_with_scales():
+    a, weight, term = integers(3, 4), integers(5, 4, dtype=np.int8), np.array([300, -20, 7, 0, 90], np.int32)
+    scales = np.array([0.5, 0.25, 0.125, 1, 2], np.float32)
+    found = scaled(a, 0.5, 9) @ scaled(weight, scales[:, None], 0).T + term * 0.5 * scales
+    operands = [a, np.float32(0.5), np.uint8(9), weight, scales, np.zeros(5, np.int8), term]
+    want = back(found, 8.0, 100)
+    check("QGemm", *operands, np.float32(8), np.uint8(100), want=[want], transB=1, **MICROSOFT)
+    check("QGemm", *operands, want=[found.astype(np.float32)], transB=1, **MICROSOFT)
+
+
+def test_pools_and_moves_of_onnxruntime_with_scales():
+    x, numbers, result = integers(1, 3, 4, 6), [np.float32(0.5), np.uint8(100)], [np.float32(0.25), np.uint8(60)]
+    plain = scaled(x, 0.5, 100)
+    mean = plain.mean(axis=(2, 3), keepdims=True)
+    check("QLinearGlobalAveragePool", x, *numbers, *result, want=[back(mean, 0.25, 60)], **MICROSOFT)
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    want = np.moveaxis(back(mean, 0.25, 60), 1, -1)
+    check("QLinearGlobalAveragePool", last, *numbers, *result, want=[want], channels_last=1, **MICROSOFT)
+    parts = plain.reshape(1, 3, 2, 2, 3, 2).mean(axis=(3, 5))
+    own = {"kernel_shape": [2, 2], "strides": [2, 2], **MICROSOFT}
+    check("QLinearAveragePool", x, *numbers, *result, want=[back(parts, 0.25, 60)], **own)
+    both = back(np.concatenate([plain, scaled(x, 0.125, 3)], axis=1), 0.25, 60)
+    check("QLinearConcat", *result, x, *numbers, x, np.float32(0.125), np.uint8(3), want=[both], axis=1, **MICROSOFT)
+    choice = integers(1, 3, 4, 6, seed=5) > 99
+    want = back(np.where(choice, plain, scaled(x, 0.125, 3)), 0.25, 60)
+    check("QLinearWhere", choice, x, *numbers, x, np.float32(0.125), np.uint8(3), *result, want=[want], **MICROSOFT)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 0.0])
+def test_scales_that_are_none_are_refused(scale):
+    with pytest.raises(WorkloadError, match=rf"QuantizeLinear .*has a scale of {scale:g}, expected numbers above 0"):
+        computed("QuantizeLinear", floats(3), np.float32(scale), np.uint8(3))
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("has_zeros", [False, True])
 def test_weights_of_few_bits_are_constants(bits, has_zeros):
