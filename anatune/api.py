@@ -89,7 +89,7 @@ def model(
 
     Parameters
     ----------
-    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "amx", ...}, optional
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to the number of cores (the default).
@@ -157,7 +157,7 @@ def plan(
         What is computed, where: a spec, or a name or path for `hardware`.
     top_k : int
         How many schedules to return, >= 1.
-    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "amx", ...}, optional
         Rank the schedules of one template alone: "tensorcore" for float16, bfloat16 and tf32 (float32 operands are
         rounded) on tensor cores. Left out: the device's default and those that join it where they apply, in one order
         (GPUs: "cuda", "thin" and "triton"; CPUs: "cpu", "winograd" and "fp16_accumulation").

@@ -78,7 +78,7 @@ def tune(
         Time and memory of one schedule.
     time_limit_s : float, optional
         Ask for nothing new after this many seconds.
-    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "fp16_accumulation"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "amx", ...}, optional
         What the schedules look like. By default on GPUs: CUDA cores, with a staging pipeline where there can be one,
         and "thin" and "triton" (where Triton is installed) if they apply; on CPUs all templates that apply. Of several
         `strategy` walks the space of each, and the trials go where most is to be gained (`anatune.search.shared`). With
