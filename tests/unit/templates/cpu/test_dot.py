@@ -87,7 +87,7 @@ def test_pairs_of_8_bits_are_widened_where_there_is_no_vnni():
     assert group(shifted, CASCADE_LAKE).instruction == "vpdpbusd"
     schedule = CpuSpace(shifted, zen3, lambda _: True).schedule({}, packed=("A", "B")).check()
     assert schedule.options["packed_ahead"] == ("B",)
-    with pytest.raises(SpaceError, match="packed_ahead is .*expected each of B at most once"):
+    with pytest.raises(SpaceError, match=r"packed_ahead is .*expected each of B at most once"):
         msgspec.structs.replace(schedule, options={**schedule.options, "packed_ahead": ("A", "B")}).check()
 
 
