@@ -90,7 +90,7 @@ def model(
     Parameters
     ----------
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled" or "fp16_accumulation".
+        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to the number of cores (the default).
@@ -159,10 +159,10 @@ def plan(
     top_k : int
         How many schedules to return, >= 1.
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled" or "fp16_accumulation".
+        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
         Rank the schedules of one template alone: "tensorcore" for float16, bfloat16 and tf32 (float32 operands are
         rounded) on tensor cores. Left out: the device's default and those that join it where they apply, in one order
-        (GPUs: "cuda", "thin" and "triton"; CPUs: "cpu", "winograd", "scaled" and "fp16_accumulation").
+        (GPUs: "cuda", "thin" and "triton"; CPUs: "cpu", "winograd", "scaled", "amx" and "fp16_accumulation").
     accuracy : {"standard", "relaxed"}
         What arithmetic is admitted. "standard": what errs about as much as a plain sum of the products, which includes
         Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much, and sums in float16.

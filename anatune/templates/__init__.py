@@ -14,7 +14,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.templates import REGISTERED
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.template import Template as Template
-from anatune.templates.cpu import CPU, FP16_ACCUMULATION
+from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
 from anatune.templates.cuda import CUDA, PIPELINED
 from anatune.templates.scaled import SCALED
 from anatune.templates.tensorcore import TENSORCORE
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
 
 __all__ = [
+    "AMX",
     "CPU",
     "CUDA",
     "FP16_ACCUMULATION",
@@ -47,7 +48,7 @@ __all__ = [
 
 TEMPLATES: dict[str, Template] = REGISTERED
 """Every template by its name. A new one stands in the next line."""
-_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, TRITON, CPU, WINOGRAD, SCALED, FP16_ACCUMULATION)
+_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, TRITON, CPU, WINOGRAD, SCALED, FP16_ACCUMULATION, AMX)
 TEMPLATES.update({room.name: room for room in _ROOMS})  # at once: another thread sees none or all
 
 
@@ -122,7 +123,7 @@ def make_model(
     Parameters
     ----------
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled" or "fp16_accumulation".
+        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu", or where that does
         not take the workload the first that joins it and does.
     accuracy : {"standard", "relaxed"}, optional

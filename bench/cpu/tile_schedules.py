@@ -4,8 +4,7 @@
 
 Needs TVM, no AMX: nothing is run. Products of bfloat16 and of 8 bits in all signs, convolutions, edges of every kind,
 partial sums and fused steps; schedules are drawn until `Schedule.check` takes one. Each is compiled in a process that
-may die, and its code is counted: LDTILECFG once a microkernel and in no loop, as many tile loads and stores as the
-microkernel has operands and sums (more are spills).
+may die, and its code is looked at: no LDTILECFG in a loop of products, no tiles that come from the stack (spills).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
-from anatune.templates.cpu.program.register_tile import Microkernel
 
 __all__ = ["compiled_wrongly", "drawn"]
 
@@ -91,21 +89,13 @@ def drawn(rng: random.Random, hardware: anatune.CpuSpec) -> Schedule:
             }
             packed = tuple(t for t in space.packable if t in space.must_pack or rng.random() < 0.5)
             try:
-                schedule = space.schedule(tiles, packed=packed)
+                calls = {axis: rng.randint(2, 4) for axis in space.pairable if rng.random() < 0.3}
+                for axis in calls:
+                    tiles[axis] = (*tiles[axis][:-2], 1, tiles[axis][-2] * tiles[axis][-1])
+                schedule = space.schedule(tiles, packed=packed, calls=calls)
                 return msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
             except SpaceError:
                 continue
-
-
-def _expected(kernel: Microkernel) -> Counter[str]:
-    """Return the tile instructions of a microkernel's code without spills."""
-    from anatune.templates.cpu.dot import TILE_ROWS, tile_depths
-
-    blocks, vectors = -(-len(kernel.result.rows) // TILE_ROWS), kernel.num_vectors
-    passes = len(tile_depths(kernel.num_steps))
-    products = blocks * vectors * passes
-    counts = {"tdp": products, "tileloadd": passes * (blocks + vectors), "tilestored": blocks * vectors}
-    return Counter(counts)
 
 
 def compiled_wrongly(schedule: Schedule) -> str:
@@ -121,13 +111,10 @@ def compiled_wrongly(schedule: Schedule) -> str:
 
     lowered = lower(schedule)
     text = compat.compile_module(lowered.module, lowered.target).mod.inspect_source("asm")
-    found = Counter(re.sub(r"^tdp\w+", "tdp", word) for word in re.findall(r"^\s+(ldtilecfg|t\w+)\b", text, re.M))
-    wanted = sum((_expected(kernel) for kernel in lowered.program.kernels), Counter[str]())
-    for word in ("tdp", "tileloadd", "tilestored"):
-        if found[word] != wanted[word]:
-            return f"{found[word]} {word}, expected {wanted[word]}"
-    if not 1 <= found["ldtilecfg"] <= len(lowered.program.kernels):
-        return f"{found['ldtilecfg']} ldtilecfg, expected one for each of {len(lowered.program.kernels)} microkernels"
+    if not re.search(r"^\s+tdp", text, re.M) or not re.search(r"^\s+ldtilecfg\b", text, re.M):
+        return "no products of tiles"
+    if reloads := re.findall(r"^\s+tileloadd\b.*\(%rsp", text, re.M):
+        return f"{len(reloads)} tiles come from the stack"
     inner = [body for body in _loops(text) if "\ttdp" in body and body.count("\n.LBB") == 0]
     if any("ldtilecfg" in body for body in inner):
         return "ldtilecfg in the loop of products"

@@ -279,8 +279,8 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return peak * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
 
     def dot_instruction(self, name: str) -> DotInstruction | None:
-        """Return an instruction of `DOT_INSTRUCTIONS`, None where the CPU has not got it."""
-        found = getattr(self, name)
+        """Return an instruction of `DOT_INSTRUCTIONS`, None where the CPU has not got it, or for any other."""
+        found = getattr(self, name, None)
         return found if isinstance(found, DotInstruction) else None
 
     @property

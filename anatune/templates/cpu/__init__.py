@@ -1,4 +1,4 @@
-"""Template "cpu", and with sums in half precision: microkernels in nests of loops."""
+"""Template "cpu", with sums in half precision, and on AMX's tiles: microkernels in nests of loops."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.templates.cpu.dot import dot_note, half_sums_apply
+from anatune.templates.cpu.dot import dot_note, half_sums_apply, tiles_apply
 from anatune.templates.cpu.rules import (
     check_cpu,
     check_half_sums,
+    check_tiled,
     computes,
     half_sums_accuracy,
     half_sums_error,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.cpu.program.program import CpuProgram
 
-__all__ = ["CPU", "FP16_ACCUMULATION"]
+__all__ = ["AMX", "CPU", "FP16_ACCUMULATION"]
 
 
 class NestTemplate(CpuTemplate):
@@ -91,5 +92,22 @@ class Fp16AccumulationTemplate(NestTemplate):
         return HalfSumsModel
 
 
+class TilesTemplate(NestTemplate):
+    """The same on AMX's tiles."""
+
+    name = "amx"
+    joins = True
+    has_ranges = False
+    check = staticmethod(check_tiled)
+    takes = staticmethod(tiles_apply)
+
+    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
+        """Return the class of its analytical model."""
+        from anatune.templates.cpu.model.model import TilesModel
+
+        return TilesModel
+
+
 CPU = NestTemplate()
+AMX = TilesTemplate()
 FP16_ACCUMULATION = Fp16AccumulationTemplate()

@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anatune.core.hardware.dot import HALF_SUMS, WIDENED, dot_instructions, instruction_of
+from anatune.core.hardware.dot import HALF_SUMS, TILES, WIDENED, dot_instructions, instruction_of
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, Access, Workload
 from anatune.errors import SpaceError
@@ -37,6 +37,7 @@ from anatune.templates.cpu.microkernels import (
 )
 
 __all__ = [
+    "TILE_REGISTERS",
     "TILE_ROWS",
     "TILE_STEPS",
     "DotGroup",
@@ -52,6 +53,7 @@ __all__ = [
     "packable_in_groups",
     "pairable_axes",
     "tile_depths",
+    "tiles_apply",
 ]
 
 
@@ -107,7 +109,8 @@ TILE_ROWS = 16
 """Rows of a tile of AMX's."""
 TILE_STEPS = 16
 """Groups of a row of a tile: 64 bytes."""
-_TILE_REGISTERS = 8
+TILE_REGISTERS = 8
+"""Tiles that AMX has."""
 
 
 @lru_cache(maxsize=256)
@@ -135,6 +138,8 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
     axis = min(axes, key=lambda name: (vector_stride(broadcast, name) != 1, -workload.extents[name]))
     packed = [vector.tensor] if vector_stride(broadcast, axis) == 1 else [read.tensor for read in reads]
     name, size = instruction
+    if name in TILES and len(packed) > 1:  # a row of a tile is groups that lie one after another
+        return None
     flips = name == "vpdpbusd" and broadcast.dtype == "int8"
     shift = 0 if name in WIDENED else broadcast.zero_point + (_FLIPPED if flips else 0)
     return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed), flips, shift)
@@ -185,6 +190,13 @@ def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:
     return longest * workload.num_reduced // extent >= _LEAST_TERMS
 
 
+def tiles_apply(workload: Workload, hardware: CpuSpec) -> bool:
+    """Whether the template "amx" applies: the CPU multiplies the operands on tiles."""
+    known = constant_tensors(workload)
+    simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), known)
+    return dot_group(workload, hardware, simd, extension="amx") is not None
+
+
 def most_half_terms(workload: Workload, dot: DotGroup) -> int:
     """Return how far along the group's axis a call may sum in half precision, if it covers all other reductions."""
     return _MOST_TERMS * workload.extents[dot.axis] // workload.num_reduced
@@ -218,11 +230,11 @@ def check_tile_registers(rows: int, vectors: int, steps: int) -> None:
     registers of their own. LLVM ends the process where it finds none.
     """
     blocks, depths = -(-rows // TILE_ROWS), set(tile_depths(steps))
-    if (needed := blocks * vectors + (blocks + vectors) * len(depths)) > _TILE_REGISTERS:
+    if (needed := blocks * vectors + (blocks + vectors) * len(depths)) > TILE_REGISTERS:
         own = "" if len(depths) == 1 else f", products of {' and '.join(map(str, sorted(depths)))} steps"
         raise SpaceError(
             f"a register tile of {rows} rows and {vectors} vectors{own} takes {needed} tiles of AMX's, expected at "
-            f"most {_TILE_REGISTERS}: 32 rows and 2 vectors"
+            f"most {TILE_REGISTERS}: 32 rows and 2 vectors"
         )
 
 
@@ -268,6 +280,8 @@ def packable_in_groups(workload: Workload, simd: str, dot: DotGroup | None) -> t
     packable = packable_tensors(workload, simd)
     if dot is None:
         return packable
+    if dot.instruction in TILES:
+        return dot.packed
     return tuple(read.tensor for read in workload.reads if read.tensor in (*packable, *dot.packed))
 
 

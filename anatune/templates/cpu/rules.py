@@ -33,6 +33,7 @@ __all__ = [
     "check_cpu",
     "check_formats",
     "check_half_sums",
+    "check_tiled",
     "computes",
     "cpu_of",
     "half_sums_accuracy",
@@ -90,25 +91,44 @@ def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
 
 def check_cpu(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "cpu"."""
-    workload, options = schedule.workload, schedule.options
-    tiles = schedule.tiles
-    if "extension" not in options:
+    if "extension" in schedule.options:
+        check_tiled(schedule)
+    else:
         _check(schedule)
-        return
+
+
+def check_tiled(schedule: Schedule) -> None:
+    """Raise SpaceError unless these are a schedule on AMX's tiles, of the template "amx" or "cpu"."""
+    workload, tiles = schedule.workload, schedule.tiles
     dot = _check(schedule, extension="amx")
     assert dot is not None
-    if paired := [name for name in options if name.startswith("pair.")]:
-        raise SpaceError(f"option {paired[0]} is given, but there are no pairs of microkernels on AMX's tiles")
-    simd, register = str(options["simd_axis"]), {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
-    vectors = -(-register.pop(simd) // simd_lanes(workload, cpu_of(schedule).compute.simd_bits))
+    simd, lanes = str(schedule.options["simd_axis"]), lanes_of(schedule)
+    register = {axis.name: _largest(schedule, axis.name) for axis in workload.spatial_axes}
+    vectors = register.pop(simd) if pair_of(schedule, simd) else -(-register.pop(simd) // lanes)
     unrolled = {axis.name: tiles[axis.name][-1] for axis in workload.reduction_axes}
     if unrolled[dot.axis] % dot.size and unrolled[dot.axis] < workload.extents[dot.axis]:
         raise SpaceError(
             f"tiles[{dot.axis!r}] is {tiles[dot.axis]}: expected its last factor to be a multiple of {dot.size}, or "
             f"the whole axis: {dot.instruction} multiplies groups of {dot.size}"
         )
-    steps = -(-unrolled.pop(dot.axis) // dot.size) * math.prod(unrolled.values())
+    steps = -(-unrolled.pop(dot.axis) // dot.size)
+    own = workload.tensor(dot.vectors)
+    rows = [axis for axis, size in register.items() if size > 1]
+    if len(rows) > 1 or any(own.uses(axis) for axis in rows) or any(size > 1 for size in unrolled.values()):
+        raise SpaceError(
+            f"a microkernel on AMX's tiles has rows along {', '.join(rows) or 'no axis'}, expected along one that "
+            f"{dot.vectors} is not indexed by; it unrolls {dot.axis} alone"
+        )
+    pair = pair_of(schedule, rows[0]) if rows else None
+    if pair is not None and pair[1] == 1:
+        raise SpaceError(f"option pair.{rows[0]} is {pair}, expected two rows or more: on AMX's tiles they are apart")
     check_tile_registers(math.prod(register.values()), vectors, steps)
+
+
+def _largest(schedule: Schedule, axis: str) -> int:
+    """Return the elements (of a pair along the SIMD axis: vectors) that the largest microkernel covers of an axis."""
+    pair = pair_of(schedule, axis)
+    return schedule.tiles[axis][-1] if pair is None else max(pair[1], pair[3])
 
 
 def check_half_sums(schedule: Schedule) -> None:

@@ -30,7 +30,7 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
                           result that is strided along the SIMD axis is transposed in registers, never packed.
 "packed_ahead"            Those of them that are packed before the run (constant operands: no cost).
 "extension"               "amx": products on AMX's tiles, the register tile's rows in blocks of 16 (`cpu.program.amx`).
-                          No space holds such schedules; they are built, verified and inspected.
+                          The template "amx" has a space of them; of "cpu" they are built, verified and inspected.
 "parallel"                Whether the fused "outer" loops are distributed over the cores.
 ========================= ============================================================================================
 
@@ -68,6 +68,8 @@ from anatune.templates.cpu.dot import (
     most_half_terms,
     packable_in_groups,
     pairable_axes,
+    tile_depths,
+    tiles_apply,
 )
 from anatune.templates.cpu.loops import LoopTables, loop_tables
 from anatune.templates.cpu.microkernels import (
@@ -88,7 +90,15 @@ from anatune.templates.cpu.rules import (
     levels_of,
 )
 
-__all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace", "HalfSumsSpace"]
+__all__ = [
+    "ORDER_LEVELS",
+    "REDUCTION_LEVELS",
+    "SPATIAL_LEVELS",
+    "WINDOW_LEVELS",
+    "CpuSpace",
+    "HalfSumsSpace",
+    "TilesSpace",
+]
 
 
 class CpuSpace(Space):
@@ -223,6 +233,10 @@ class CpuSpace(Space):
         columns = [*(f"{axis}.{level}" for level in levels), f"pair.{axis}"]
         expected = f"perfect divisors of {extent}, and a pair only where one microkernel does not fit"
         return listed(axis, columns, table, expected)
+
+    def in_call(self, axis: str, kernel: int) -> bool:
+        """Whether a microkernel may cover (or unroll) so many elements of an axis."""
+        return True
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
         """Return the innermost factor, and the calls of a pair."""
@@ -403,3 +417,52 @@ class HalfSumsSpace(CpuSpace):
                 f"products of float16 on CPUs with AVX512_FP16 (vfmaddph)"
             )
         self.most_inner = {self.dot.axis: most_half_terms(workload, self.dot)}
+
+
+class TilesSpace(CpuSpace):
+    """All schedules of one workload on AMX's tiles; see `CpuSpace`.
+
+    Beside the options of the template "cpu" a schedule has "extension": "amx". Rows of a register tile lie equally far
+    apart: they run along one axis. Products of the unrolled steps are of one depth.
+
+    Raises
+    ------
+    SpaceError
+        The CPU has no tiles, or none that multiply the operands.
+    """
+
+    template = "amx"
+    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "amx"}
+    _most_steps = 64
+
+    def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
+        super().__init__(workload, hardware, is_legal)
+        if self.dot is None or not tiles_apply(workload, hardware):
+            raise SpaceError(
+                f"template {self.template} does not apply to {workload.describe()} on {hardware.name}: it takes "
+                "products of bfloat16 or of 8 bits on CPUs with AMX"
+            )
+        own = workload.tensor(self.dot.vectors)
+        rows = [a.name for a in workload.spatial_axes if a.name != self.simd_axis and not own.uses(a.name)]
+        self._row_axis = max(reversed(rows), key=lambda name: self.extents[name], default="")
+        self.pairable = tuple(axis for axis in self.pairable if axis in (self._row_axis, self.simd_axis))
+
+    def in_call(self, axis: str, kernel: int) -> bool:
+        """Whether a microkernel may cover (or unroll) so many elements of an axis."""
+        assert self.dot is not None
+        if axis == self.dot.axis:
+            size = self.dot.size
+            depths = tile_depths(-(-kernel // size))
+            is_whole = kernel % size == 0 or kernel == self.extents[axis]
+            return is_whole and len(set(depths)) == 1 and sum(depths) <= self._most_steps
+        return kernel == 1 or axis in (self._row_axis, self.simd_axis)
+
+    def _axis(self, axis: str) -> Part:
+        """Return the tilings of `axis` that tiles can have."""
+        if axis in (self._row_axis, self.simd_axis):
+            return super()._axis(axis)
+        levels, extent = self.levels[axis], self.extents[axis]
+        table = factorisations(extent, len(levels))
+        keeps = [self.in_call(axis, int(kernel)) for kernel in table[:, -1]]
+        expected = f"perfect divisors of {extent}, of the reduction whole groups in products of one depth in a call"
+        return listed(axis, [f"{axis}.{level}" for level in levels], table[keeps], expected)

@@ -46,9 +46,11 @@ def floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
     steps = sizes[:, nest.is_reduction == 1].prod(axis=1)
     number = (nest.extents / tiles).prod(axis=1)
     sizes[:, simd] = np.ceil(sizes[:, simd] / lanes)
-    call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
+    block = int(nest.group[2])
+    most = cpu.register_limit * cpu.registers * (0.5 * block if block > 1 else 1.0)
+    call = (cpu.call_cycles + cpu.fma_latency) / most if has_reduction else 0.0
     inside = float(nest.inside_share.prod())
-    each = inside / (cpu.fma_per_cycle * cpu.reachable) + call / steps
+    each = inside / (cpu.fma_per_cycle * block * cpu.reachable) + call / steps
     cycles: Floats = number * sizes.prod(axis=1) * each
     for axis, most in model.space.most_inner.items():
         cycles[tiles[:, model.space.axes.index(axis)] > most] = np.inf

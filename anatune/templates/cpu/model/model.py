@@ -17,9 +17,9 @@ from anatune.templates.cpu.model.features import cpu_features
 from anatune.templates.cpu.model.order import loop_nest
 from anatune.templates.cpu.model.ranking import rank
 from anatune.templates.cpu.model.scoring import CpuScoring
-from anatune.templates.cpu.space import HalfSumsSpace
+from anatune.templates.cpu.space import HalfSumsSpace, TilesSpace
 
-__all__ = ["CpuModel", "HalfSumsModel"]
+__all__ = ["CpuModel", "HalfSumsModel", "TilesModel"]
 
 
 class CpuModel(CpuScoring):
@@ -63,3 +63,10 @@ class HalfSumsModel(CpuModel):
                 f"template {HalfSumsSpace.template} needs accuracy {RELAXED} (--accuracy {RELAXED}), got {accuracy}"
             )
         super().__init__(workload, hardware, HalfSumsSpace(workload, hardware, self._is_legal))
+
+
+class TilesModel(CpuModel):
+    """Predicts and ranks schedules on AMX's tiles; parameters and errors as `TilesSpace`."""
+
+    def __init__(self, workload: Workload, hardware: CpuSpec) -> None:
+        super().__init__(workload, hardware, TilesSpace(workload, hardware, self._is_legal))

@@ -8,10 +8,10 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.hardware.dot import HALF_SUMS, WIDENED
+from anatune.core.hardware.dot import HALF_SUMS, TILES, WIDENED
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Term, Workload
-from anatune.templates.cpu.dot import DotGroup, copied_as
+from anatune.templates.cpu.dot import TILE_REGISTERS, TILE_ROWS, TILE_STEPS, DotGroup, copied_as
 from anatune.templates.cpu.microkernels import vector_stride
 from anatune.templates.cpu.space import CpuSpace
 from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, CpuNest
@@ -55,6 +55,11 @@ MULTIPLY_ADD_LIMIT = 1024.0
 """Rule microkernel_code: multiply-adds of the straight-line body; 8 KiB of code stays in L1I and decodes once. Half of
 them where each is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35 of float32's rate with 64 steps, 1.59
 with 8."""
+TILE_PRODUCT_CYCLES, TILE_LATENCY_CYCLES = 16.0, 52.0
+"""Cycles between products on AMX's tiles, and from one to another that adds to its result. Source, and of the next:
+Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20 (Sapphire Rapids)."""
+TILE_LOAD_CYCLES, TILE_STORE_CYCLES, TILE_CONFIG_CYCLES = 8.0, 16.0, 204.0
+"""Cycles between loads of tiles that lie in L1, between stores, and until LDTILECFG is done."""
 _PAGE_BYTES = 4096
 
 
@@ -82,6 +87,18 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: 
             product_ops, product_registers = 2.0, 1.0
         if dot.instruction in HALF_SUMS:
             stores_per_cycle = 1.0 / (1.0 / stores_per_cycle + WHOLE_SUM_CYCLES)
+    registers, register_limit, broadcasts_held = float(compute.num_vector_registers), REGISTER_LIMIT, 1.0
+    call_cycles, loads = CALL_CYCLES, compute.loads_per_cycle
+    if dot is not None and dot.instruction in TILES:
+        registers, register_limit, broadcasts_held = float(TILE_REGISTERS), 1.0, float(TILE_REGISTERS)
+        call_cycles += TILE_CONFIG_CYCLES
+        # through the stack: a tile is stored there, and vectors of it are loaded and stored
+        stores_per_cycle = 1.0 / (
+            TILE_STORE_CYCLES + TILE_ROWS * (1.0 / compute.loads_per_cycle + 1.0 / stores_per_cycle)
+        )
+        fma_per_cycle, fma_latency = 1.0 / TILE_PRODUCT_CYCLES, TILE_LATENCY_CYCLES
+        loads = broadcasts = 1.0 / TILE_LOAD_CYCLES
+        folds_broadcasts = False
     caches = [cache for cache in (hardware.l1, hardware.l2, hardware.l3) if cache is not None]
     core = CpuCore(
         fma_per_cycle=float(fma_per_cycle),
@@ -89,8 +106,8 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: 
         product_registers=product_registers,
         vector_ops=float(compute.vector_ops_per_cycle or compute.issue_width),
         fma_latency=float(fma_latency),
-        registers=float(compute.num_vector_registers),
-        loads=float(compute.loads_per_cycle),
+        registers=registers,
+        loads=float(loads),
         broadcasts=float(broadcasts),
         stores=float(stores_per_cycle),
         issue_width=float(compute.issue_width),
@@ -101,13 +118,14 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: 
         line_bytes=float(hardware.l1.line_bytes),
         dram_core_bytes_s=float(hardware.dram.core_bandwidth_bytes_per_s),
         dram_socket_bytes_s=float(hardware.dram.bandwidth_bytes_per_s),
+        broadcasts_held=broadcasts_held,
         folds_broadcasts=float(folds_broadcasts),
-        call_cycles=CALL_CYCLES,
+        call_cycles=call_cycles,
         loop_instructions=LOOP_INSTRUCTIONS,
         held_share=HELD_SHARE,
         exposed_share=EXPOSED_SHARE,
         start_s=float(hardware.launch.parallel_start_s) if hardware.launch else PARALLEL_START_S,
-        register_limit=REGISTER_LIMIT,
+        register_limit=register_limit,
         multiply_add_limit=MULTIPLY_ADD_LIMIT / product_ops,
     )
     return CpuMachine(
@@ -207,6 +225,14 @@ def _padded(
     return np.array(rows, dtype=np.int64).reshape(-1, 3), np.array(shares, dtype=np.float64)
 
 
+def _group(dot: DotGroup | None, number: dict[str, int]) -> tuple[int, int, int]:
+    """Return `CpuNest.group`."""
+    if dot is None:
+        return -1, 1, 1
+    steps, rows = (TILE_STEPS, TILE_ROWS) if dot.instruction in TILES else (1, 1)
+    return number[dot.axis], dot.size * steps, rows
+
+
 def _result_row(workload: Workload, simd: str, number: dict[str, int]) -> int:
     """Return the axis along which a result that is strided along the SIMD axis is contiguous, or -1."""
     if vector_stride(workload.write, simd) >= 0:
@@ -289,6 +315,6 @@ def pack_nest(space: CpuSpace) -> CpuNest:
                 for i, x in enumerate(accesses)
             ]
         ),
-        group=np.array((number[space.dot.axis], space.dot.size) if space.dot else (-1, 1), dtype=np.int64),
+        group=np.array(_group(space.dot, number), dtype=np.int64),
         result_row=_result_row(workload, space.simd_axis, number),
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.templates.cpu.model.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
+from anatune.templates.cpu.model.pack import MULTIPLY_ADD_LIMIT
 from anatune.templates.cpu.model.scoring import CpuScoring
 from anatune.templates.cpu.times.microkernel import kernel_rules
 
@@ -47,7 +47,8 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
     histograms are multiplied axis by axis.
     """
     space, num_reads = model.space, len(model.workload.reads)
-    most = int(REGISTER_LIMIT * model.machine.core.registers)  # of accumulators: more break the rule whatever else
+    core, block = model.machine.core, int(model.nest.group[2])
+    most = int(core.register_limit * core.registers) * block  # of accumulators: more break the rule whatever else
     states = {_Kernel(1, (1,) * num_reads, 1, 0, False): 1}
     steps = {1: 1}
     for a in range(len(space.axes)):
@@ -59,7 +60,7 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
     whole = sum(steps.values())
     kernels, own_rows, counts_of = [], [], []
     for state, count in states.items():
-        fit = int(model.machine.core.multiply_add_limit) // (state.rows * state.vectors)
+        fit = int(core.multiply_add_limit) // (-(-state.rows // block) * state.vectors)
         few = whole if state.rows > most else sum(number for unrolled, number in steps.items() if unrolled <= fit)
         for unrolled, number in ((1, few), (_MOST_STEPS + 1, whole - few)):
             if number:
@@ -68,7 +69,7 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
                 counts_of.append(count * number)
     broken = np.empty(len(kernels), dtype=np.int64)
     rows = np.array(own_rows, dtype=np.int64).reshape(len(kernels), num_reads)
-    kernel_rules(model.nest, model.machine.core, np.array(kernels, dtype=np.int64), rows, broken)
+    kernel_rules(model.nest, core, np.array(kernels, dtype=np.int64), rows, broken)
     rest = math.prod(space.radices[len(space.axes) :])
     legal, counts = 0, dict.fromkeys((rule.id for rule in model.rules), 0)
     for number, count in zip(broken.tolist(), counts_of, strict=True):

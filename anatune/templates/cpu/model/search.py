@@ -77,7 +77,8 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
         most = int(model.machine.core.multiply_add_limit) * group if is_unrolled else registers
         for index, segment in enumerate(lists[a]):
             starts[a, index] = len(values)
-            rows = [(segment // kernel, kernel, -(-kernel // unit)) for kernel in divisors(segment)]
+            kernels = [kernel for kernel in divisors(segment) if space.in_call(axis, kernel)]
+            rows = [(segment // kernel, kernel, -(-kernel // unit)) for kernel in kernels]
             if axis in space.pairable:
                 units = -(-segment // unit)
                 rows += [(n, 0, -(-units // n)) for n in pair_calls(segment, unit, space.max_kernel)]

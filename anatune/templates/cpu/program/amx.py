@@ -4,7 +4,11 @@ A microkernel's rows in blocks of 16 and its vectors of 16 lanes are tiles of ac
 registers each for the operands' tiles, so that four products need four loads. 16 steps are one product: a row of the
 broadcast operand's tile is 64 bytes of neighbours along the reduction, a row of the vectors' tile the groups of one
 vector, as they are packed. Behind the reduction tiles become vectors by way of the stack, and all that follows is what
-other microkernels do. LLVM configures the tile registers in each call.
+other microkernels do.
+
+TVM has LLVM inline all microkernels of a program. Then tile registers are configured once for all of them, where each
+has one shape: so that a pair of microkernels does not run out of registers, which ends the process, their tiles have
+the shapes of the larger one's. The smaller one comes first: it computes rows of the next call, and leaves them.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS, TDPBUSD, TILELOADD; LLVM 22,
 IntrinsicsX86.td (the forms ``.internal``, whose registers LLVM assigns).
@@ -38,11 +42,12 @@ def tile_sums(code: LlvmCode, kernel: Microkernel, first: Tile, loops: Callable[
         (code whose values are tiles, zeros for each block of rows and each vector) -> sums: emits the reduction.
     """
     rows = len(kernel.result.rows)
+    blocks = -(-rows // TILE_ROWS)
     width = kernel.num_vectors * _ROW_BYTES
-    memory = code.emit(f"alloca [{rows * width} x i8], align {_ROW_BYTES}")
+    memory = code.emit(f"alloca [{blocks * TILE_ROWS * width} x i8], align {_ROW_BYTES}")
     zeros = {
         (block, vector): code.call(_TYPE, "llvm.x86.tilezero.internal", _shape(kernel, block))
-        for block in range(-(-rows // TILE_ROWS))
+        for block in range(blocks)
         for vector in range(kernel.num_vectors)
     }
     for (block, vector), tile in loops(code.holding(_TYPE), zeros).items():
@@ -85,7 +90,7 @@ def tile_steps(code: LlvmCode, kernel: Microkernel, pointers: Sequence[str], sum
 
 def _shape(kernel: Microkernel, block: int) -> list[tuple[str, str]]:
     """Return rows and bytes of a row of a tile of accumulators."""
-    rows = min(TILE_ROWS, len(kernel.result.rows) - block * TILE_ROWS)
+    rows = min(TILE_ROWS, kernel.tile_rows - block * TILE_ROWS)
     return [("i16", str(rows)), ("i16", str(_ROW_BYTES))]
 
 
@@ -96,9 +101,8 @@ def _rows(code: LlvmCode, kernel: Microkernel, i: int, pointer: str, block: int,
     if _distance([operand.steps[step] for step in steps]) not in (0, operand.group):
         raise BuildError(f"AMX: the groups of operand {i} along the reduction are no neighbours in memory")
     row_bytes = _ROW_BYTES // TILE_STEPS * len(steps)
-    return _loaded(
-        code, operand.dtype, pointer, rows[0] + operand.steps[steps[0]], len(rows), row_bytes, _distance(rows)
-    )
+    count, apart = int(_shape(kernel, block)[0][1]), _distance(operand.rows)
+    return _loaded(code, operand.dtype, pointer, rows[0] + operand.steps[steps[0]], count, row_bytes, apart)
 
 
 def _groups(code: LlvmCode, kernel: Microkernel, i: int, pointer: str, vector: int, steps: range) -> str:

@@ -205,6 +205,7 @@ class Kernels:
             epilogue=epilogue,
             start=addresses(self.start) if self.start is not None else None,
             dot=nest.group.instruction if nest.group is not None else "",
+            tile_rows=math.prod(max(part.size for part in nest.parts[axis]) for axis in rows_axes),
             registers=register_letter(compute, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             num_registers=compute.num_vector_registers,
             attributes=vector_attributes(nest.lanes),

@@ -142,6 +142,8 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
         v[CpuCol.VECTOR_CONVERSIONS + i] = 0.0
         v[CpuCol.CONVERSIONS + i] = 0.0
     result = nest.vector_loads.shape[0] - 1
+    block = float(nest.group[2])
+    shares = 1.0 if nest.group[2] > 1 else 0.0  # rows of a tile share its vectors, be it one
     for x in range(-1, result):  # first the product of all rows
         for i in range(_N):
             v[CpuCol.OWN + i] = 1.0
@@ -158,14 +160,18 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
             for i in range(_N):
                 own = v[CpuCol.OWN + i]
                 v[CpuCol.VECTOR_LOADS + i] += own if c.packed[x, i] > 0.0 else own * each
-                v[CpuCol.VECTORS_HELD + i] += own if own < v[CpuCol.ROWS + i] else 0.0
-                v[CpuCol.HELD + i] += 0.0 if own < v[CpuCol.ROWS + i] else 1.0
+                is_shared = own < v[CpuCol.ROWS + i] or shares > 0.0
+                v[CpuCol.VECTORS_HELD + i] += own if is_shared else 0.0
+                v[CpuCol.HELD + i] += 0.0 if is_shared else 1.0
                 v[CpuCol.VECTOR_CONVERSIONS + i] += own * converts
         else:
             converts = nest.conversions[x]
             for i in range(_N):
-                v[CpuCol.BROADCAST + i] += v[CpuCol.OWN + i]
-                v[CpuCol.CONVERSIONS + i] += v[CpuCol.OWN + i] * converts
+                own = math.ceil(v[CpuCol.OWN + i] / block)
+                v[CpuCol.BROADCAST + i] += own
+                v[CpuCol.CONVERSIONS + i] += own * converts
+    for i in range(_N):
+        v[CpuCol.ROWS + i] = math.ceil(v[CpuCol.ROWS + i] / block)
     each, lanes, row = nest.vector_loads[result], float(nest.simd[1]), nest.result_row
     for i in range(_N):
         v[CpuCol.RELOADED + i] = each

@@ -65,7 +65,7 @@ def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float)
     Zen 4's peak, 32 rows spill).
     """
     own = accumulators + cpu.product_registers
-    return own + held + (0.0 if _in_memory(cpu, accumulators, broadcast) else min(broadcast, 1.0))
+    return own + held + (0.0 if _in_memory(cpu, accumulators, broadcast) else min(broadcast, cpu.broadcasts_held))
 
 
 @jit_scalar
@@ -154,28 +154,31 @@ def kernel_rules(nest: CpuNest, cpu: CpuCore, kernels: Ints, own_rows: Ints, rul
     """
     for k in range(kernels.shape[0]):
         rows, vectors = float(kernels[k, 0]), float(kernels[k, 1])
+        block = nest.group[2]
         held = 0.0
         broadcast = 0.0
         for x in range(own_rows.shape[1]):
             if nest.uses[x, nest.simd[0]]:
-                held += _held(float(own_rows[k, x]), rows, vectors)
+                held += held_vectors(float(own_rows[k, x]), rows, vectors, block)
             else:
-                broadcast += own_rows[k, x]
+                broadcast += math.ceil(own_rows[k, x] / block)
+        rows = math.ceil(rows / block)
         registers = _registers(cpu, rows * vectors, held, broadcast)
         multiply_adds = rows * vectors * kernels[k, 2]
         rules[k] = rule_one(cpu, registers, float(kernels[k, 3]), multiply_adds, 1.0, float(kernels[k, 4]))
 
 
 @jit_inline
-def _held(own: float, rows: float, vectors: float) -> float:
+def held_vectors(own: float, rows: float, vectors: float, block: int) -> float:
     """Return the vectors of an operand that several of the rows share; one where each row has its own."""
-    return own * vectors if own < rows else 1.0
+    return own * vectors if own < rows or block > 1 else 1.0
 
 
 @jit_inline
 def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple[float, float, float, float, float]:
     """Return accumulators, loads, held and broadcast vectors of a microkernel, and its conversions."""
     axis = nest.simd[0]
+    block = nest.group[2]
     all_rows = 1.0
     for a in range(rows.shape[0]):
         all_rows *= rows[a]
@@ -190,13 +193,14 @@ def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple
                 own *= rows[a]
         if nest.uses[x, axis]:
             loads += own * vectors * (1.0 if packed[x] else nest.vector_loads[x])
-            held += _held(own, all_rows, vectors)
+            held += held_vectors(own, all_rows, vectors, block)
             conversions += own * vectors * nest.conversions[x]
         else:
+            own = math.ceil(own / block)
             loads += own
             broadcast += own
             conversions += own * nest.conversions[x]
-    return all_rows * vectors, loads, held, broadcast, conversions
+    return math.ceil(all_rows / block) * vectors, loads, held, broadcast, conversions
 
 
 @jit_inline

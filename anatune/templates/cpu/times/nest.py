@@ -77,7 +77,8 @@ class CpuNest(NamedTuple):
     pad_cycles: Floats
     """(X,) core cycles of the padded copy that an unpacked tensor needs, 0 without padding."""
     group: Ints
-    """(2,) reduction axis whose neighbours one instruction sums, and how many of them; -1, 1: none."""
+    """(3,) reduction axis whose neighbours one instruction sums, how many of them, and of how many rows; -1, 1, 1:
+    none. On AMX's tiles a step is a product of two tiles, and what else is counted in vectors is tiles, too."""
     result_row: int
     """Axis along which the result is contiguous if that is not the SIMD axis, else -1: stores are transposed."""
 
@@ -111,6 +112,8 @@ class CpuCore(NamedTuple):
     line_bytes: float
     dram_core_bytes_s: float
     dram_socket_bytes_s: float
+    broadcasts_held: float
+    """Most broadcast elements that are in registers at once."""
     folds_broadcasts: float
     """1 where a multiply-add takes an element from memory for all lanes, else 0."""
     call_cycles: float

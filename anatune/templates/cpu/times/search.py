@@ -168,6 +168,8 @@ def _advance(
     start, values, sequence = options.start, options.values, options.sequence
     at, pairs, grown, unrolls = walk.at, walk.pairs, walk.grown, walk.unrolls
     most = core.register_limit * core.registers
+    if nest.group[2] > 1:
+        most *= 0.5 * nest.group[2]  # rows and vectors of 4 tiles of sums: 2 x 2 leave 4 for the operands
     depth = last - 1 if walk.at[first] >= start[sequence[first], divisors[sequence[first]]] else first
     at[depth] += 1
     while True:

@@ -1,6 +1,7 @@
 """Microkernels on AMX's tiles: which instructions they are made of, and what they compute with loops in their place."""
 
 import errno
+import random
 import re
 
 import msgspec
@@ -10,7 +11,7 @@ import anatune
 from anatune import api
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.measure.cpu.detect import detect_cpu
-from anatune.templates.cpu.dot import dot_group, tile_depths
+from anatune.templates.cpu.dot import tile_depths, tiles_apply
 from tests.instructions import without_rounding
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
@@ -174,8 +175,14 @@ def without_tiles(text):
 @pytest.fixture
 def with_loops(monkeypatch):
     """The present CPU with AMX, whose instructions loops stand for; what was compiled comes into its list."""
-    if HOST.compute.isa != "avx512":
-        pytest.skip("this CPU has no AVX-512")
+    hardware = msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)
+    if HOST.compute.isa != "avx512":  # vectors of 16 lanes in registers of the present CPU
+        if HOST.compute.isa not in ("avx", "avx2"):
+            pytest.skip("this CPU has no AVX")
+        own = {"arch": HOST.arch, "hidden_features": HOST.hidden_features}
+        without = dict.fromkeys(("vdpbf16ps", "vfmaddph", "vpdpbusd"), msgspec.UNSET)
+        hardware = msgspec.structs.replace(SAPPHIRE_RAPIDS, **own, **without)
+        monkeypatch.setattr(calls, "check_instructions", lambda hardware: None)
     read, texts = lowering.parse_program, []
 
     def parse(text, llvm):
@@ -185,7 +192,26 @@ def with_loops(monkeypatch):
     monkeypatch.setattr(lowering, "parse_program", parse)
     monkeypatch.setattr(compat, "tile_features", lambda hardware: ())
     monkeypatch.setattr(calls, "allow_runs", lambda schedule: None)
-    return msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx), texts
+    return hardware, texts
+
+
+@pytest.mark.parametrize(
+    ("workload", "is_pair"),
+    [
+        (anatune.matmul(53, 80, 96, dtype="bfloat16", epilogue=("bias", "relu")), True),
+        (anatune.matmul(64, 64, 256, dtype="uint8xint8", input_zero_point=3), False),
+        (anatune.conv2d(1, 64, 12, 12, 48, 3, 3, padding=1, layout="NHWC", dtype="int8"), False),
+        (anatune.conv2d(1, 3, 17, 17, 32, 3, 3, stride=2, padding=1, layout="NHWC", dtype="bfloat16"), False),
+    ],
+)
+def test_plans_are_on_tiles_and_right(workload, is_pair, with_loops):
+    hardware, texts = with_loops
+    plan = anatune.plan(workload, hardware.with_threads(1), top_k=1, template="amx")
+    assert plan.schedules[0].template == "amx"
+    assert ("pair.i" in plan.schedules[0].options) is is_pair
+    found = anatune.verify(plan.schedules[0])
+    assert any("tdp" in text for text in texts)
+    assert found.ok, found
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -204,12 +230,11 @@ def test_products_of_few_rows_or_columns_are_right(dtype, transpose_b, with_loop
     for m, n in ((3, 40), (40, 3), (3, 5), (1, 40), (40, 1)):
         for transpose_a in (False, True):
             workload = anatune.matmul(m, n, 64, dtype=dtype, transpose_a=transpose_a, transpose_b=transpose_b)
-            schedule = anatune.space(workload, hardware).schedule({"k": (1, 1, 1, 64)})
-            if dot_group(workload, hardware, str(schedule.options["simd_axis"]), extension="amx") is None:
+            if not tiles_apply(workload, hardware):
                 continue
-            schedule = msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
+            schedule = anatune.space(workload, hardware, template="amx").schedule({"k": (1, 1, 1, 64)}).check()
             found = anatune.verify(schedule)
-            assert found.ok or "no neighbours in memory" in found.message, (workload, found)
+            assert found.ok, (workload, found)
     assert any("tdp" in text for text in texts)
 
 
@@ -231,6 +256,11 @@ def test_what_has_no_tiles(tmp_path):
     assert tile_depths(35) == (16, 16, 3)
     with pytest.raises(SpaceError, match=r"products of 3 and 16 steps takes 12 tiles"):
         msgspec.structs.replace(odd, options={**odd.options, "extension": "amx"}).check()
+
+
+def test_tiles_are_planned_beside_vectors():
+    of = {size: anatune.plan(anatune.matmul(size, 64, 256, dtype="int8"), SAPPHIRE_RAPIDS, top_k=1) for size in (1, 64)}
+    assert {size: plan.schedules[0].template for size, plan in of.items()} == {1: "cpu", 64: "amx"}
 
 
 def test_products_of_a_call_have_one_depth_where_that_divides():
@@ -266,11 +296,20 @@ def test_a_processor_without_tiles_is_told(monkeypatch):
         calls.allow_runs(tiled("bfloat16"))
 
 
-def test_operands_that_one_stride_cannot_load_are_said():
+def test_operands_that_one_stride_cannot_load_are_refused():
     workload = anatune.matmul(32, 32, 64, dtype="bfloat16", transpose_a=True)
     schedule = anatune.space(workload, SAPPHIRE_RAPIDS).schedule(
         {"i": (1, 1, 1, 1, 32), "j": (1, 1, 1, 1, 32), "k": (1, 1, 2, 32)}
     )
-    schedule = msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
-    with pytest.raises(BuildError, match="no neighbours in memory"):
-        lower(schedule)
+    with pytest.raises(SpaceError, match="has no instruction of amx for these products"):
+        msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
+    with pytest.raises(SpaceError, match="template amx does not apply"):
+        anatune.plan(workload, SAPPHIRE_RAPIDS, template="amx")
+
+
+def test_legal_schedules_compile_and_keep_their_tiles_in_registers():
+    from bench.cpu.tile_schedules import compiled_wrongly, drawn
+
+    for number in range(4):
+        schedule = drawn(random.Random(number), SAPPHIRE_RAPIDS)
+        assert compiled_wrongly(schedule) == "", schedule
