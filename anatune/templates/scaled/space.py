@@ -82,14 +82,11 @@ class ScaledSpace(Space):
     def _axis(self, axis: str) -> Part:
         product, rows = self.product, list[tuple[int, ...]]()
         if axis == "i":
-            rows = [
-                (calls, row)
-                for row in _ROWS
-                for calls in _PIECES
-                if row <= product.rows
-                and (calls == 1 or (calls - 1) * row < product.rows)
-                and calls * row >= min(product.rows, _LEAST_PIECE)
-            ]
+            for row in (size for size in _ROWS if size <= product.rows):
+                most = -(-product.rows // row)
+                pieces = {calls for calls in _PIECES if calls < most} | {min(most, _PIECES[-1])}
+                rows += [(calls, row) for calls in pieces if calls * row >= min(product.rows, _LEAST_PIECE)]
+            rows.sort()
         elif axis == "j":
             rows = [(v,) for v in _VECTORS if v == 1 or (v - 1) * product.lanes < product.columns]
         else:
