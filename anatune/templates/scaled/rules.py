@@ -27,6 +27,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 
 __all__ = [
+    "FLOATS_FROM",
     "ISAS",
     "LEVELS",
     "ScaledProduct",
@@ -48,6 +49,8 @@ _RUN = 32
 """Weights of 4 bits times digits of 8 bits, two and two added, are numbers of 16 bits until so many are summed."""
 _OTHERS = 8
 """Vector registers beside those of sums. Source: with more sums LLVM 22 spills (4x2 tiles of 16 registers)."""
+FLOATS_FROM = 12
+"""Rows from which on weights may be unpacked to float32: two microkernels' worth."""
 ISAS = ("avx2", "avx512")
 
 
@@ -176,7 +179,7 @@ def check_scaled(schedule: Schedule) -> None:
     if schedule.vector:
         raise SpaceError(f"vector is {dict(schedule.vector)!r:.60}, expected none: the template fetches whole vectors")
     check_count("unroll", schedule.unroll, product.run, product.run)
-    check_names("options", schedule.options, ("digits", "parallel"))
+    check_names("options", schedule.options, ("digits", "floats", "parallel"))
     check_names("tiles", schedule.tiles, LEVELS, "axis")
     for axis, extent in schedule.workload.extents.items():
         last = {"j": product.lanes, "k": product.run}.get(axis)
@@ -184,8 +187,10 @@ def check_scaled(schedule: Schedule) -> None:
     digits, parallel = schedule.options.get("digits"), schedule.options.get("parallel", False)
     if digits not in (1, product.exact) or isinstance(digits, bool):
         raise SpaceError(f"option digits is {digits!r:.40}, expected 1 or {product.exact}")
-    if not isinstance(parallel, bool):
-        raise SpaceError(f"option parallel is {parallel!r:.40}, expected true or false")
+    floats = schedule.options.get("floats", False)
+    for name, value in (("parallel", parallel), ("floats", floats)):
+        if not isinstance(value, bool):
+            raise SpaceError(f"option {name} is {value!r:.40}, expected true or false")
 
 
 def needed_accuracy(schedule: Schedule) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
@@ -16,10 +16,16 @@ from anatune.templates.cpu.program.extents import FIXED, Extents
 from anatune.templates.cpu.program.microkernel import module_ir
 from anatune.templates.cpu.program.program import CpuProgram, open_program
 from anatune.templates.cpu.rules import cpu_of
+from anatune.templates.scaled.program.floats import float_function, unpack_function
 from anatune.templates.scaled.program.functions import digits_function, product_function
-from anatune.templates.scaled.rules import product_of
+from anatune.templates.scaled.rules import FLOATS_FROM, product_of
 
 __all__ = ["program_of"]
+
+_FLOAT_ROWS, _FLOAT_PIECE = 6, 120
+"""Rows of a microkernel of unpacked weights, and those for which a part of a tile is unpacked once."""
+_FLOAT_BYTES = 1 << 16
+"""Most memory of a part of a tile's unpacked weights: an eighth to a half of usual L2 caches."""
 
 
 class _Writer:
@@ -38,6 +44,13 @@ class _Writer:
         if most > MOST_ELEMENTS:
             raise BuildError(too_large_text("digits or packed weights", most))
         self.functions: dict[str, Function] = {}
+        self.has_floats = bool(schedule.options.get("floats", False)) and (
+            extents is not FIXED or product.rows >= FLOATS_FROM
+        )
+        self.workers = threads if self.is_parallel else 1
+        unit = product.run if product.group == product.depth else max(product.group, product.run)
+        self.part = min(product.depth, max(1, _FLOAT_BYTES // 4 // self.width // unit) * unit)
+        """Elements along k that are unpacked at once."""
 
     @property
     def packed(self) -> tuple[Access, ...]:
@@ -67,17 +80,34 @@ class _Writer:
         rows = str(shapes[data.tensor][0])
         held = min(self.piece, self.product.rows) if self.extents is FIXED else self.piece
         text.line(f'digits = T.sblock_alloc_buffer(({held * self.row_words},), "int32")')
+        if self.has_floats:
+            text.line(f'floats = T.sblock_alloc_buffer(({self.workers * self.part * self.width},), "float32")')
         text.open('with T.sblock("nest"):')
         regions = [f"{data.tensor}[{whole_region(shapes[data.tensor])}]"]
         regions += [f"{names[access.tensor]}[0:{self.size(access)}]" for access in self.packed]
         added = (access.tensor for access in self.workload.epilogue_reads)
         regions += [f"{tensor}[{whole_region(shapes[tensor])}]" for tensor in added]
         text.line(f"T.reads({', '.join(regions)})")
-        written = f"{output.tensor}[{whole_region(shapes[output.tensor])}]"
-        text.line(f"T.writes({written}, digits[0:{held * self.row_words}])")
+        written = [f"{output.tensor}[{whole_region(shapes[output.tensor])}]", f"digits[0:{held * self.row_words}]"]
+        if self.has_floats:
+            written.append(f"floats[0:{self.workers * self.part * self.width}]")
+        text.line(f"T.writes({', '.join(written)})")
+        with text.scope(CARRIER):
+            if not self.has_floats or self.extents is not FIXED:
+                with text.scope(f"if {rows} < {FLOATS_FROM}:" if self.has_floats else ""):
+                    self._digits(text, names, rows)
+            if self.has_floats:
+                with text.scope("else:" if self.extents is not FIXED else ""):
+                    self._floats(text, names, rows)
+        text.close()
+        return str(text)
+
+    def _digits(self, text: Script, names: dict[str, str], rows: str) -> None:
+        """Write the products of digits."""
+        data = self.workload.reads[0]
         is_one = self.extents is FIXED and self.product.rows <= self.piece
         pieces = "1" if is_one else f"T.truncdiv({rows} + {self.piece - 1}, {self.piece})"
-        with text.scope(CARRIER, f"for piece in range({pieces}):"):
+        with text.scope(f"for piece in range({pieces}):"):
             first = f"piece * {self.piece}"
             own = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
             self.functions["digits"] = digits_function(f"{self.prefix}_digits", self.product, self.digits)
@@ -89,28 +119,86 @@ class _Writer:
             for head, parallel in ((f"if {own} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
                 with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({own}):"):
                     call(text, f"{self.prefix}_digits", places)
+            sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
             with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
-                self._tile(text, names, first, own)
-        text.close()
-        return str(text)
+                self._tile(
+                    text,
+                    lambda columns: self._rows(
+                        text,
+                        own,
+                        sizes,
+                        lambda start, size: self._call(text, names, first, start, size, columns),
+                    ),
+                )
 
-    def _tile(self, text: Script, names: dict[str, str], first: str, own: str) -> None:
-        """Write the products of a tile of columns with all rows of a piece."""
+    def _floats(self, text: Script, names: dict[str, str], rows: str) -> None:
+        """Write the products of unpacked weights: a part of k after the other, unpacked for all rows of a piece."""
+        product, part, data = self.product, self.part, self.workload.reads[0].tensor
+        is_one = rows.isdigit() and int(rows) <= _FLOAT_PIECE
+        pieces = "1" if is_one else f"T.truncdiv({rows} + {_FLOAT_PIECE - 1}, {_FLOAT_PIECE})"
+        each, turns = 32 // product.bits, -(-self.tiles // self.workers)
+        self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)
+        scratch = f"worker * {part * self.width}"
+
+        def multiplied(start: str, size: int, columns: int, at: str, depth: int, *, goes_on: bool, ends: bool) -> None:
+            used = [min(product.lanes, max(0, columns - vector * product.lanes)) for vector in range(self.vectors)]
+            there = [vector for vector in range(self.vectors) if used[vector]]
+            for begin in range(0, len(there), 2):
+                vectors = there[begin : begin + 2]
+                name = f"{self.prefix}_f{size}x{vectors[0]}to{vectors[-1]}of{columns}_{int(goes_on)}{int(ends)}"
+                if name not in self.functions:
+                    self.functions[name] = float_function(
+                        name, product, rows=size, vectors=vectors, width=self.vectors, used=used,
+                        steps=self.workload.epilogue, goes_on=goes_on, ends=ends,
+                    )  # fmt: skip
+                row = f"(piece * {_FLOAT_PIECE} + {start})"
+                result = f"{row} * {product.columns} + tile * {self.width}"
+                places = [(data, f"{row} * {product.depth} + {at}"), ("floats", scratch)]
+                for access in self.workload.epilogue_reads if ends else ():
+                    places.append((access.tensor, result if len(access.shape) > 1 else f"tile * {self.width}"))
+                call(text, name, [*places, (self.workload.write.tensor, result)], str(depth))
+
+        def parts(columns: int) -> None:
+            for start in range(0, product.depth, part):
+                depth = min(part, product.depth - start)
+                places = []
+                for access in self.packed:
+                    rest = start * access.shape[1] // product.depth if access.shape[1] > 1 else 0
+                    places.append(
+                        (names[access.tensor], f"tile * {self.width * access.shape[1]} + {rest * self.width}")
+                    )
+                call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
+                flags = {"goes_on": start > 0, "ends": start + depth == product.depth}
+                self._rows(
+                    text,
+                    own,
+                    [_FLOAT_ROWS, 4, 2, 1],
+                    lambda row, size, at=start, depth=depth, flags=flags: multiplied(  # type: ignore[misc]
+                        row, size, columns, str(at), depth, **flags
+                    ),
+                )
+
+        with text.scope(f"for piece in range({pieces}):"):
+            own = rows if is_one else f"T.min({_FLOAT_PIECE}, {rows} - piece * {_FLOAT_PIECE})"
+            ends = f"worker * {turns}, T.min({self.tiles}, (worker + 1) * {turns})"
+            with text.scope(
+                loop_over("worker", self.workers, parallel=self.workers > 1), f"for tile in range({ends}):"
+            ):
+                self._tile(text, parts)
+
+    def _tile(self, text: Script, write: Callable[[int], None]) -> None:
+        """Write what is done with a tile of columns, of which the last one may have fewer."""
         rest = self.product.columns - (self.tiles - 1) * self.width
-        if rest == self.width:
-            self._rows(text, names, first, own, self.width)
+        if rest == self.width or self.tiles == 1:
+            write(rest)
             return
-        if self.tiles > 1:
-            with text.scope(f"if tile < {self.tiles - 1}:"):
-                self._rows(text, names, first, own, self.width)
-            with text.scope("else:"):
-                self._rows(text, names, first, own, rest)
-            return
-        self._rows(text, names, first, own, rest)
+        with text.scope(f"if tile < {self.tiles - 1}:"):
+            write(self.width)
+        with text.scope("else:"):
+            write(rest)
 
-    def _rows(self, text: Script, names: dict[str, str], first: str, own: str, columns: int) -> None:
+    def _rows(self, text: Script, own: str, sizes: Sequence[int], write: Callable[[str, int], None]) -> None:
         """Write the calls for all rows: tiles of fewer rows for those that are left over."""
-        sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
         before = "0"
         for number, size in enumerate(sizes):
             left = own if not number else f"({own} - {before})"
@@ -121,8 +209,7 @@ class _Writer:
             if count != "0":
                 variable = f"call{size}"
                 with self._loop(text, variable, count) as place:
-                    start = f"{before} + {place} * {size}"
-                    self._call(text, names, first, start, size, columns)
+                    write(f"{before} + {place} * {size}", size)
             before = str(int(before) + int(count) * size) if own.isdigit() else f"({before} + {count} * {size})"
 
     @contextmanager

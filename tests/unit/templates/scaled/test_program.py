@@ -23,6 +23,22 @@ CASES = {
 }
 
 
+FLOATS = {
+    "parts of k": ((13, 61, 2048), "float32xint4", 64, {"zero_points": True}, {"j": (4,)}),
+    "steps and pieces": ((125, 24, 64), "float32xint8", 32, {"epilogue": ("bias", "silu", "add")}, {"j": (2,)}),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_many_rows_of_unpacked_weights_are_those_of_float32(name):
+    shape, dtype, group, options, tiles = FLOATS[name]
+    workload = anatune.scaled_matmul(*shape, dtype=dtype, group=group, **options)
+    found = anatune.verify(
+        api.model(workload, HOST, "scaled").space.schedule(tiles, floats=True, parallel=True), threads=2
+    )
+    assert found.ok, found.message
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_as_exact_as_float32(name):
     shape, dtype, group, options, tiles = CASES[name]

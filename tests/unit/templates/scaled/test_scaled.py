@@ -23,7 +23,10 @@ def test_memory_binds_a_row_of_cold_weights_and_products_bind_a_prompt():
         sum(one.num_bytes for one in row.reads) / ZEN3.dram.core_bandwidth_bytes_per_s, rel=0.02
     )
     prompt = anatune.scaled_matmul(512, 2048, 2048, dtype="float32xint4", group=32)
-    assert anatune.plan(prompt, ZEN3, 1, threads=1).predictions[0].bound_by == "product"
+    plan = anatune.plan(prompt, ZEN3, 1, threads=1)
+    assert plan.predictions[0].bound_by == "product"
+    assert plan.best.options["floats"]
+    assert not any(one.options.get("floats") for one in anatune.plan(STEP, ZEN3, 8).schedules)
 
 
 def test_one_digit_is_for_relaxed_accuracy_or_data_that_may_be_rounded():

@@ -1,0 +1,136 @@
+"""Products of many rows as float32, as LLVM IR: a part of a tile's weights is unpacked once for all rows of a piece.
+
+Of weights of 4 bits and exact activations, digits take more instructions than float32 products do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.kernels import Function, Loops, finished, start_function
+from anatune.emit.llvm import LlvmCode
+from anatune.templates.scaled.rules import ScaledProduct
+
+__all__ = ["float_function", "unpack_function"]
+
+_UNROLL = 4
+
+
+def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
+    """Return the function that unpacks weights of a tile: for each k those of all columns.
+
+    It takes the weights, scales and zero points where there are some, of a tile from the first element on, and memory
+    for float32; then the words along k.
+    """
+    lanes = product.lanes
+    code = LlvmCode(lanes, "float32", "add")
+    start_function(code, name, 3 + product.has_zeros, "words", spills=False)
+    kinds = ["i8", "float", *["i8"] * product.has_zeros, "float"]
+    bases = [code.emit(f"getelementptr {kind}, ptr %p{at}, i64 %o{at}") for at, kind in enumerate(kinds)]
+    integers, each = f"<{lanes} x i32>", 32 // product.bits
+
+    def splat(number: int) -> str:
+        return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
+
+    def word(place: str, _: list[str]) -> list[str]:
+        group = code.emit(f"udiv i64 {place}, {product.group // each}")
+        at = code.emit(f"mul i64 {group}, {width * lanes}")
+        weights = code.emit(
+            f"getelementptr i8, ptr {bases[0]}, i64 {code.emit(f'mul i64 {place}, {4 * width * lanes}')}"
+        )
+        target = code.emit(
+            f"getelementptr float, ptr {bases[-1]}, i64 {code.emit(f'mul i64 {place}, {each * width * lanes}')}"
+        )
+        scales = code.emit(f"getelementptr float, ptr {bases[1]}, i64 {at}")
+        for vector in range(width):
+            packed = code.emit(f"load {integers}, ptr {code.address(weights, 'int8', vector * 4 * lanes)}, align 1")
+            scale = code.load_vector(code.address(scales, "float32", vector * lanes), "float32", 1, lanes)
+            less = code.constant(8.0) if product.bits == 4 else ""
+            if product.has_zeros:
+                zeros = code.emit(f"getelementptr i8, ptr {bases[2]}, i64 {at}")
+                dtype = "uint8" if product.bits == 4 else "int8"
+                less = code.load_vector(code.address(zeros, "int8", vector * lanes), dtype, 1, lanes)
+            for place_in in range(each):
+                if product.bits == 4:
+                    value = code.emit(f"lshr {integers} {packed}, {splat(4 * place_in)}") if place_in else packed
+                    value = code.emit(f"and {integers} {value}, {splat(15)}")
+                else:
+                    up = 24 - 8 * place_in
+                    value = code.emit(f"shl {integers} {packed}, {splat(up)}") if up else packed
+                    value = code.emit(f"ashr {integers} {value}, {splat(24)}")
+                number = code.emit(f"sitofp {integers} {value} to {code.vector}")
+                number = code.binary("mul", code.binary("sub", number, less) if less else number, scale)
+                pointer = code.address(target, "float32", (place_in * width + vector) * lanes)
+                code.store_vector(number, pointer, "float32", lanes)
+        return []
+
+    Loops(code).over("0", "%words", "1", [], word)
+    return finished(code)
+
+
+def float_function(
+    name: str,
+    product: ScaledProduct,
+    *,
+    rows: int,
+    vectors: Sequence[int],
+    width: int,
+    used: Sequence[int],
+    steps: Sequence[str],
+    goes_on: bool,
+    ends: bool,
+) -> Function:
+    """Return the microkernel of some rows and columns of a tile for a part of k.
+
+    It takes activations of the rows, unpacked weights, operands of the fused steps, and the result; then the elements
+    along k, a multiple of `_UNROLL`.
+
+    Parameters
+    ----------
+    rows, vectors, width, used, steps
+        As of `functions.product_function`.
+    goes_on, ends : bool
+        Whether the result holds sums of earlier parts, and whether this is the last part.
+    """
+    lanes = product.lanes
+    code = LlvmCode(lanes, "float32", "add")
+    operands = [step for step in steps if STEP_OPERANDS[step] is not None] if ends else []
+    start_function(code, name, 3 + len(operands), "depth", spills=False)
+    bases = [code.emit(f"getelementptr float, ptr %p{at}, i64 %o{at}") for at in range(3 + len(operands))]
+    tiles = [(row, vector) for row in range(rows) for vector in vectors]
+
+    def step(place: str, state: list[str]) -> list[str]:
+        data = code.emit(f"getelementptr float, ptr {bases[0]}, i64 {place}")
+        start = code.emit(f"mul i64 {place}, {width * lanes}")
+        weights = code.emit(f"getelementptr float, ptr {bases[1]}, i64 {start}")
+        sums = dict(zip(tiles, state, strict=True))
+        for k in range(_UNROLL):
+            loaded = {
+                vector: code.load_vector(
+                    code.address(weights, "float32", (k * width + vector) * lanes), "float32", 1, lanes
+                )
+                for vector in vectors
+            }
+            for row in range(rows):
+                own = code.load_vector(code.address(data, "float32", row * product.depth + k), "float32", 0, lanes)
+                for vector in vectors:
+                    sums[row, vector] = code.multiply_add(own, loaded[vector], sums[row, vector])
+        return [sums[tile] for tile in tiles]
+
+    sums = Loops(code).over("0", "%depth", str(_UNROLL), ["zeroinitializer"] * len(tiles), step)
+    for (row, vector), own in zip(tiles, sums, strict=True):
+        at, value = row * product.columns + vector * lanes, own
+        pointer = code.address(bases[-1], "float32", at)
+        if goes_on:
+            value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
+        more = iter(bases[2:-1])
+        for word in steps if ends else ():
+            if STEP_OPERANDS[word] is None:
+                value = FUNCTIONS[word](code, value)
+                continue
+            there = code.address(next(more), "float32", vector * lanes if word == "bias" else at)
+            value = code.binary("add", value, code.load_vector(there, "float32", 1, used[vector]))
+        code.store_vector(value, pointer, "float32", used[vector])
+    return finished(code)
