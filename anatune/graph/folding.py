@@ -49,7 +49,7 @@ def computed(node: Node) -> Value:
     if operator.reads_type_only and arguments and isinstance(arguments[0], Value):
         assert isinstance(arguments[0].type, TensorType)
         arguments = (Constant(np.broadcast_to(np.zeros((), node.type.dtype), arguments[0].type.shape)), *arguments[1:])
-    is_half = node.type.dtype in HALVES and node.op != "astype"
+    is_half = node.type.dtype in HALVES
     values = [_known(argument, is_half=is_half) for argument in arguments]
     known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
     is_large = math.prod(node.type.shape) > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
