@@ -440,7 +440,7 @@ class TilesSpace(CpuSpace):
         if self.dot is None or not tiles_apply(workload, hardware):
             raise SpaceError(
                 f"template {self.template} does not apply to {workload.describe()} on {hardware.name}: it takes "
-                "products of bfloat16 or of 8 bits on CPUs with AMX"
+                "products of bfloat16, float16 or of 8 bits on CPUs whose AMX multiplies them"
             )
         own = workload.tensor(self.dot.vectors)
         rows = [a.name for a in workload.spatial_axes if a.name != self.simd_axis and not own.uses(a.name)]
