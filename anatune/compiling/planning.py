@@ -25,7 +25,7 @@ from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
 from anatune.graph.operators import PRODUCTS
 from anatune.graph.products import known_operands, workload_named, workload_of
-from anatune.templates import CPU, WINOGRAD, joined_templates, make_model
+from anatune.templates import AMX, CPU, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
 from anatune.templates.cpu.model.model import CpuModel
@@ -174,7 +174,8 @@ class SumPlanner:
         def planned(template: str) -> list[Schedule]:
             return list(api.plan(workload, hardware, _TRANSFORMS, template=template, accuracy=accuracy).schedules)
 
-        for joined in joined_templates(workload, hardware, accuracy)[1:]:
+        others = joined_templates(workload, hardware, accuracy)[1:]
+        for joined in [other for other in others if other is not AMX]:  # models ask for no tile registers yet
             found += self._found(workload, known, joined.name, partial(planned, joined.name))
         timed = [(self.predicted(schedule, known).time_s, schedule) for schedule in found]
         return [min(timed, key=itemgetter(0))] if timed else []
