@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
-import struct
 from collections.abc import Sequence
 
 from anatune.core.hardware.dot import HALF_SUMS, WIDENED
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.emit.llvm_types import LLVM_TYPE, float_text, lane_mask, same_integers, suffix
 from anatune.emit.sizes import number_of
 
 __all__ = ["LLVM_TYPE", "LlvmCode", "lane_mask"]
-
-LLVM_TYPE = {
-    "float32": "float",
-    "float16": "half",
-    "bfloat16": "i16",
-    "int8": "i8",
-    "uint8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-}
-"""Dtype -> how LLVM IR loads and stores it."""
 
 _STACK_ALIGNMENT = 16
 """Bytes to which every caller aligns the stack. Source: System V ABI of x86-64; AAPCS64."""
@@ -179,7 +168,7 @@ class LlvmCode:
 
     def number(self, value: float) -> str:
         """Return a number of the accumulator's type."""
-        return str(int(value)) if self.scalar == "i32" else _float_text(value)
+        return str(int(value)) if self.scalar == "i32" else float_text(value)
 
     # -- memory ----------------------------------------------------------------------------------------------
 
@@ -196,7 +185,7 @@ class LlvmCode:
             return self.emit(f"fpext {kind('half')} {value} to {kind('float')}")
         if dtype == "bfloat16":
             wide = self.emit(f"zext {kind('i16')} {value} to {kind('i32')}")
-            shifted = self.emit(f"shl {kind('i32')} {wide}, {_integers(16, lanes) if lanes > 1 else '16'}")
+            shifted = self.emit(f"shl {kind('i32')} {wide}, {same_integers(16, lanes) if lanes > 1 else '16'}")
             return self.emit(f"bitcast {kind('i32')} {shifted} to {kind('float')}")
         extend = "zext" if dtype == "uint8" else "sext"
         wide = self.emit(f"{extend} {kind('i8')} {value} to {kind('i32')}")
@@ -216,12 +205,12 @@ class LlvmCode:
         if dtype == "bfloat16":  # round to nearest even; a NaN keeps its sign and becomes quiet
             integers = f"<{lanes} x i32>"
             bits = self.emit(f"bitcast {wide} {value} to {integers}")
-            high = self.emit(f"lshr {integers} {bits}, {_integers(16, lanes)}")
-            odd = self.emit(f"and {integers} {high}, {_integers(1, lanes)}")
-            bias = self.emit(f"add {integers} {odd}, {_integers(0x7FFF, lanes)}")
+            high = self.emit(f"lshr {integers} {bits}, {same_integers(16, lanes)}")
+            odd = self.emit(f"and {integers} {high}, {same_integers(1, lanes)}")
+            bias = self.emit(f"add {integers} {odd}, {same_integers(0x7FFF, lanes)}")
             rounded = self.emit(f"add {integers} {bits}, {bias}")
-            shifted = self.emit(f"lshr {integers} {rounded}, {_integers(16, lanes)}")
-            quiet = self.emit(f"or {integers} {high}, {_integers(0x40, lanes)}")
+            shifted = self.emit(f"lshr {integers} {rounded}, {same_integers(16, lanes)}")
+            quiet = self.emit(f"or {integers} {high}, {same_integers(0x40, lanes)}")
             is_nan = self.emit(f"fcmp uno {wide} {value}, {value}")
             chosen = self.emit(f"select <{lanes} x i1> {is_nan}, {integers} {quiet}, {integers} {shifted}")
             return self.emit(f"trunc {integers} {chosen} to {small}")
@@ -251,11 +240,11 @@ class LlvmCode:
     def _masked_load(self, pointer: str, dtype: str, stride: int, mask: str) -> str:
         """Load the elements that are `stride` apart of lanes under `mask`, zeros of the others."""
         lanes, scalar = self.lanes, LLVM_TYPE[dtype]
-        kind, function, places = f"<{lanes} x {scalar}>", f"load.v{lanes}{_suffix(dtype)}.p0", ("ptr", pointer)
+        kind, function, places = f"<{lanes} x {scalar}>", f"load.v{lanes}{suffix(dtype)}.p0", ("ptr", pointer)
         if stride != 1:
             offsets = ", ".join(f"i64 {lane * stride}" for lane in range(lanes))
             pointers = self.emit(f"getelementptr {scalar}, ptr {pointer}, <{lanes} x i64> <{offsets}>")
-            function, places = f"gather.v{lanes}{_suffix(dtype)}.v{lanes}p0", (f"<{lanes} x ptr>", pointers)
+            function, places = f"gather.v{lanes}{suffix(dtype)}.v{lanes}p0", (f"<{lanes} x ptr>", pointers)
         more = [("i32", str(DTYPE_BYTES[dtype])), (f"<{lanes} x i1>", mask), (kind, "zeroinitializer")]
         return self.call(kind, f"llvm.masked.{function}", [places, *more])
 
@@ -286,7 +275,7 @@ class LlvmCode:
         LLVM 22 never ends where it selects instructions for a known vector, a broadcast and `flip`.
         """
         kind = f"<{self.lanes} x i32>"
-        return self.emit(f'call {kind} asm "", "=x,0"({kind} {_integers(-2139062144, self.lanes)})')
+        return self.emit(f'call {kind} asm "", "=x,0"({kind} {same_integers(-2139062144, self.lanes)})')
 
     def flip(self, groups: str, highest: str) -> str:
         """Return groups of 8-bit elements with the bits `highest` flipped: signed ones plus 128, as unsigned."""
@@ -304,7 +293,7 @@ class LlvmCode:
         else:
             places = [(kind, value), ("ptr", pointer), ("i32", str(DTYPE_BYTES[dtype]))]
             places.append((f"<{lanes} x i1>", lane_mask(used, lanes)))
-            self.call_void(f"llvm.masked.store.v{lanes}{_suffix(dtype)}.p0", places)
+            self.call_void(f"llvm.masked.store.v{lanes}{suffix(dtype)}.p0", places)
 
     def store_lanes(self, value: str, pointer: str, dtype: str, stride: int, used: int) -> None:
         """Store the first `used` elements of a vector of `dtype`, `stride` elements apart."""
@@ -429,7 +418,7 @@ class LlvmCode:
         lanes = self.lanes
         integers, halves = f"<{lanes} x i32>", f"<{2 * lanes} x half>"
         both = self.emit(f"bitcast {self.vector} {value} to {integers}")
-        upper = self.emit(f"lshr {integers} {both}, {_integers(16, lanes)}")
+        upper = self.emit(f"lshr {integers} {both}, {same_integers(16, lanes)}")
         first, second = (self.emit(f"bitcast {integers} {bits} to {halves}") for bits in (both, upper))
         added = self.emit(f"bitcast {halves} {self.emit(f'fadd {halves} {first}, {second}')} to {integers}")
         lower = self.emit(f"trunc {integers} {added} to <{lanes} x i16>")
@@ -451,25 +440,3 @@ class LlvmCode:
             return self.call("float", f"llvm.vector.reduce.fmaximum.v{lanes}f32", [(self.vector, value)], "nsz")
         self.declared.add(f"declare float @llvm.vector.reduce.fadd.v{lanes}f32(float, {self.vector})")
         return self.emit(f"call reassoc float @llvm.vector.reduce.fadd.v{lanes}f32(float 0.0, {self.vector} {value})")
-
-
-def _suffix(dtype: str) -> str:
-    """Return how names of intrinsics call the elements of vectors."""
-    kind = LLVM_TYPE[dtype]
-    return {"float": "f32", "half": "f16"}.get(kind, kind)
-
-
-def _integers(number: int, lanes: int) -> str:
-    """Return a vector of equal numbers of 32 bits."""
-    return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
-
-
-def lane_mask(used: int | str, lanes: int) -> str:
-    """Return a mask of the first `used` lanes; a text is one already."""
-    return used if isinstance(used, str) else "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(lanes)) + ">"
-
-
-def _float_text(value: float) -> str:
-    """Return a float constant as LLVM reads it: the bits of the double of the same value."""
-    single = struct.unpack("<f", struct.pack("<f", value))[0]
-    return "0x" + struct.pack(">d", single).hex().upper()

@@ -2,7 +2,7 @@
 
     python -m bench.cpu.tile_schedules [--count 300] [--seed 0] [--arch sapphirerapids,graniterapids] [--jobs 2]
 
-Needs TVM, no AMX: nothing is run. Products of bfloat16 and of 8 bits in all signs, convolutions, edges of every kind,
+Needs TVM, no AMX: nothing is run. Products of 16 bits and of 8 bits in all signs, convolutions, edges of every kind,
 partial sums and fused steps; schedules are drawn until `Schedule.check` takes one. Each is compiled in a process that
 may die, and its code is looked at: no LDTILECFG in a loop of products, no tiles that come from the stack (spills).
 """
@@ -26,13 +26,21 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
+from anatune.templates.cpu.dot import tiles_apply
 
 __all__ = ["compiled_wrongly", "drawn"]
 
 _BATCH = 10
-_KINDS = (("bfloat16", {}), ("int8", {}), ("uint8xint8", {}), ("uint8xint8", {"input_zero_point": 131}))
+_KINDS = (
+    ("bfloat16", {}),
+    ("float16", {}),
+    ("int8", {}),
+    ("uint8xint8", {}),
+    ("uint8xint8", {"input_zero_point": 131}),
+)
 _EPILOGUES: dict[str, tuple[tuple[str, ...], ...]] = {
     "bfloat16": ((), ("bias", "relu")),
+    "float16": ((), ("bias", "relu")),
     "int8": ((), ("requantize",), ("bias", "scale")),
     "uint8xint8": ((), ("bias", "requantize"), ("scale",)),
 }
@@ -78,6 +86,8 @@ def drawn(rng: random.Random, hardware: anatune.CpuSpec) -> Schedule:
     """Return a random schedule on tiles that is legal."""
     while True:
         workload = _workload(rng)
+        if not tiles_apply(workload, hardware):
+            continue
         space = anatune.space(workload, hardware)
         levels = {axis: len(names) for axis, names in space.levels.items()}
         reductions = {axis.name for axis in workload.reduction_axes}
@@ -131,7 +141,9 @@ def _loops(body: str) -> Iterator[str]:
 
 def _run(seed: int, first: int, count: int, arch: str) -> None:
     """Compile schedules and say what came of each, a line of JSON each, the number first."""
-    hardware = msgspec.structs.replace(anatune.hardware("xeon_8480"), arch=arch)
+    hardware = anatune.hardware("xeon_8480")
+    amx = (*hardware.amx, *(["tdpfp16ps"] if arch == "graniterapids" else []))
+    hardware = msgspec.structs.replace(hardware, arch=arch, amx=amx)
     for number in range(first, first + count):
         schedule = drawn(random.Random(f"{seed} {number}"), hardware)
         print(json.dumps([number, "begun", str(schedule)]), flush=True)

@@ -16,10 +16,14 @@ from tests.contracts.trial_template import JOINED, TRIAL
 
 DEVICES = {"gpu": anatune.hardware("a100"), "cpu": anatune.hardware("xeon_gold_6230r")}
 WORKLOAD = anatune.matmul(32, 64, 48, dtype="float16")
-OWN = {"winograd": anatune.conv2d(1, 20, 9, 10, 33, 3, 3, padding=1), "thin": anatune.matmul(3, 300, 200)}
-OWN["scaled"] = anatune.scaled_matmul(5, 100, 128, dtype="float32xint4", group=32)
+OWN = {
+    "winograd": anatune.conv2d(1, 20, 9, 10, 33, 3, 3, padding=1),
+    "thin": anatune.matmul(3, 300, 200),
+    "amx": anatune.matmul(35, 64, 96, dtype="bfloat16"),
+    "scaled": anatune.scaled_matmul(5, 100, 128, dtype="float32xint4", group=32),
+}
 """Workloads of templates that do not take every one."""
-OWN_DEVICES = {"fp16_accumulation": anatune.hardware("xeon_8480")}
+OWN_DEVICES = {name: anatune.hardware("xeon_8480") for name in ("fp16_accumulation", "amx")}
 """Devices of templates that do not take every one."""
 
 

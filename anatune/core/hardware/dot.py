@@ -31,12 +31,12 @@ DOT_FEATURES = {
 }
 """Instruction set and instruction -> LLVM's feature for it on whole vectors."""
 
-TILE_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbusd": "amx-int8", "tdpbssd": "amx-int8"}
+TILE_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpfp16ps": "amx-fp16", "tdpbusd": "amx-int8", "tdpbssd": "amx-int8"}
 """Instruction on AMX's tiles -> LLVM's feature for it."""
 
 _GROUPS = {
     ("bfloat16", "bfloat16"): (("vdpbf16ps", 2), ("tdpbf16ps", 2)),
-    ("float16", "float16"): (("vfmaddph", 2),),
+    ("float16", "float16"): (("vfmaddph", 2), ("tdpfp16ps", 2)),
     ("uint8", "int8"): (("vpdpbusd", 4), ("vpmaddwd", 2), ("tdpbusd", 4)),
     ("int8", "int8"): (("vpdpbssd", 4), ("vpdpbusd", 4), ("vpmaddwd", 2), ("tdpbssd", 4)),
     ("int8", "uint8"): (("vpmaddwd", 2),),

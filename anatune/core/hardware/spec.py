@@ -221,7 +221,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Measured by ``anatune hw calibrate``; None: the model's own constants."""
     microkernels: MicrokernelTable | None = None
     """Measured by former versions of ``anatune hw calibrate``."""
-    amx: tuple[Literal["tdpbf16ps", "tdpbusd", "tdpbssd"], ...] | msgspec.UnsetType = msgspec.UNSET
+    amx: tuple[Literal["tdpbf16ps", "tdpfp16ps", "tdpbusd", "tdpbssd"], ...] | msgspec.UnsetType = msgspec.UNSET
     """Instructions on tiles: only schedules that ask for them use them, no number of the spec is about them."""
     vdpbf16ps: DotInstruction | msgspec.UnsetType = msgspec.UNSET
     """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU has it not."""

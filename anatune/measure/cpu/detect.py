@@ -29,6 +29,8 @@ _MOST_CPUS = 1 << 16
 """What a damaged text names beyond is no logical CPU."""
 
 _DOT_LATENCY_CYCLES = 5.0
+_FP16_TILES = ("graniterapids",)
+"""LLVM's names of processors whose tiles multiply float16, which no flag tells."""
 _BY_HAND = "write a spec by hand from a file of hwspecs/ and pass its path"
 _LEVEL_DOUBTS = ("bandwidth_bytes_per_cycle", "latency_cycles")
 
@@ -152,7 +154,9 @@ def _tiles(found: Processor) -> dict[str, tuple[str, ...]]:
     names = tuple(
         name
         for name, feature in TILE_FEATURES.items()
-        if found.flags and not missing_features(["amx-tile", feature], found.flags)
+        if found.flags
+        and not missing_features(["amx-tile", feature], found.flags)
+        and (feature != "amx-fp16" or found.micro.llvm in _FP16_TILES)
     )
     return {"amx": names} if names else {}
 

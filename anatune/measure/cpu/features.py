@@ -15,11 +15,16 @@ __all__ = ["lacking_features", "missing_features", "processor_flags"]
 
 _FLAGS = {"sse3": "pni", "bmi": "bmi1", "lzcnt": "abm", "neon": "asimd"}
 """LLVM's name -> Linux' flag, where more than punctuation differs. Source: Linux, arch/x86/.../cpufeatures.h."""
+_UNTOLD = ("amx-fp16",)
+"""LLVM's names of features that Linux names no flag for."""
 
 
 def missing_features(features: Iterable[str], flags: Collection[str]) -> tuple[str, ...]:
-    """Return those of `features` (LLVM's names) that flags of /proc/cpuinfo (``amx_tile``) do not show, sorted."""
-    offered = {_letters(flag) for flag in flags}
+    """Return those of `features` (LLVM's names) that flags of /proc/cpuinfo (``amx_tile``) do not show, sorted.
+
+    Those that no flag tells of are not missing.
+    """
+    offered = {_letters(flag) for flag in (*flags, *_UNTOLD)}
     return tuple(sorted(name for name in features if _letters(_FLAGS.get(name, name)) not in offered))
 
 

@@ -119,9 +119,6 @@ def check_tiled(schedule: Schedule) -> None:
             f"a microkernel on AMX's tiles has rows along {', '.join(rows) or 'no axis'}, expected along one that "
             f"{dot.vectors} is not indexed by; it unrolls {dot.axis} alone"
         )
-    pair = pair_of(schedule, rows[0]) if rows else None
-    if pair is not None and pair[1] == 1:
-        raise SpaceError(f"option pair.{rows[0]} is {pair}, expected two rows or more: on AMX's tiles they are apart")
     check_tile_registers(math.prod(register.values()), vectors, steps)
 
 

@@ -64,12 +64,8 @@ from anatune.templates.cpu.dot import (
     DotGroup,
     copied_in_run,
     dot_group,
-    half_sums_apply,
-    most_half_terms,
     packable_in_groups,
     pairable_axes,
-    tile_depths,
-    tiles_apply,
 )
 from anatune.templates.cpu.loops import LoopTables, loop_tables
 from anatune.templates.cpu.microkernels import (
@@ -96,8 +92,6 @@ __all__ = [
     "SPATIAL_LEVELS",
     "WINDOW_LEVELS",
     "CpuSpace",
-    "HalfSumsSpace",
-    "TilesSpace",
 ]
 
 
@@ -393,76 +387,3 @@ class CpuSpace(Space):
 def _keeping(access: Access, axes: Sequence[str]) -> tuple[str, ...]:
     """Return the order of loops that keeps a tensor in the cache: those that do not index it run innermost."""
     return (*(axis for axis in axes if access.uses(axis)), *(axis for axis in axes if not access.uses(axis)))
-
-
-class HalfSumsSpace(CpuSpace):
-    """All schedules of one workload on one CPU whose calls sum in float16, short enough for that; see `CpuSpace`.
-
-    Beside the options of the template "cpu" a schedule has "extension": "fp16".
-
-    Raises
-    ------
-    SpaceError
-        The CPU has no instruction for it, or none that fits the workload.
-    """
-
-    template = "fp16_accumulation"
-    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
-
-    def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
-        super().__init__(workload, hardware, is_legal)
-        if self.dot is None or not half_sums_apply(workload, hardware):
-            raise SpaceError(
-                f"template {self.template} does not apply to {workload.describe()} on {hardware.name}: it takes "
-                f"products of float16 on CPUs with AVX512_FP16 (vfmaddph)"
-            )
-        self.most_inner = {self.dot.axis: most_half_terms(workload, self.dot)}
-
-
-class TilesSpace(CpuSpace):
-    """All schedules of one workload on AMX's tiles; see `CpuSpace`.
-
-    Beside the options of the template "cpu" a schedule has "extension": "amx". Rows of a register tile lie equally far
-    apart: they run along one axis. Products of the unrolled steps are of one depth.
-
-    Raises
-    ------
-    SpaceError
-        The CPU has no tiles, or none that multiply the operands.
-    """
-
-    template = "amx"
-    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "amx"}
-    _most_steps = 64
-
-    def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
-        super().__init__(workload, hardware, is_legal)
-        if self.dot is None or not tiles_apply(workload, hardware):
-            raise SpaceError(
-                f"template {self.template} does not apply to {workload.describe()} on {hardware.name}: it takes "
-                "products of bfloat16 or of 8 bits on CPUs with AMX"
-            )
-        own = workload.tensor(self.dot.vectors)
-        rows = [a.name for a in workload.spatial_axes if a.name != self.simd_axis and not own.uses(a.name)]
-        self._row_axis = max(reversed(rows), key=lambda name: self.extents[name], default="")
-        self.pairable = tuple(axis for axis in self.pairable if axis in (self._row_axis, self.simd_axis))
-
-    def in_call(self, axis: str, kernel: int) -> bool:
-        """Whether a microkernel may cover (or unroll) so many elements of an axis."""
-        assert self.dot is not None
-        if axis == self.dot.axis:
-            size = self.dot.size
-            depths = tile_depths(-(-kernel // size))
-            is_whole = kernel % size == 0 or kernel == self.extents[axis]
-            return is_whole and len(set(depths)) == 1 and sum(depths) <= self._most_steps
-        return kernel == 1 or axis in (self._row_axis, self.simd_axis)
-
-    def _axis(self, axis: str) -> Part:
-        """Return the tilings of `axis` that tiles can have."""
-        if axis in (self._row_axis, self.simd_axis):
-            return super()._axis(axis)
-        levels, extent = self.levels[axis], self.extents[axis]
-        table = factorisations(extent, len(levels))
-        keeps = [self.in_call(axis, int(kernel)) for kernel in table[:, -1]]
-        expected = f"perfect divisors of {extent}, of the reduction whole groups in products of one depth in a call"
-        return listed(axis, [f"{axis}.{level}" for level in levels], table[keeps], expected)

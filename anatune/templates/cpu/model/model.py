@@ -13,11 +13,11 @@ from anatune.errors import SpaceError
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Points, Ranking
 from anatune.templates.base.watch import Watch
+from anatune.templates.cpu.extension_spaces import HalfSumsSpace, TilesSpace
 from anatune.templates.cpu.model.features import cpu_features
 from anatune.templates.cpu.model.order import loop_nest
 from anatune.templates.cpu.model.ranking import rank
 from anatune.templates.cpu.model.scoring import CpuScoring
-from anatune.templates.cpu.space import HalfSumsSpace, TilesSpace
 
 __all__ = ["CpuModel", "HalfSumsModel", "TilesModel"]
 

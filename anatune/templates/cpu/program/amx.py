@@ -90,7 +90,7 @@ def tile_steps(code: LlvmCode, kernel: Microkernel, pointers: Sequence[str], sum
 
 def _shape(kernel: Microkernel, block: int) -> list[tuple[str, str]]:
     """Return rows and bytes of a row of a tile of accumulators."""
-    rows = min(TILE_ROWS, kernel.tile_rows - block * TILE_ROWS)
+    rows = min(TILE_ROWS, kernel.tile_rows[0] - block * TILE_ROWS)
     return [("i16", str(rows)), ("i16", str(_ROW_BYTES))]
 
 
@@ -101,8 +101,10 @@ def _rows(code: LlvmCode, kernel: Microkernel, i: int, pointer: str, block: int,
     if _distance([operand.steps[step] for step in steps]) not in (0, operand.group):
         raise BuildError(f"AMX: the groups of operand {i} along the reduction are no neighbours in memory")
     row_bytes = _ROW_BYTES // TILE_STEPS * len(steps)
-    count, apart = int(_shape(kernel, block)[0][1]), _distance(operand.rows)
-    return _loaded(code, operand.dtype, pointer, rows[0] + operand.steps[steps[0]], count, row_bytes, apart)
+    count = int(_shape(kernel, block)[0][1])
+    return _loaded(
+        code, operand.dtype, pointer, rows[0] + operand.steps[steps[0]], count, row_bytes, kernel.tile_rows[1]
+    )
 
 
 def _groups(code: LlvmCode, kernel: Microkernel, i: int, pointer: str, vector: int, steps: range) -> str:

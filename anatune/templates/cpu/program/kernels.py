@@ -205,11 +205,22 @@ class Kernels:
             epilogue=epilogue,
             start=addresses(self.start) if self.start is not None else None,
             dot=nest.group.instruction if nest.group is not None else "",
-            tile_rows=math.prod(max(part.size for part in nest.parts[axis]) for axis in rows_axes),
+            tile_rows=self._tile_rows(rows_axes, sizes),
             registers=register_letter(compute, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             num_registers=compute.num_vector_registers,
             attributes=vector_attributes(nest.lanes),
         )
+
+    def _tile_rows(self, rows_axes: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Return what a microkernel on tiles knows of its rows; they run along one axis."""
+        most = {axis: max(part.size for part in self.nest.parts[axis]) for axis in rows_axes}
+        several, group = [axis for axis, size in most.items() if size > 1], self.nest.group
+        pitches = [
+            layout.register_stride(several[0], sizes)
+            for layout in self.layouts
+            if len(several) == 1 and group is not None and layout.access.tensor == group.broadcast
+        ]
+        return math.prod(most.values()), pitches[0] if pitches else 0
 
     def _used(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Return how many elements of each step's group exist; empty: all, or zeros lie in the others' place."""

@@ -215,8 +215,9 @@ class Microkernel:
         Address of each row's int32 numbers that accumulators start from, bytes; None: they start from zero.
     dot : str
         Instruction that sums the products of a group; empty: groups have one element.
-    tile_rows : int
-        On AMX's tiles: rows of the largest microkernel beside it; their tiles have one shape, see `program.amx`.
+    tile_rows : (int, int)
+        On AMX's tiles: rows of the largest microkernel beside it, whose tiles have the same shape (see `program.amx`),
+        and elements from one row of the broadcast operand to the next.
     registers : str
         Letter of the vector registers in inline assembly ("v", "x", "w"): keeps accumulators in registers between
         unrolled steps. Empty: they may not fit.
@@ -251,7 +252,7 @@ class Microkernel:
     epilogue: tuple[tuple[str, EpilogueOperand | None], ...] = ()
     start: tuple[int, ...] | None = None
     dot: str = ""
-    tile_rows: int = 0
+    tile_rows: tuple[int, int] = (0, 0)
     registers: str = ""
     num_registers: int = 0
     chains: int = 1

@@ -8,7 +8,7 @@ import anatune
 from anatune import api
 from anatune.core.accuracy import accuracy_of, error_of, rounding_error
 from anatune.errors import SpaceError
-from anatune.templates.cpu.space import HalfSumsSpace
+from anatune.templates.cpu.extension_spaces import HalfSumsSpace
 
 HARDWARE = anatune.hardware("xeon_8480")
 MATMUL = anatune.matmul(24, 96, 1024, dtype="float16")

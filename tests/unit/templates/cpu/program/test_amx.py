@@ -25,9 +25,11 @@ from anatune.measure.cpu.tiles import allow_tiles
 
 HOST = detect_cpu()
 SAPPHIRE_RAPIDS = api.hardware("xeon_8480")
+GRANITE_RAPIDS = msgspec.structs.replace(SAPPHIRE_RAPIDS, arch="graniterapids", amx=(*SAPPHIRE_RAPIDS.amx, "tdpfp16ps"))
 MATMUL = {"i": (1, 1, 1, 2, 32), "j": (1, 1, 1, 3, 32)}
 PRODUCTS = {
     "bfloat16": (anatune.matmul(64, 96, 256, dtype="bfloat16"), {**MATMUL, "k": (1, 1, 8, 32)}),
+    "float16": (anatune.matmul(64, 96, 256, dtype="float16"), {**MATMUL, "k": (1, 1, 8, 32)}),
     "bfloat16_partial": (
         anatune.matmul(32, 48, 256, dtype="bfloat16", epilogue=("bias", "relu")),
         {"i": (1, 1, 2, 1, 16), "j": (1, 1, 1, 1, 48), "k": (2, 2, 2, 32)},
@@ -51,10 +53,10 @@ PRODUCTS = {
         {"x": (1, 1, 1, 1, 16), "f": (1, 1, 1, 1, 32), "rc": (1, 1, 1, 64), "ry": (1, 3, 1), "rx": (1, 3, 1)},
     ),
 }
-INSTRUCTION = {"bfloat16": "tdpbf16ps", "uint8xint8": "tdpbusd", "int8": "tdpbssd"}
+INSTRUCTION = {"bfloat16": "tdpbf16ps", "float16": "tdpfp16ps", "uint8xint8": "tdpbusd", "int8": "tdpbssd"}
 
 
-def tiled(name, hardware=SAPPHIRE_RAPIDS):
+def tiled(name, hardware=GRANITE_RAPIDS):
     workload, tiles = PRODUCTS[name]
     own = {axis: factors for axis, factors in tiles.items() if axis in workload.extents}
     schedule = anatune.space(workload, hardware).schedule(own)
@@ -112,6 +114,17 @@ def copying(to_tile):
 
 def product(kind):
     """Return the body that adds the products of the groups %x and %y to %c as %sum."""
+    if kind == "tdpfp16ps":
+        lines, before = ["%start = bitcast i32 %c to float"], "%start"
+        for part in range(2):
+            for operand in "xy":
+                lines += [f"%{operand}s{part} = lshr i32 %{operand}, {16 * part}"]
+                lines += [f"%{operand}t{part} = trunc i32 %{operand}s{part} to i16"]
+                lines += [f"%{operand}h{part} = bitcast i16 %{operand}t{part} to half"]
+                lines += [f"%{operand}f{part} = fpext half %{operand}h{part} to float"]
+            lines += [f"%p{part} = fmul float %xf{part}, %yf{part}", f"%s{part} = fadd float {before}, %p{part}"]
+            before = f"%s{part}"
+        return [*lines, f"%sum = bitcast float {before} to i32"]
     if kind == "tdpbf16ps":
         lines, before = ["%start = bitcast i32 %c to float"], "%start"
         for part, place in ((0, "shl i32 {0}, 16"), (1, "and i32 {0}, -65536")):
@@ -175,13 +188,13 @@ def without_tiles(text):
 @pytest.fixture
 def with_loops(monkeypatch):
     """The present CPU with AMX, whose instructions loops stand for; what was compiled comes into its list."""
-    hardware = msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)
+    hardware = msgspec.structs.replace(HOST, amx=GRANITE_RAPIDS.amx)
     if HOST.compute.isa != "avx512":  # vectors of 16 lanes in registers of the present CPU
         if HOST.compute.isa not in ("avx", "avx2"):
             pytest.skip("this CPU has no AVX")
         own = {"arch": HOST.arch, "hidden_features": HOST.hidden_features}
         without = dict.fromkeys(("vdpbf16ps", "vfmaddph", "vpdpbusd"), msgspec.UNSET)
-        hardware = msgspec.structs.replace(SAPPHIRE_RAPIDS, **own, **without)
+        hardware = msgspec.structs.replace(GRANITE_RAPIDS, **own, **without)
         monkeypatch.setattr(calls, "check_instructions", lambda hardware: None)
     read, texts = lowering.parse_program, []
 
@@ -220,7 +233,7 @@ def test_with_loops_in_the_place_of_the_instructions_sums_are_right(name, with_l
     found = anatune.verify(tiled(name, hardware))
     assert any("tdp" in text for text in texts)
     assert found.ok, found
-    assert found.max_rel_error == 0.0 or "bfloat16" in PRODUCTS[name][0].dtype
+    assert found.max_rel_error == 0.0 or "float16" in PRODUCTS[name][0].dtype
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])
@@ -281,9 +294,9 @@ def refusal():
 @pytest.mark.skipif(bool(refusal()), reason=refusal())
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_on_a_processor_with_tiles_sums_are_right(name):
-    result = anatune.verify(tiled(name, msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)))
+    result = anatune.verify(tiled(name, msgspec.structs.replace(HOST, amx=GRANITE_RAPIDS.amx)))
     assert result.ok, result
-    assert result.max_rel_error == 0.0 or "bfloat16" in PRODUCTS[name][0].dtype
+    assert result.max_rel_error == 0.0 or "float16" in PRODUCTS[name][0].dtype
 
 
 def test_a_processor_without_tiles_is_told(monkeypatch):

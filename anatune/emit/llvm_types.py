@@ -1,0 +1,40 @@
+"""How LLVM IR writes types and constants."""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = ["LLVM_TYPE", "float_text", "lane_mask", "same_integers", "suffix"]
+
+LLVM_TYPE = {
+    "float32": "float",
+    "float16": "half",
+    "bfloat16": "i16",
+    "int8": "i8",
+    "uint8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+}
+"""Dtype -> how LLVM IR loads and stores it."""
+
+
+def suffix(dtype: str) -> str:
+    """Return how names of intrinsics call the elements of vectors."""
+    kind = LLVM_TYPE[dtype]
+    return {"float": "f32", "half": "f16"}.get(kind, kind)
+
+
+def same_integers(number: int, lanes: int) -> str:
+    """Return a vector of equal numbers of 32 bits."""
+    return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
+
+
+def lane_mask(used: int | str, lanes: int) -> str:
+    """Return a mask of the first `used` lanes; a text is one already."""
+    return used if isinstance(used, str) else "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(lanes)) + ">"
+
+
+def float_text(value: float) -> str:
+    """Return a float constant as LLVM reads it: the bits of the double of the same value."""
+    single = struct.unpack("<f", struct.pack("<f", value))[0]
+    return "0x" + struct.pack(">d", single).hex().upper()
