@@ -70,8 +70,8 @@ def error_of(own: Array, other: Array) -> float:
     return worst / scale if scale else worst
 
 
-_ROUNDED = 4
-"""Times the error of the original in float32, or units of a result of 8 bits, that a model may be off which rounds on
+_ROUNDED, _UNITS = 3, 4
+"""Times the error of the original in float32, and units of a result of 8 bits, that a model may be off which rounds on
 its way: what lies between two integers as nearly as float32 tells becomes the one or the other, and what follows
 differs. Which ones do is chance, in the original as in kernels (quantised, over the largest magnitude, compiled and
 onnxruntime's: ResNet-18 0.007 and 0.014, MobileNet-V2 0.008 and 0.023, BERT 0.063 and 0.079)."""
@@ -134,7 +134,7 @@ def _checked(
     def rounded() -> float:
         assert source.reference is not None
         narrow, _ = source.reference([array.copy() for array in given], is_narrow=True)
-        return _ROUNDED * max(1.0 / 256, *map(error_of, narrow, want))
+        return max(_UNITS / 256, _ROUNDED * max(map(error_of, narrow, want)))
 
     names = [one.name for one in (*compiled.summary.outputs, *compiled.summary.state)]
     known = ", ".join(f"{name}={size}" for name, size in sizes.items())

@@ -385,11 +385,9 @@ def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
         if place >= len(given) or place == -1 or not given[place]:
             operands += [given[0]] * (place == -1)
         elif number == 2 and op in ("Conv", "Gemm"):
-            made += [
-                make("Mul", [given[1], given[4]], [f"{word}/unit"]),
-                make("Cast", [given[place]], [f"{word}/f"], to=11),
-            ]
-            made.append(make("Mul", [f"{word}/f", f"{word}/unit"], [word]))
+            made.append(make("Mul", [given[1], given[4]], [f"{word}/unit"]))
+            made.append(make("Cast", [given[place]], [f"{word}/whole"], to=1))
+            made.append(make("Mul", [f"{word}/whole", f"{word}/unit"], [word]))
             operands.append(word)
         else:
             is_row = op == "MatMul" and number == 0
