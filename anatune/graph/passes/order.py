@@ -19,7 +19,7 @@ from anatune.graph.passes.rows import with_concatenations, with_rows, with_scatt
 from anatune.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.windows import with_means, with_windows
-from anatune.graph.scaled import unpacked_products
+from anatune.graph.scaled import unpacked_products, with_byte_weights
 
 __all__ = ["CPU", "CPU_KERNELS", "GPU", "Pass", "after"]
 
@@ -35,7 +35,15 @@ _WEIGHTS: tuple[Pass, ...] = (
     without_scales,
     simplified,
 )
-CPU: tuple[Pass, ...] = (with_recurrences, *_WEIGHTS, with_rows, pools_last, simplified, with_products)
+CPU: tuple[Pass, ...] = (
+    with_byte_weights,
+    with_recurrences,
+    *_WEIGHTS,
+    with_rows,
+    pools_last,
+    simplified,
+    with_products,
+)
 """Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
 chosen next."""
 CPU_KERNELS: tuple[Pass, ...] = (
