@@ -96,7 +96,7 @@ def test_whole_numbers_of_8_bits_that_are_scaled_by_columns_are_packed():
     assert product.attributes["group"] == 64
     assert product.arguments[1].type == TensorType((5, 64), "int8")
     x = numbers.standard_normal((2, 3, 64))
-    found = value_of(product, {id(rows): x.reshape(6, 64)})
+    found = value_of(product, {id(product.arguments[0]): x.reshape(6, 64)})
     assert found == pytest.approx(x.reshape(6, 64) @ weight * scales, rel=1e-5)
     for matrix, factor in ((weight + 0.5, scales), (2 * weight, scales), (weight, np.ones((2, 3, 5), np.float32))):
         graph = with_byte_weights(Graph((data,), (scaled(matrix, factor),), is_tuple=False))
