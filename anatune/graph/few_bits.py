@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from anatune.errors import WorkloadError
-from anatune.graph.building import cast, made
+from anatune.graph.building import cast, made, reshape
 from anatune.graph.einsums import product
 from anatune.graph.meanings import scaled_weights
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, rewritten, tensor_type
 
-__all__ = ["GROUPS", "gguf_weights", "scaled_product", "unpacked_products"]
+__all__ = ["GROUPS", "gguf_weights", "scaled_product", "unpacked_products", "with_byte_weights"]
 
 GROUPS = (16, 32, 64, 128, 256)
 """Neighbours along k that may share a scale, beside all of them."""
@@ -66,6 +66,45 @@ def unpacked_products(graph: Graph) -> Graph:
         return _plain(data, packed, scales, zeros[0] if zeros else None, node.attributes["bits"])
 
     return rewritten(graph, replace)
+
+
+def with_byte_weights(graph: Graph) -> Graph:
+    """Return a graph whose products with whole numbers of 8 bits that are scaled by columns have packed weights.
+
+    That is what torchao's weights of 8 bits are in exported programs: converted when the program is read.
+    """
+
+    def replace(node: Node) -> Value:
+        if node.op != "multiply":
+            return node
+        for factor, other in (node.arguments, node.arguments[::-1]):
+            columns = tensor_type(node).shape[-1:]
+            if not isinstance(factor, Constant) or not columns == factor.type.shape[-1:] == (factor.array.size,):
+                continue
+            while isinstance(other, Node) and other.op == "reshape" and tensor_type(other).shape[-1:] == columns:
+                other = other.arguments[0]
+            if isinstance(other, Node) and other.op == "matmul" and tensor_type(other).shape[-1:] == columns:
+                data, weight = other.arguments
+                numbers = _as_bytes(weight)
+                if numbers is not None and numbers.shape[0] % _RUN == 0 and tensor_type(node).dtype == "float32":
+                    scales = factor.array.reshape(-1, 1).astype(np.float32)
+                    packed = numbers.T.view(np.uint8) ^ np.uint8(128)
+                    return reshape(scaled_product(data, packed, scales, None, bits=8), tensor_type(node).shape)
+        return node
+
+    return rewritten(graph, replace)
+
+
+def _as_bytes(weight: Value) -> Array | None:
+    """Return a known matrix of whole numbers of 8 bits as such; None: it is none."""
+    if not isinstance(weight, Constant) or len(weight.array.shape) != 2 or weight.array.dtype != np.float32:
+        return None
+    for part in (weight.array[:1], weight.array):  # a row says no of nearly all
+        with np.errstate(invalid="ignore"):
+            numbers = part.astype(np.int8)
+        if not np.array_equal(numbers, part):
+            return None
+    return numbers
 
 
 def gguf_weights(blocks: bytes | Array, columns: int, *, bits: int) -> tuple[Array, Array]:

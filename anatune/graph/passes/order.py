@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anatune.graph.few_bits import unpacked_products
+from anatune.graph.few_bits import unpacked_products, with_byte_weights
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.activations import with_activations
 from anatune.graph.passes.integers import integers_moved, with_integer_products
@@ -39,7 +39,16 @@ WEIGHTS: tuple[Pass, ...] = (
 )
 """Of every model: what is known becomes a part of weights."""
 _INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products, with_tables)
-CPU: tuple[Pass, ...] = (with_recurrences, *_INTEGERS, *WEIGHTS, with_rows, pools_last, simplified, with_products)
+CPU: tuple[Pass, ...] = (
+    with_byte_weights,
+    with_recurrences,
+    *_INTEGERS,
+    *WEIGHTS,
+    with_rows,
+    pools_last,
+    simplified,
+    with_products,
+)
 """Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
 chosen next."""
 CPU_KERNELS: tuple[Pass, ...] = (

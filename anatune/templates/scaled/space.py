@@ -40,7 +40,7 @@ from anatune.templates.scaled.rules import FLOATS_FROM, product_of
 __all__ = ["ScaledSpace"]
 
 _ROWS = (1, 2, 4)
-_VECTORS = (1, 2, 4)
+_VECTORS = (1, 2)
 _PIECES = (1, 2, 4, 8, 16, 32)
 """Calls of a piece."""
 _LEAST_PIECE = 16

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
-from anatune.graph.few_bits import gguf_weights, scaled_product, unpacked_products
+from anatune.graph.building import elementwise, matmul, reshape
+from anatune.graph.few_bits import gguf_weights, scaled_product, unpacked_products, with_byte_weights
 from anatune.graph.folding import value_of
-from anatune.graph.nodes import Graph, Input, TensorType
+from anatune.graph.nodes import Constant, Graph, Input, TensorType
 from anatune.graph.passes.products import with_products
 from anatune.graph.products import workload_of
 
@@ -78,3 +79,25 @@ def test_blocks_that_are_none_are_said_in_a_line():
     broken = np.full((1, 1), np.nan, np.float16).tobytes() + bytes(16)
     with pytest.raises(WorkloadError, match="scales that are not finite"):
         gguf_weights(broken, 1, bits=4)
+
+
+def test_whole_numbers_of_8_bits_that_are_scaled_by_columns_are_packed():
+    numbers = np.random.default_rng(7)
+    weight = numbers.integers(-128, 128, (64, 5)).astype(np.float32)
+    scales = numbers.uniform(0.5, 1.5, 5).astype(np.float32)
+    data = Input("x", TensorType((2, 3, 64), "float32"))
+    rows = reshape(data, (6, 64))
+
+    def scaled(matrix, factor):
+        return elementwise("multiply", reshape(matmul(rows, Constant(matrix)), (2, 3, 5)), Constant(factor))
+
+    graph = with_byte_weights(Graph((data,), (scaled(weight, scales),), is_tuple=False))
+    (product,) = (one for one in graph.nodes() if one.op == "scaled_matmul")
+    assert product.attributes["group"] == 64
+    assert product.arguments[1].type == TensorType((5, 64), "int8")
+    x = numbers.standard_normal((2, 3, 64))
+    found = value_of(product, {id(product.arguments[0]): x.reshape(6, 64)})
+    assert found == pytest.approx(x.reshape(6, 64) @ weight * scales, rel=1e-5)
+    for matrix, factor in ((weight + 0.5, scales), (2 * weight, scales), (weight, np.ones((2, 3, 5), np.float32))):
+        graph = with_byte_weights(Graph((data,), (scaled(matrix, factor),), is_tuple=False))
+        assert "matmul" in {one.op for one in graph.nodes()}

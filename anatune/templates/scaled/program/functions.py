@@ -28,6 +28,7 @@ _POWER = {("bytes", 3): 21, ("words", 2): 13, ("words", 1): 13}
 _SHIFT = 15
 """Bits of the second digit of 16."""
 _EXPONENT = 0x7F800000
+
 _AHEAD_BYTES = 2048
 """How far ahead of the products weights are asked for."""
 _LINE_BYTES = 64
@@ -253,6 +254,9 @@ class _Product:
         code = self.code
         start = code.emit(f"mul i64 {place}, {self.width * code.lanes}")
         base = code.emit(f"getelementptr float, ptr {self.scales}, i64 {start}")
+        offset = 4 * vector * code.lanes
+        if offset % _LINE_BYTES == 0 and not self.is_whole:
+            code.prefetch(code.address(base, "int8", offset + _AHEAD_BYTES // 4), to_write=False)
         return code.load_vector(code.address(base, "float32", vector * code.lanes), "float32", 1, code.lanes)
 
     def _zero(self, place: str, vector: int) -> str:
