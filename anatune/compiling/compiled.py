@@ -27,6 +27,7 @@ from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.graph.torch.arrays import array_of_torch
 from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.run.correctness import array_dtype
 from anatune.printable import printable
 from anatune.report.models import model_lines
@@ -102,6 +103,8 @@ class CompiledModel:
         if self._is_kept:
             mapped, self.memory = self.memory, new_memory(self.memory.size)
             self.memory[:] = mapped
+        if tiles := [name for name in self.summary.features if name.startswith("amx-")]:
+            allow_tiles(tiles)
         if self.summary.threads > 1:
             set_pool_threads(self.summary.threads)
         weights = [tensor_of(view) for view in views(self.memory, self.summary.weights)]

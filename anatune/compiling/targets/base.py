@@ -145,6 +145,10 @@ class ModelTarget(ABC):
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
         self.request, self.target = request, target
 
+    def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
+        """Return what a processor has to have for a model."""
+        return self.features
+
     @abstractmethod
     def planned(self, graph: Graph) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels.
@@ -209,7 +213,7 @@ class ModelTarget(ABC):
             hardware=self.hardware.name,
             arch=self.hardware.arch,
             machine=platform.machine(),
-            features=self.features,
+            features=self.features_for(planned),
             threads=self.threads,
             precision=self.precision,
             is_tuple=graph.is_tuple and not planned.is_single,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import warnings
+
+import msgspec
 
 from anatune.codegen.compat import features_of, target_of
 from anatune.codegen.cpu.export.features import code_features
@@ -20,10 +23,11 @@ from anatune.compiling.request import Request
 from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, varying
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.core.accuracy import error_of
+from anatune.core.hardware.dot import tile_features
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
-from anatune.errors import SpaceError, WorkloadError
+from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.graph.few_bits import unpacked_products
 from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.attention import with_attention
@@ -35,7 +39,9 @@ from anatune.graph.summary import LayoutSummary, TuningSummary
 from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
+from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.templates import AMX
 from anatune.templates.cpu.dot import has_instruction
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.scaled.rules import ISAS
@@ -62,6 +68,18 @@ def cpu_named(hw: HardwareLike) -> CpuSpec:
 
 def _product(dtype: str, size: int = 512) -> Workload:
     return matmul(size, size, size, dtype=dtype)
+
+
+def _with_tiles(hardware: CpuSpec) -> CpuSpec:
+    """Return a CPU as this process may use it: without tiles where the system gives no registers, which is said."""
+    if not tile_features(hardware):
+        return hardware
+    try:
+        allow_tiles(tile_features(hardware))
+    except RunError as error:
+        warnings.warn(f"compile: kernels do without AMX; {error}", stacklevel=4)
+        return msgspec.structs.replace(hardware, amx=msgspec.UNSET)
+    return hardware
 
 
 def _check_precision(hardware: CpuSpec, precision: str) -> None:
@@ -96,6 +114,7 @@ class CpuTarget(ModelTarget):
 
     def __init__(self, hardware: CpuSpec, request: Request) -> None:
         check_instructions(hardware)
+        hardware = _with_tiles(hardware)
         threads = choose_threads(hardware, request.threads)
         super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
         features = code_features(features_of(self.target), platform.machine())
@@ -106,6 +125,11 @@ class CpuTarget(ModelTarget):
             _check_precision(hardware, request.precision)
         self._planner: SumPlanner | None = None
         self._decided: tuple[list[Form | None], list[bool]] = ([], [])
+
+    def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
+        """Return what a processor has to have for a model: tiles, too, if a kernel uses them."""
+        uses_tiles = any(kernel.schedule.template == AMX.name for kernel in planned.kernels)
+        return (*self.features, *(("amx-tile", *tile_features(self.hardware)) if uses_tiles else ()))
 
     def planned(self, graph: Graph) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.orders import CHANNELS_LAST, layout_word
 from anatune.graph.building import cast
 from anatune.graph.nodes import (
     HALVES,
@@ -25,7 +26,7 @@ from anatune.graph.nodes import (
 )
 from anatune.graph.operators import CONCAT, CONVOLUTION, LAYER_NORM, PRODUCTS, WINDOW
 from anatune.graph.passes.simplify import simplified
-from anatune.graph.products import workload_of
+from anatune.graph.products import workload_named, workload_of
 
 __all__ = ["WIDE", "marked", "precision_of", "stored", "widened"]
 
@@ -108,7 +109,11 @@ def marked(graph: Graph, dtype: str, fits: Callable[[Workload], bool]) -> Graph:
         if node.op not in PRODUCTS or any(tensor_type(one).dtype != WIDE for one in (node, *node.arguments)):
             return node
         own = node.of(node.arguments, dtype=dtype)
-        return own if fits(workload_of(own)) else node
+        workload = workload_of(own)
+        if own.op == CONVOLUTION:  # orders are chosen later, where it matters with the channels last
+            word = layout_word(CHANNELS_LAST, CHANNELS_LAST, len(own.attributes["strides"]))
+            workload = workload_named(workload.operator, **{**workload.attribute, "layout": word})
+        return own if fits(workload) else node
 
     return rewritten(graph, replace)
 

@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 
 import anatune
+from anatune.codegen.cpu import lower as lowering
+from anatune.codegen.relax import kernels
 from anatune.codegen.relax.originals import onnx_reference
+from anatune.compiling import compiled as compiled_models
 from anatune.compiling.session import compile as compile_model
 from anatune.compiling.targets import cpu
-from anatune.errors import SpaceError
+from anatune.emit.llvm import LlvmCode
+from anatune.errors import RunError, SpaceError
 from anatune.measure.run.correctness import array_dtype
 from tests.machine import fixed
 from tests.unit.compiling import decoders
 from tests.unit.compiling.models import difference
+from tests.unit.templates.cpu.program.test_amx import with_loops  # noqa: F401
 
 pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
@@ -116,3 +121,27 @@ def test_precisions_that_are_none_or_not_the_processors(tmp_path):
         compile_model(tmp_path / "model.onnx", hw=fixed(), precision="bfloat16")
     with pytest.raises(SpaceError, match="precision is for CPUs"):
         compile_model(tmp_path / "model.onnx", hw="rtx3090", precision="bfloat16")
+
+
+def test_models_on_tiles(tmp_path, with_loops, monkeypatch):  # noqa: F811
+    hardware, texts = with_loops
+    for module in (cpu, compiled_models):
+        monkeypatch.setattr(module, "allow_tiles", lambda features: None)
+    monkeypatch.setattr(cpu, "check_instructions", lambda hardware: None)
+    monkeypatch.setattr(kernels, "parse_program", lowering.parse_program)
+    monkeypatch.setattr(LlvmCode, "fence", lambda self, pointers, vectors, register: (list(pointers), list(vectors)))
+    onnx_models.mobilenet_v2(tmp_path / "model.onnx")
+    compiled = compile_model(tmp_path / "model.onnx", hw=hardware, threads=1, precision="bfloat16")
+    assert any("tdpbf16ps" in text for text in texts)
+    assert "amx" in {kernel.template for kernel in compiled.summary.kernels}
+    assert {"amx-tile", "amx-bf16"} <= set(compiled.summary.features)
+    assert 1e-5 < compiled.summary.check.error <= 2.0**-7
+
+
+def test_tiles_that_the_system_does_not_give(monkeypatch):
+    def refused(features):
+        raise RunError("AMX's tiles: Linux refuses")
+
+    monkeypatch.setattr(cpu, "allow_tiles", refused)
+    with pytest.warns(UserWarning, match="kernels do without AMX; .*refuses"):
+        assert not cpu._with_tiles(anatune.hardware("xeon_8480")).amx
