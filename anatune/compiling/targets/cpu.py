@@ -21,11 +21,11 @@ from anatune.compiling.sizes.varying import environments, ranged_attention, rang
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError, WorkloadError
+from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
-from anatune.graph.scaled import has_integers
 from anatune.graph.summary import LayoutSummary, TuningSummary
 from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions
