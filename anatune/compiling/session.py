@@ -185,7 +185,7 @@ def compile(
 
 def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
     """Return a float32 model as one of 8-bit integers; errors as `compile`."""
-    from anatune.compiling.quantising import quantised
+    from anatune.compiling.precision.quantising import quantised
     from anatune.compiling.targets.cpu import cpu_named
 
     device = cpu_named(device)

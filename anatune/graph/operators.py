@@ -44,7 +44,7 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     steps, then the last state and cells.
 ``quantize``, ``dequantize``
     Take data, a scale (float32) and a zero point (int32), both known, of the whole tensor or broadcast along it, and
-    return 8-bit integers, between attributes ``low`` and ``high``, or float32 (`graph.scaled`).
+    return 8-bit integers, between attributes ``low`` and ``high``, or float32 (`graph.integers.scaled`).
 ``lookup``
     Takes integers of 8 bits and returns for each what attribute ``table`` has, integers of 8 bits.
 ``anatune.put``

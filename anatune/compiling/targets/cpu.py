@@ -29,12 +29,12 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
 from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.graph.few_bits import unpacked_products
+from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.graph.passes.precision import WIDE, marked, precision_of, stored
-from anatune.graph.scaled import has_integers
 from anatune.graph.summary import LayoutSummary, TuningSummary
 from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions

@@ -23,8 +23,8 @@ from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarge
 from anatune.compiling.targets.gpu_planning import choose_graph, in_both_orders, predicted, recorded
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, RunError, SpaceError
+from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import Graph
-from anatune.graph.scaled import has_integers
 from anatune.measure.verify import verify
 from anatune.model.learned.corrections import NONE
 from anatune.records.place import record_place

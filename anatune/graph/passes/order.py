@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from anatune.graph.few_bits import unpacked_products, with_byte_weights
 from anatune.graph.nodes import Graph
+from anatune.graph.operators import DEQUANTIZE, QUANTIZE
 from anatune.graph.passes.activations import with_activations
 from anatune.graph.passes.integers import integers_moved, with_integer_products
 from anatune.graph.passes.pools import pools_last
@@ -23,7 +24,7 @@ from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.tables import with_tables
 from anatune.graph.passes.windows import with_means, with_windows
 
-__all__ = ["CPU", "CPU_KERNELS", "GPU", "WEIGHTS", "Pass", "after"]
+__all__ = ["CPU", "CPU_KERNELS", "GPU", "WEIGHTS", "Pass", "after", "with_integers"]
 
 Pass = Callable[[Graph], Graph]
 
@@ -39,10 +40,25 @@ WEIGHTS: tuple[Pass, ...] = (
 )
 """Of every model: what is known becomes a part of weights."""
 _INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products, with_tables)
+
+
+def after(passes: Sequence[Pass], graph: Graph) -> Graph:
+    """Return what passes make of a graph, one after the other."""
+    for change in passes:
+        graph = change(graph)
+    return graph
+
+
+def with_integers(graph: Graph) -> Graph:
+    """Return a graph whose products, moves and functions of converted 8-bit integers are those of integers."""
+    is_quantised = any(node.op in (QUANTIZE, DEQUANTIZE) for node in graph.nodes())
+    return after(_INTEGERS, graph) if is_quantised else graph
+
+
 CPU: tuple[Pass, ...] = (
     with_byte_weights,
     with_recurrences,
-    *_INTEGERS,
+    with_integers,
     *WEIGHTS,
     with_rows,
     pools_last,
@@ -63,10 +79,3 @@ CPU_KERNELS: tuple[Pass, ...] = (
 GPU: tuple[Pass, ...] = (unpacked_products, without_recurrences, *WEIGHTS, with_products, simplified)
 """Of a model for a GPU as it was imported: products alone are anatune's, for everything else TVM has schedules there.
 What comes out is compared with itself with channels last wherever an operator can have them so."""
-
-
-def after(passes: Sequence[Pass], graph: Graph) -> Graph:
-    """Return what passes make of a graph, one after the other."""
-    for change in passes:
-        graph = change(graph)
-    return graph

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anatune.graph.integers.scaled import Scale, dequantized, quantized
 from anatune.graph.nodes import (
     Constant,
     Graph,
@@ -21,7 +22,6 @@ from anatune.graph.nodes import (
 from anatune.graph.operators import CONVOLUTIONS
 from anatune.graph.passes.integers import MAXIMA, MOVES
 from anatune.graph.passes.scaling import channel_axis, channel_values
-from anatune.graph.scaled import Scale, dequantized, quantized
 
 __all__ = ["Layer", "Sites", "scale_for", "sites_of", "with_conversions"]
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.graph.folding import value_of
+from anatune.graph.integers.scaled import scale_of
 from anatune.graph.nodes import Array, Constant, Graph, Node, Scalar, TensorType, Value, rewritten, tensor_type
 from anatune.graph.operators import DEQUANTIZE, QUANTIZE, operator_of
-from anatune.graph.scaled import scale_of
 
 __all__ = ["with_tables"]
 

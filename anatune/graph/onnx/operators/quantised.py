@@ -24,13 +24,13 @@ from anatune.graph.building import (
 )
 from anatune.graph.einsums import product
 from anatune.graph.few_bits import GROUPS, scaled_product
+from anatune.graph.integers.scaled import Scale, dequantized, known_scale, quantized
 from anatune.graph.meanings import unpacked
 from anatune.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.onnx.operators import elements, moves, pools, products, reductions
 from anatune.graph.onnx.operators.pools import windows_of
 from anatune.graph.onnx.operators.products import convolved
-from anatune.graph.scaled import Scale, dequantized, known_scale, quantized
 
 __all__ = ["READERS"]
 

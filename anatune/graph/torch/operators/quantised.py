@@ -6,8 +6,8 @@ import numpy as np
 
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.graph.building import cast, constant, elementwise, reshape
+from anatune.graph.integers.scaled import Scale, dequantized, known_scale, quantized
 from anatune.graph.nodes import Constant, Value, tensor_type
-from anatune.graph.scaled import Scale, dequantized, known_scale, quantized
 from anatune.graph.torch.call import Call, Convert, RefusedError
 
 __all__ = ["READERS"]

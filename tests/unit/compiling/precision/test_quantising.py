@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from anatune.compiling.quantising import calibration
+from anatune.compiling.precision.quantising import calibration
 from anatune.compiling.session import compile as compile_model
 from anatune.compiling.targets import cpu
 from anatune.errors import RunError, SpaceError, WorkloadError

@@ -1,0 +1,1 @@
+"""Models brought to another precision when they are compiled."""
