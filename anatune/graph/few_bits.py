@@ -79,9 +79,7 @@ def with_byte_weights(graph: Graph) -> Graph:
             return node
         for factor, other in (node.arguments, node.arguments[::-1]):
             columns = tensor_type(node).shape[-1:]
-            if not isinstance(factor, Constant) or not columns == tensor_type(factor).shape[-1:] == (
-                factor.array.size,
-            ):
+            if not isinstance(factor, Constant) or not columns == factor.array.shape[-1:] == (factor.array.size,):
                 continue
             while isinstance(other, Node) and other.op == "reshape" and tensor_type(other).shape[-1:] == columns:
                 other = other.arguments[0]

@@ -22,8 +22,8 @@ from anatune.templates.scaled.rules import FLOATS_FROM, product_of
 
 __all__ = ["program_of"]
 
-_FLOAT_ROWS, _FLOAT_PIECE = 6, 120
-"""Rows of a microkernel of unpacked weights, and those for which a part of a tile is unpacked once."""
+_FLOAT_ROWS, _FLOAT_PIECE = 6, 192
+"""Rows of a microkernel of unpacked weights, and most of those for which a part of a tile is unpacked once."""
 _FLOAT_BYTES = 1 << 16
 """Most memory of a part of a tile's unpacked weights: an eighth to a half of usual L2 caches."""
 
@@ -136,6 +136,8 @@ class _Writer:
         product, part, data = self.product, self.part, self.workload.reads[0].tensor
         is_one = rows.isdigit() and int(rows) <= _FLOAT_PIECE
         pieces = "1" if is_one else f"T.truncdiv({rows} + {_FLOAT_PIECE - 1}, {_FLOAT_PIECE})"
+        each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # as equal as whole microkernels are
+        size_of_piece = f"(T.truncdiv({each_piece} + {_FLOAT_ROWS - 1}, {_FLOAT_ROWS}) * {_FLOAT_ROWS})"
         each, turns = 32 // product.bits, -(-self.tiles // self.workers)
         self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)
         scratch = f"worker * {part * self.width}"
@@ -151,7 +153,7 @@ class _Writer:
                         name, product, rows=size, vectors=vectors, width=self.vectors, used=used,
                         steps=self.workload.epilogue, goes_on=goes_on, ends=ends,
                     )  # fmt: skip
-                row = f"(piece * {_FLOAT_PIECE} + {start})"
+                row = f"(piece * {size_of_piece} + {start})"
                 result = f"{row} * {product.columns} + tile * {self.width}"
                 places = [(data, f"{row} * {product.depth} + {at}"), ("floats", scratch)]
                 for access in self.workload.epilogue_reads if ends else ():
@@ -179,7 +181,7 @@ class _Writer:
                 )
 
         with text.scope(f"for piece in range({pieces}):"):
-            own = rows if is_one else f"T.min({_FLOAT_PIECE}, {rows} - piece * {_FLOAT_PIECE})"
+            own = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
             ends = f"worker * {turns}, T.min({self.tiles}, (worker + 1) * {turns})"
             with text.scope(
                 loop_over("worker", self.workers, parallel=self.workers > 1), f"for tile in range({ends}):"

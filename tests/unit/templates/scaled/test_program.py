@@ -25,7 +25,7 @@ CASES = {
 
 FLOATS = {
     "parts of k": ((13, 61, 2048), "float32xint4", 64, {"zero_points": True}, {"j": (4,)}),
-    "steps and pieces": ((125, 24, 64), "float32xint8", 32, {"epilogue": ("bias", "silu", "add")}, {"j": (2,)}),
+    "steps and pieces": ((200, 24, 64), "float32xint8", 32, {"epilogue": ("bias", "silu", "add")}, {"j": (2,)}),
 }
 
 
