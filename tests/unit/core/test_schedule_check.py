@@ -29,7 +29,11 @@ CPU = anatune.space(MATMUL, "xeon_8124m").schedule(
 )
 RULES: list[tuple[Schedule, dict[str, Any], str]] = [
     (CUDA, {"template": "cpu"}, "template is 'cpu', expected one of cuda, pipelined, .*, triton for rtx3090"),
-    (CPU, {"template": "cuda"}, "template is 'cuda', expected one of cpu, winograd, fp16_accumulation, amx for xeon_8124m"),
+    (
+        CPU,
+        {"template": "cuda"},
+        "template is 'cuda', expected one of cpu, winograd, fp16_accumulation, amx for xeon_8124m",
+    ),
     (CUDA, {"tiles.i": None}, r"tiles\['i'\] is None, expected a tuple of 5 factors >= 1: block, vthread"),
     (CUDA, {"tiles.z": (1,) * 5}, "tiles: unknown axis 'z', expected some of i, j, k"),
     (CUDA, {"tiles.i": (2, 1, 1, 1, 16)}, "multiply to 32, expected the extent 34"),
