@@ -26,6 +26,7 @@ def test_a_tree_does_not_differ_from_itself(tmp_path, capsys):
         "cpu",
         "cuda",
         "fp16_accumulation",
+        "amx",
         "pipelined",
         "tensorcore",
         "triton",

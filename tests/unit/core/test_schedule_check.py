@@ -32,7 +32,7 @@ RULES: list[tuple[Schedule, dict[str, Any], str]] = [
     (
         CPU,
         {"template": "cuda"},
-        "template is 'cuda', expected one of cpu, winograd, scaled, fp16_accumulation for xeon_8124m",
+        "template is 'cuda', expected one of cpu, winograd, scaled, fp16_accumulation, amx for xeon_8124m",
     ),
     (CUDA, {"tiles.i": None}, r"tiles\['i'\] is None, expected a tuple of 5 factors >= 1: block, vthread"),
     (CUDA, {"tiles.z": (1,) * 5}, "tiles: unknown axis 'z', expected some of i, j, k"),

@@ -16,6 +16,7 @@ TIMED = {
     "scaled": ("scaled_matmul 9x768x2048 --dtype float32xint4 --group 32", CPU),
     "winograd": ("conv2d 1x64x28x28 64x64x3x3 --padding 1", CPU),
     "fp16_accumulation": ("matmul 64x256x256 --dtype float16", "xeon_8480"),
+    "amx": ("matmul 64x256x256 --dtype bfloat16", "xeon_8480"),
 }
 
 
