@@ -72,7 +72,8 @@ Template = Annotated[
         "and padded rows; tune takes it in cuda's place), thin (products with a vector or at most 16 "
         "rows, long reductions), triton (products on the matrix units of NVIDIA and AMD; float32 as tf32 at accuracy "
         "relaxed) or tensorcore (the same by TVM: mma.sync). CPUs: cpu, winograd (3x3 "
-        "convolutions of stride 1 in float32) or fp16_accumulation (float16 with AVX512_FP16, at accuracy relaxed). "
+        "convolutions of stride 1 in float32), scaled (float32 times weights of 8 or 4 bits) or fp16_accumulation "
+        "(float16 with AVX512_FP16, at accuracy relaxed). "
         "Left out: all that apply, together (GPUs: cuda, thin and triton).",
     ),
 ]
