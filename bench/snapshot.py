@@ -38,7 +38,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
 from anatune.resources import data_folder
-from anatune.templates import templates_of
+from anatune.templates import SCALED, templates_of
 
 __all__ = ["Combination", "combinations", "differences", "row_of"]
 
@@ -74,7 +74,7 @@ def combinations(folder: Path) -> Iterator[Combination]:
     for path in sorted(folder.glob("*.toml")):
         hardware = anatune.hardware(str(path))
         layers = names if path.stem in WITH_ALL_LAYERS else draw.sample(names, NUM_LAYERS)
-        for template in (one.name for one in templates_of(hardware)):
+        for template in (one.name for one in templates_of(hardware) if one is not SCALED):  # of no layer
             for layer in layers:
                 yield Combination(path, hardware, template, layer, draw.random() < SHARE_WITH_CODE)
 

@@ -12,7 +12,7 @@ __all__ = ["GROUPS", "Grouped", "subcommands"]
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
     "--input-zero-point --output-zero-point --axes --causal --window --page-size --scales --group "
-    "--zero-points --routing --expanded --activation",
+    "--zero-points --rounded --routing --expanded --activation",
     "Layer": "--experts --intermediate --hidden --n --k --tp --ep --block-shape --group-size --power-law",
     "Device and kernels": "--hw --template --accuracy --threads --target --fallback",
     "Sizes and state of a model": "--input-shape --size --state",
