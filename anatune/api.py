@@ -90,8 +90,7 @@ def model(
     Parameters
     ----------
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
-        What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
+        As `plan`: what the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to the number of cores (the default).
 

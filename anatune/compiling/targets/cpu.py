@@ -28,7 +28,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
 from anatune.errors import RunError, SpaceError, WorkloadError
-from anatune.graph.few_bits import unpacked_products
+from anatune.graph.integers.few_bits import unpacked_products
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.attention import with_attention

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anatune.graph.few_bits import unpacked_products, with_byte_weights
+from anatune.graph.integers.few_bits import unpacked_products, with_byte_weights
 from anatune.graph.nodes import Graph
 from anatune.graph.operators import DEQUANTIZE, QUANTIZE
 from anatune.graph.passes.activations import with_activations

@@ -23,7 +23,7 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.einsums import product
-from anatune.graph.few_bits import GROUPS, scaled_product
+from anatune.graph.integers.few_bits import GROUPS, scaled_product
 from anatune.graph.integers.scaled import Scale, dequantized, known_scale, quantized
 from anatune.graph.meanings import unpacked
 from anatune.graph.nodes import Array, Constant, Value, tensor_type

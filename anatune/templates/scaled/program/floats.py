@@ -80,7 +80,6 @@ def float_function(
     used: Sequence[int],
     steps: Sequence[str],
     goes_on: bool,
-    ends: bool,
 ) -> Function:
     """Return the microkernel of some rows and columns of a tile for a part of k.
 
@@ -90,13 +89,13 @@ def float_function(
     Parameters
     ----------
     rows, vectors, width, used, steps
-        As of `functions.product_function`.
-    goes_on, ends : bool
-        Whether the result holds sums of earlier parts, and whether this is the last part.
+        As of `functions.product_function`; steps of the last part alone.
+    goes_on : bool
+        Whether the result holds sums of earlier parts.
     """
     lanes = product.lanes
     code = LlvmCode(lanes, "float32", "add")
-    operands = [step for step in steps if STEP_OPERANDS[step] is not None] if ends else []
+    operands = [step for step in steps if STEP_OPERANDS[step] is not None]
     start_function(code, name, 3 + len(operands), "depth", spills=False)
     bases = [code.emit(f"getelementptr float, ptr %p{at}, i64 %o{at}") for at in range(3 + len(operands))]
     tiles = [(row, vector) for row in range(rows) for vector in vectors]
@@ -126,7 +125,7 @@ def float_function(
         if goes_on:
             value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
         more = iter(bases[2:-1])
-        for word in steps if ends else ():
+        for word in steps:
             if STEP_OPERANDS[word] is None:
                 value = FUNCTIONS[word](code, value)
                 continue

@@ -151,7 +151,7 @@ class _Writer:
                 if name not in self.functions:
                     self.functions[name] = float_function(
                         name, product, rows=size, vectors=vectors, width=self.vectors, used=used,
-                        steps=self.workload.epilogue, goes_on=goes_on, ends=ends,
+                        steps=self.workload.epilogue if ends else (), goes_on=goes_on,
                     )  # fmt: skip
                 row = f"(piece * {size_of_piece} + {start})"
                 result = f"{row} * {product.columns} + tile * {self.width}"

@@ -9,7 +9,9 @@ MATMUL = anatune.matmul(64, 64, 64)
 
 
 def test_messages_have_words():
-    with pytest.raises(SpaceError, match="expected one of cpu, winograd, scaled, fp16_accumulation, amx for xeon_gold_6130"):
+    with pytest.raises(
+        SpaceError, match="expected one of cpu, winograd, scaled, fp16_accumulation, amx for xeon_gold_6130"
+    ):
         anatune.plan(MATMUL, anatune.hardware("intel_xeon_gold_6130"), template="gpu_pipelined")
     with pytest.raises(
         SpaceError, match="template is 'cpu', expected one of cuda, pipelined, tensorcore, thin, triton for a100"

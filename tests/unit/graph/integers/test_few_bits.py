@@ -5,8 +5,8 @@ import pytest
 
 from anatune.errors import WorkloadError
 from anatune.graph.building import elementwise, matmul, reshape
-from anatune.graph.few_bits import gguf_weights, scaled_product, unpacked_products, with_byte_weights
 from anatune.graph.folding import value_of
+from anatune.graph.integers.few_bits import gguf_weights, scaled_product, unpacked_products, with_byte_weights
 from anatune.graph.nodes import Constant, Graph, Input, TensorType
 from anatune.graph.passes.products import with_products
 from anatune.graph.products import workload_of
