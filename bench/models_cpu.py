@@ -43,7 +43,7 @@ from bench.results import environment, wide_console, write_json
 
 __all__ = ["ModelResult", "aims", "result_of"]
 
-_CLOSE = {"float32": 1e-3, "bfloat16": 1e-1}
+_CLOSE = {"float32": 1e-3, "bfloat16": 1e-1, "int8": 1.0}
 """Largest difference from PyTorch's output, over its largest magnitude: all engines sum in other orders."""
 
 _COMPILE_S = {"resnet50": 20.0, "bert_base": 15.0}

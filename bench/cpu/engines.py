@@ -1,4 +1,4 @@
-"""What runs whole models on CPUs: anatune, ONNX Runtime, OpenVINO, PyTorch eager and compiled; in float32 or bfloat16.
+"""What runs whole models on CPUs: anatune, ONNX Runtime, OpenVINO, PyTorch eager and compiled; in 32, 16 or 8 bits.
 
 An engine takes a network and returns a call without arguments; one that is not installed, or cannot run a model, raises
 `Unavailable` with the reason. What takes long is kept in a folder: ONNX files, anatune's models, compiled code.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench.cpu.networks import Network, onnx_file
+from bench.cpu.networks import Network, onnx_file, quantised_file
 
 __all__ = ["ENGINES", "RIVALS", "Place", "Unavailable", "compile_seconds", "outputs_of"]
 
@@ -39,8 +39,8 @@ class Place(NamedTuple):
         Of what is kept between calls of the bench.
     tuned : Path, optional
         Folder of tuned models, each as ``anatune compile`` wrote it, by the networks' names.
-    precision : {"float32", "bfloat16"}
-        Of products; ONNX Runtime has float32 alone.
+    precision : {"float32", "bfloat16", "int8"}
+        Of products; ONNX Runtime has no bfloat16, PyTorch reads no ONNX file, which "int8" is.
     """
 
     torch: Any
@@ -67,13 +67,24 @@ def _anatune(made: Network, place: Place) -> Call:
                 shutil.rmtree(old.with_suffix(""), ignore_errors=True)
                 old.unlink()
             began = time.process_time()
-            compiled = anatune.compile(made.module, made.example, threads=place.threads, precision=place.precision)
+            if place.precision == "int8":
+                compiled = anatune.compile(_file(made, place), threads=place.threads)
+            else:
+                compiled = anatune.compile(made.module, made.example, threads=place.threads, precision=place.precision)
             times = {"seconds": time.process_time() - began, "weight_bytes": compiled.summary.weight_bytes}
             compiled.save(folder)
             folder.with_suffix(".json").write_bytes(msgspec.json.encode(times))
         return anatune.load(folder, mapped=False).prepared(made.example.numpy())
     except AnatuneError as error:
         raise Unavailable(str(error)) from None
+
+
+def _file(made: Network, place: Place) -> Path:
+    """Return the model as an ONNX file."""
+    try:
+        return (quantised_file if place.precision == "int8" else onnx_file)(place.torch, made, place.folder)
+    except ImportError as error:
+        raise Unavailable(f"pip install onnxruntime ({error})") from None
 
 
 def compile_seconds(made: str, place: Place) -> float | None:
@@ -112,7 +123,7 @@ def _onnxruntime(made: Network, place: Place) -> Call:
         raise Unavailable(f"pip install onnxruntime ({error})") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = place.threads, 1
-    path = str(onnx_file(place.torch, made, place.folder))
+    path = str(_file(made, place))
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     inputs = {session.get_inputs()[0].name: made.example.numpy()}
     return lambda: session.run(None, inputs)
@@ -130,7 +141,7 @@ def _openvino(made: Network, place: Place) -> Call:
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
     }
-    compiled = core.compile_model(str(onnx_file(place.torch, made, place.folder)), "CPU", settings)
+    compiled = core.compile_model(str(_file(made, place)), "CPU", settings)
     request, array = compiled.create_infer_request(), made.example.numpy()
     return lambda: request.infer([array], share_inputs=True, share_outputs=True)
 
@@ -157,6 +168,8 @@ def _eager(made: Network, place: Place) -> Call:
 
 def _in_precision(module: Any, made: Network, place: Place) -> Call:
     """Return the call of a module whose products have the precision."""
+    if place.precision == "int8":
+        raise Unavailable("int8 is an ONNX file")
     if place.precision == "float32":
         return lambda: module(made.example)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["NETWORKS", "Network", "network", "onnx_file"]
+__all__ = ["NETWORKS", "Network", "network", "onnx_file", "quantised_file"]
 
 TOKENS = 128
 """Of the language models' inputs."""
@@ -78,5 +78,34 @@ def onnx_file(torch: Any, made: Network, folder: Path) -> Path:
         part = path.with_suffix(".part")
         with torch.no_grad():
             torch.onnx.export(made.module, (made.example,), str(part), external_data=False, verbose=False)
+        part.replace(path)
+    return path
+
+
+def quantised_file(torch: Any, made: Network, folder: Path) -> Path:
+    """Return the ONNX file with products of 8-bit integers (QDQ, a scale for each channel), as onnxruntime makes it."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    class Samples(CalibrationDataReader):  # type: ignore[misc]
+        """The example, and others like it."""
+
+        def __init__(self) -> None:
+            example = made.example
+            more = torch.randn_like(example) if example.is_floating_point() else torch.randint_like(example, 1000)
+            self.left = [example.numpy(), more.numpy()]
+
+        def get_next(self) -> dict[str, Any] | None:
+            return {name: self.left.pop()} if self.left else None
+
+    plain, path = onnx_file(torch, made, folder), folder / f"{made.name}-int8.onnx"
+    if not path.exists():
+        import onnx
+
+        name = onnx.load(plain).graph.input[0].name
+        part = path.with_suffix(".part")
+        quantize_static(
+            str(plain), str(part), Samples(), quant_format=QuantFormat.QDQ, per_channel=True,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        )  # fmt: skip
         part.replace(path)
     return path
