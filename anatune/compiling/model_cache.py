@@ -115,7 +115,7 @@ class ModelCache:
 
 def _settings(hardware: HardwareSpec, request: Request) -> bytes:
     """Return all that a model depends on beside itself."""
-    asked = [request.threads or usable_cores(), request.accuracy, request.check]
+    asked = [request.threads or usable_cores(), request.accuracy, request.check, request.precision]
     machine = [platform.machine(), sys.version, processor_flags()]
     return msgspec.json.encode([hardware, asked, machine, sources_of(), versions_of(*_COMPILERS)], order="sorted")
 

@@ -90,6 +90,7 @@ def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     ask()
     ask(threads=3)
     ask(accuracy="relaxed")
+    ask(precision="bfloat16")
     ask(check=False)
     ask(hardware=host.with_threads(1))
     ask(hardware=anatune.hardware("rtx3090"))
