@@ -79,8 +79,8 @@ def run_model(
     if held:
         model.state = held
     given = asked.arrays()
-    if any(one.dtype == "bfloat16" for one in model.summary.inputs):
-        given = [_bfloat16(array) for array in given]
+    for place, (array, one) in enumerate(zip(given, model.summary.inputs, strict=False)):
+        given[place] = _bfloat16(array) if one.dtype == "bfloat16" else array
     arrays = given or model.random_inputs(sizes=sizes)
     result = model(*arrays)
     model.reset()  # what is timed begins where this call did

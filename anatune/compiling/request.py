@@ -108,7 +108,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             checked_function(f"compile: {name}", getattr(self, name))
         if self.fallback not in (None, "onnxruntime"):
             raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime', or none")
-        if self.precision not in (None, *PRECISIONS):
+        if self.precision is not None and not (isinstance(self.precision, str) and self.precision in PRECISIONS):
             raise SpaceError(
                 f"compile: precision is {shown(self.precision)}, expected {' or '.join(PRECISIONS)}; leave it out to "
                 "keep the model's own"

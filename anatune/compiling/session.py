@@ -186,10 +186,15 @@ def compile(
 def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
     """Return a float32 model as one of 8-bit integers; errors as `compile`."""
     from anatune.compiling.precision.quantising import quantised
+    from anatune.compiling.sizes.varying import varying
     from anatune.compiling.targets.cpu import cpu_named
 
     device = cpu_named(device)
-    if source.ranges or source.state or request.fallback is not None:
+    if request.check:
+        raise SpaceError(
+            "compile: check compares with the original, which precision int8 is not; leave one of them out"
+        )
+    if varying(source.ranges) or source.state or request.fallback is not None:
         raise SpaceError(
             f"compile: precision int8 is for models of fixed sizes without state that are read whole, {source.name} is "
             "none; give example inputs (--input-shape), or leave it out"

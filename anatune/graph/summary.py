@@ -350,9 +350,9 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Kernels of anatune's that are not planned: rows, windows, reductions, moves.
     unscheduled : tuple of str
         Functions of the library that are as TVM wrote them, without vectors or threads.
-    device : {"cpu", "gpu"}
     precision : {"float32", "bfloat16", "float16", "int8"}
         Dtype of what products multiply where the processor has instructions for it.
+    device : {"cpu", "gpu"}
         Kind of `hardware`; with a GPU `machine` is the processor that launches its kernels.
     turning_s : float
         Predicted time of the transposes that the order of dimensions needs.

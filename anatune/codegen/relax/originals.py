@@ -243,7 +243,7 @@ def _operators() -> list[OnnxObject]:
             sizes = {one.name: one.i for one in self.onnx_node.attribute}
             given: list[Array | None] = [*more, None, None, None]
             zeros, bias = given[0], given[2]
-            columns, length, bits = sizes["N"], sizes["K"], sizes["bits"]
+            columns, length, bits = sizes["N"], sizes["K"], sizes.get("bits", 4)
             numbers = unpacked(packed.reshape(columns, -1), bits).astype(data.dtype)
             blocks = -(-length // sizes["block_size"])
             less: Array | float = float(1 << (bits - 1))
@@ -337,7 +337,10 @@ def _by_nodes(
             names = list({**known, **weights})
         results = [name for name in node.output if name]
         graph = onnx.helper.make_graph([node], "node", list(map(place, names)), list(map(place, results)))
-        alone = evaluator(graph, opsets=versions, functions=list(model.functions))
+        own = versions
+        if node.op_type in _CONVERSIONS:  # older ones say the same
+            own = {**versions, "": max(_LEAST_QUANTISED, versions.get("", _LEAST_QUANTISED))}
+        alone = evaluator(graph, opsets=own, functions=list(model.functions))
         computed = alone.run(None, {name: value(name) for name in names})
         if node.op_type in ("Cast", "CastLike") and computed[0].dtype.name in HALVES:
             computed = [value(node.input[0]).astype(np.float64)]  # 16 bits are for the sake of speed
@@ -359,6 +362,10 @@ _SCALED = {
 }  # fmt: skip
 """Operator on scaled integers -> the one on numbers, where its operands are (of products the third is a bias in units
 of both scales, of a choice the first are truth values), and where the result's scale is."""
+
+
+_CONVERSIONS, _LEAST_QUANTISED = ("DequantizeLinear", "QuantizeLinear"), 19
+"""Conversions from and to integers, and their first opset that ONNX's evaluator has."""
 
 
 def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
@@ -387,7 +394,11 @@ def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
         elif number == 2 and op in ("Conv", "Gemm"):
             made.append(make("Mul", [given[1], given[4]], [f"{word}/unit"]))
             made.append(make("Cast", [given[place]], [f"{word}/whole"], to=1))
-            made.append(make("Mul", [f"{word}/whole", f"{word}/unit"], [word]))
+            scaled = f"{word}/scaled"
+            made.append(make("Mul", [f"{word}/whole", f"{word}/unit"], [scaled]))
+            alpha = own.get("alpha", 1.0) if op == "Gemm" else 1.0  # of onnxruntime's, which counts for the bias, too
+            made.append(make("Constant", [], [f"{word}/alpha"], value_float=alpha))
+            made.append(make("Mul", [scaled, f"{word}/alpha"], [word]))
             operands.append(word)
         else:
             is_row = op == "MatMul" and number == 0

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from anatune.arguments import shown
+from anatune.codegen.compat import last_line
 from anatune.codegen.relax.frontends import Imported
+from anatune.compiling.sizes.varying import environments
 from anatune.compiling.targets.base import ModelTarget
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Array, Graph, Input, Value, tensor_type
 from anatune.graph.passes.order import WEIGHTS, after
 from anatune.graph.passes.quantising import Layer, scale_for, sites_of, with_conversions
 from anatune.graph.summary import LayerLoss
+from anatune.graph.torch.arrays import array_of_torch
 
 __all__ = ["calibration", "quantised"]
 
+_LEAST_SIGNAL = 1e-30
+"""Power that stands for none."""
 _MOST_LOSSES = 8
 """Parts of the data that losses are measured on."""
 
@@ -42,7 +50,7 @@ def quantised(
     BuildError
         TVM has no code for something.
     """
-    graph = after(WEIGHTS, source.graph())
+    graph = after(WEIGHTS, source.graph(environments(source.ranges, source.state)[0]))
     parts = calibration(data, graph.inputs, source.name)
     sites = sites_of(graph)
     if not sites.layers:
@@ -97,7 +105,7 @@ def _decibels(wanted: Sequence[Array], got: Sequence[Array]) -> float | None:
     pairs = list(zip(wanted, got, strict=True))
     signal = sum(float((one.astype(np.float64) ** 2).sum()) for one, _ in pairs)
     noise = sum(float(((one.astype(np.float64) - other) ** 2).sum()) for one, other in pairs)
-    return 10.0 * math.log10(signal / noise) if noise and signal else None
+    return 10.0 * math.log10(max(signal, _LEAST_SIGNAL) / noise) if noise else None
 
 
 def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[Array]]:
@@ -119,9 +127,9 @@ def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[A
         what = f"calibrate: {data}"
         try:
             data = np.load(data, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            data = dict(data) if isinstance(data, np.lib.npyio.NpzFile) else data
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise WorkloadError(f"{what} cannot be read: {error}; expected a .npy or .npz file of inputs") from None
-        data = dict(data) if isinstance(data, np.lib.npyio.NpzFile) else data
     names = [value.name for value in inputs]
     if isinstance(data, Mapping):
         if set(names) <= set(data):
@@ -134,7 +142,11 @@ def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[A
             )
     if data is None:
         raise WorkloadError("compile: precision int8 needs calibrate, inputs of the model that ranges are taken from")
-    arrays = [np.asarray(one) for one in data] if isinstance(data, list | tuple) else [np.asarray(data)]
+    listed = data if isinstance(data, list | tuple) else [data]
+    try:
+        arrays = [array_of_torch(one) if hasattr(one, "detach") else np.asarray(one) for one in listed]
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise WorkloadError(f"{what} is {shown(data)}, expected arrays: {last_line(error):.200}") from None
     if len(arrays) != len(names):
         raise WorkloadError(
             f"{what} has {len(arrays)} arrays, expected one for each input of {name}: {', '.join(names)}"
@@ -152,9 +164,9 @@ def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[A
                 f"{what}: {value.name} has the shape {'x'.join(map(str, array.shape))}, expected "
                 f"{'x'.join(map(str, shape))}, or a multiple of that along the first dimension"
             )
-        if array.dtype.kind != np.dtype(dtype).kind:
+        if array.dtype.kind not in ("fV" if "float" in dtype else np.dtype(dtype).kind):
             raise WorkloadError(f"{what}: {value.name} is of {array.dtype}, expected {dtype}")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if "float" in dtype and not np.isfinite(array.astype(np.float32)).all():
             raise WorkloadError(f"{what}: {value.name} has NaN or infinite numbers; leave such samples out")
         counts.append(array.shape[0] // shape[0] if shape else 1)
     if len(set(counts)) > 1:

@@ -28,7 +28,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
 from anatune.errors import RunError, SpaceError, WorkloadError
-from anatune.graph.integers.few_bits import unpacked_products
+from anatune.graph.integers.few_bits import unpacked_products, with_byte_weights
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.attention import with_attention
@@ -179,8 +179,8 @@ class CpuTarget(ModelTarget):
         return graph, attentions, layouts
 
     def _with_known(self, graph: Graph) -> Graph:
-        """Return a graph without products with weights of few bits where the CPU has no kernels for them."""
-        return graph if self.cores.compute.isa in ISAS else unpacked_products(graph)
+        """Return a graph with products with weights of few bits where the CPU has kernels for them, else without."""
+        return (with_byte_weights if self.cores.compute.isa in ISAS else unpacked_products)(graph)
 
     def _as_decided(self, graph: Graph) -> Graph:
         """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""

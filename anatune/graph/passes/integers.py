@@ -242,7 +242,8 @@ def _end_of(node: Node, users: dict[int, list[Node]], kept: set[int]) -> _End:
             break
         following = _End(user, end.bias, end.is_rectified, None, [*end.nodes, user])
         shape = user.type.shape
-        if user.op == "add" and user.type == end.last.type and end.bias is None and not end.is_rectified:
+        is_bounded = end.is_rectified or upper < math.inf
+        if user.op == "add" and user.type == end.last.type and end.bias is None and not is_bounded:
             other = user.arguments[user.arguments[0] is end.last]
             following.bias = _known_values(other, shape, _channel_axis(node, shape))
             if following.bias is None:

@@ -1,16 +1,17 @@
 """The passes over every model, in order.
 
-A pass is a function from graph to graph; its name and the first line of its docstring say what it does. Three are not
-in these lists: `pools.with_partial_means` is for what a PyTorch or ONNX model says (`Imported.graph`), and two take a
-decision besides, which compiling makes between the lists: `layouts.laid_out` the orders of activations,
-`attention.with_attention` which attentions pay as kernels.
+A pass is a function from graph to graph; its name and the first line of its docstring say what it does. Not in these
+lists are `pools.with_partial_means` and `precision.widened`, for what a PyTorch or ONNX model says (`Imported.graph`),
+and those that take a decision besides, which compiling makes: `layouts.laid_out` the orders of activations,
+`attention.with_attention` which attentions pay as kernels, `precision.marked` and `stored` what has 16 bits,
+`few_bits.with_byte_weights` whether there are kernels for it, `quantising.with_conversions` the scales of activations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anatune.graph.integers.few_bits import unpacked_products, with_byte_weights
+from anatune.graph.integers.few_bits import unpacked_products
 from anatune.graph.nodes import Graph
 from anatune.graph.operators import DEQUANTIZE, QUANTIZE
 from anatune.graph.passes.activations import with_activations
@@ -56,7 +57,6 @@ def with_integers(graph: Graph) -> Graph:
 
 
 CPU: tuple[Pass, ...] = (
-    with_byte_weights,
     with_recurrences,
     with_integers,
     *WEIGHTS,

@@ -36,7 +36,7 @@ _MOVES = (CONCAT, "permute_dims", "reshape")
 
 
 def precision_of(graph: Graph) -> str:
-    """Return the dtype of a model's results that have fractions: what it asks for."""
+    """Return the dtype of a model's results that have fractions: what it asks for its products, too."""
     found = {tensor_type(value).dtype for value in graph.outputs if "float" in tensor_type(value).dtype}
     return min(found, key=(*HALVES, WIDE).index) if found and found <= {*HALVES, WIDE} else WIDE
 
@@ -80,7 +80,9 @@ def widened(graph: Graph, held: Collection[int] = (), kept: Collection[int] = ()
     for node in nodes:
         kind = _wide(node.type) if isinstance(node.type, TensorType) else tuple(map(_wide, node.type))
         own = {name: WIDE if str(value) in HALVES else value for name, value in node.attributes.items()}
-        made[id(node)] = Node(node.op, mapped(node.arguments, new), kind, own, node.kind)
+        arguments = mapped(node.arguments, new)
+        is_none = node.op == "astype" and arguments[0].type == kind  # of 16 bits; passes look for what is behind it
+        made[id(node)] = arguments[0] if is_none else Node(node.op, arguments, kind, own, node.kind)
     outputs = [
         new(value) if place in kept else cast(new(value), tensor_type(value).dtype)
         for place, value in enumerate(graph.outputs)
@@ -173,6 +175,8 @@ class _Storage:
     def in_dtype(self, value: Value, dtype: str) -> Value:
         """Return what a value of the old graph is, in a dtype."""
         own = self.value(value)
+        if isinstance(own, Node) and own.op == "astype" and tensor_type(own.arguments[0]).dtype == dtype:
+            own = own.arguments[0]  # an input in 16 bits
         if tensor_type(own).dtype == dtype:
             return own
         if id(value) not in self.other:
@@ -182,7 +186,7 @@ class _Storage:
 
     def wide(self, argument: Argument) -> Argument:
         """Return an argument as the old graph has it, float32."""
-        is_half = isinstance(argument, Value) and _is_half(self.value(argument))
+        is_half = isinstance(argument, Value) and not _is_half(argument) and _is_half(self.value(argument))
         return self.in_dtype(argument, WIDE) if is_half else self.made.get(id(argument), argument)
 
     def rewritten(self, node: Node) -> Value:

@@ -109,7 +109,8 @@ def test_models_in_float32_with_products_of_bfloat16(tmp_path, software, write):
 def test_a_model_in_16_bits_has_products_of_its_own_where_there_are_instructions(tmp_path, software):
     onnx_models.mobilenet_v2(tmp_path / "model.onnx")
     model = narrowed(onnx.load(tmp_path / "model.onnx"), "bfloat16")
-    assert compile_model(model, threads=1).summary.precision == "bfloat16"
+    summary = compile_model(model, threads=1).summary
+    assert (summary.precision, summary.outputs[0].dtype) == ("bfloat16", "bfloat16")
     assert compile_model(model, threads=1, precision="float32").summary.precision == "float32"
 
 

@@ -335,7 +335,8 @@ def _matmul_of_bits(call: Call) -> Value:
     (packed likewise, or numbers), places of groups, and a bias. What no kernel takes is unpacked here.
     """
     own = call.attributes
-    length, columns, bits, block = (own[name] for name in ("K", "N", "bits", "block_size"))
+    length, columns, block = (own[name] for name in ("K", "N", "block_size"))
+    bits = own.get("bits", 4)
     if bits not in (2, 4, 8):
         raise RefusedError(f"has weights of {bits} bits, expected 2, 4 or 8")
     if call.get(4) is not None:

@@ -32,8 +32,12 @@ def network(path, seed=0):
     onnx.save(m.model(m.through(z, 0.1, 128)), path)
 
 
-def test_a_quantised_network_is_compiled_to_products_of_integers(tmp_path):
+@pytest.mark.parametrize("opset", [13, 20])
+def test_a_quantised_network_is_compiled_to_products_of_integers(tmp_path, opset):
     network(tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    model.opset_import[0].version = opset
+    onnx.save(model, tmp_path / "model.onnx")
     summary = compile_model(tmp_path / "model.onnx", threads=1).summary
     assert [kernel.epilogue[-1] for kernel in summary.kernels] == ["requantize"] * 3
     assert all("uint8xint8" in kernel.workload for kernel in summary.kernels)

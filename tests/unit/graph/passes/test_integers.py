@@ -44,6 +44,13 @@ def test_an_upper_bound_is_free_where_it_is_that_of_the_integers(upper, is_fused
     assert product.attributes["epilogue"][-1] == ("requantize" if is_fused else "relu")
 
 
+def test_a_term_behind_an_upper_bound_is_no_bias():
+    m = Model(3, 8)
+    y = m.node("Min", m.node("MatMul", m.through("x", 0.02, 128), m.weight(8, 4)), m.known(np.float32(0.1)))
+    y = m.node("Add", y, m.known(np.float32([0.2, 0.3, 0.4, 0.5])))
+    m.check(m.through(y, 0.01, 128), unit=0.01)
+
+
 @pytest.mark.parametrize("turned", [0, 1])
 def test_matrix_products_whose_results_stay_numbers(turned):
     m = Model(3, 7)
