@@ -43,7 +43,7 @@ def scaled_product(
     columns, groups = scales.shape
     constants = [Constant(np.ascontiguousarray(one)) for one in (packed, scales, zeros) if one is not None]
     group = length // groups
-    if dtype != "float32" or length % max(1, min(group, _RUN)) or (groups > 1 and group not in GROUPS):
+    if dtype != "float32" or group % GROUPS[0] or length % group or (groups > 1 and group not in GROUPS):
         return _plain(data, packed, scales, zeros, bits)
     attributes = {"bits": bits, "group": group, "zero_points": zeros is not None, "rounded": rounded}
     return made("scaled_matmul", (data, *constants), TensorType((*rows, columns), dtype), **attributes)

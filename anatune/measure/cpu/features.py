@@ -15,8 +15,9 @@ __all__ = ["lacking_features", "missing_features", "processor_flags"]
 
 _FLAGS = {"sse3": "pni", "bmi": "bmi1", "lzcnt": "abm", "neon": "asimd"}
 """LLVM's name -> Linux' flag, where more than punctuation differs. Source: Linux, arch/x86/.../cpufeatures.h."""
-_UNTOLD = ("amx-fp16",)
-"""LLVM's names of features that Linux names no flag for."""
+_UNTOLD = {"amx-fp16": ("173", "174")}
+"""LLVM's names of features that Linux names no flag for -> models of Intel's family 6 that have them."""
+_MODEL = re.compile(r"^model\s*: *(\d+)$", re.MULTILINE)
 
 
 def missing_features(features: Iterable[str], flags: Collection[str]) -> tuple[str, ...]:
@@ -30,8 +31,12 @@ def missing_features(features: Iterable[str], flags: Collection[str]) -> tuple[s
 
 def lacking_features(features: Iterable[str], cpuinfo: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
     """Return those of `features` (LLVM's names) that the present processor does not offer; (): none, or unknown."""
-    words = processor_flags(cpuinfo)
-    return missing_features(features, words) if words else ()
+    words, wanted = processor_flags(cpuinfo), tuple(features)
+    if not words:
+        return ()
+    models = _MODEL.findall(Path(cpuinfo).read_text(encoding="utf-8", errors="replace"))
+    untold = [name for name in wanted if name in _UNTOLD and not set(models[:1]) & set(_UNTOLD[name])]
+    return tuple(sorted({*missing_features(wanted, words), *untold}))
 
 
 def processor_flags(cpuinfo: str | Path = "/proc/cpuinfo") -> list[str]:

@@ -65,8 +65,9 @@ def check_formats(workload: Workload, hardware: CpuSpec) -> None:
     """
     if workload.is_kernel:
         raise SpaceError(
-            f"{workload.operator} of {workload.formats} has kernels for GPUs only (template triton; scaled_matmul of "
-            f"float32xint8 and float32xint4 on CPUs with AVX2), but {hardware.name} is a CPU; take a GPU's --hw"
+            f"{workload.operator} of {workload.formats} has kernels for GPUs only (template triton), but "
+            f"{hardware.name} is a CPU, where scaled_matmul of float32xint8 and float32xint4 has (AVX2 or AVX-512, k a "
+            "multiple of 16); take a GPU's --hw"
         )
     if not computes(workload, hardware):
         raise SpaceError(

@@ -1,4 +1,4 @@
-"""What templates for CPUs share: "cpu" (`NestTemplate`), "fp16_accumulation", "winograd" and "scaled"."""
+"""What templates for CPUs share: "cpu", "fp16_accumulation" and "amx" (`NestTemplate`), "winograd" and "scaled"."""
 
 from __future__ import annotations
 

@@ -145,9 +145,9 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     bits = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]].weight_bits
     rows, columns, depth = (workload.extents[axis] for axis in "ijk")
     group = int(str(own["group"])) or depth
-    run = min(_RUN, group)
+    run = _RUN if group % _RUN == 0 else _RUN // 2
     if group % run or depth % group:
-        raise SpaceError(f"{workload.describe()}: k is {depth}, expected a multiple of {_RUN}; pad it")
+        raise SpaceError(f"{workload.describe()}: k is {depth}, expected a multiple of {_RUN // 2}; pad it")
     has_dot = hardware.dot_instruction("vpdpbusd") is not None
     instruction = "vpdpbusd" if has_dot else "maddubs" if bits == 4 else "maddwd"
     exact = 2 if instruction == "maddwd" else 3

@@ -177,7 +177,7 @@ def _given(operator: str, k: int, dtype: object, scales: object, group: object, 
     where = checked_choice(operator, "scales", scales, SCALES)
     shared = checked_integer(operator, "group", group, 0, "leave it out where a column has one scale")
     zeros = checked_flag(operator, "zero_points", zero_points)
-    if where != "tensor" and found.scale != "float32":
+    if where != "tensor" and (found.converts or found.scale != "float32"):
         raise WorkloadError(f"{operator}: scales is {where!r} with {name}, expected 8-bit operands; leave it out")
     groups = (16, *_GROUPS) if on_cpu else _GROUPS
     if shared and (not found.converts or shared not in groups or k % shared):

@@ -333,8 +333,9 @@ class _Product:
             for part in range(parts):
                 if len(self.tiles) * self.digits > _FENCED and sums:
                     held = self.shorts if product.instruction == "maddubs" else self.integers
-                    (words,), kept = code.holding(held).fence([words], [*sums.values()], _REGISTER)
-                    sums = dict(zip(sums, kept, strict=True))
+                    if len(sums) <= product.registers - 2:
+                        (words,), kept = code.holding(held).fence([words], [*sums.values()], _REGISTER)
+                        sums = dict(zip(sums, kept, strict=True))
                 values = {vector: self._unpacked(one, part) for vector, one in packed.items()}
                 for digit in range(self.digits):
                     for row in range(self.rows):

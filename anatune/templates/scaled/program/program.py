@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -40,9 +39,12 @@ class _Writer:
         self.width = self.vectors * product.lanes
         self.row_words = product.row_words(self.digits)
         self.piece = self.calls * self.rows
-        most = max(self.piece * self.row_words, *(self.size(access) for access in self.workload.reads))
+        most = max(self.piece * self.row_words, *(self.size(access) for access in self.packed))
         if most > MOST_ELEMENTS:
             raise BuildError(too_large_text("digits or packed weights", most))
+        for access in self.workload.tensors:
+            if access.num_elements > MOST_ELEMENTS:
+                raise BuildError(too_large_text(access.tensor, access.num_elements))
         self.functions: dict[str, Function] = {}
         self.has_floats = bool(schedule.options.get("floats", False)) and (
             extents is not FIXED or product.rows >= FLOATS_FROM
@@ -312,5 +314,4 @@ def program_of(
         packed_sizes={access.tensor: writer.size(access) for access in writer.packed} if prepacked else {},
         llvm=module_ir(list(writer.functions.values())),
         kernels=(),
-        largest=math.prod(()),
     )

@@ -75,6 +75,11 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> ScaledProblem:
     SpaceError
         No matrix unit multiplies such operands.
     """
+    if workload.dtype == "float32" or workload.epilogue:
+        raise SpaceError(
+            f"{workload.operator}: {workload.formats} has kernels for CPUs only (template scaled), but "
+            f"{hardware.name} is a GPU; take bfloat16xint8 or bfloat16xint4, without fused steps"
+        )
     problem = scaled_problem_of(workload)
     word = str(workload.attribute["dtype"]).partition(":")[0]
     if problem.format.run and scaled_instruction(hardware.arch, word) is None:

@@ -52,8 +52,19 @@ def test_the_instruction_follows_from_bits_and_processor(dtype, instruction, dig
     assert not SCALED.takes(workload, ARM)
     with pytest.raises(SpaceError, match=r"has neon, expected avx2 or avx512"):
         anatune.plan(workload, ARM, template="scaled")
-    with pytest.raises(SpaceError, match=r"on CPUs with AVX2\), but cortex_a72"):
+    with pytest.raises(SpaceError, match=r"for GPUs only .* cortex_a72 is a CPU, where"):
         anatune.plan(workload, ARM)
+
+
+def test_what_has_no_kernel_is_refused():
+    short = anatune.scaled_matmul(4, 16, 20, dtype="float32xint8")
+    assert not SCALED.takes(short, ZEN3)
+    with pytest.raises(SpaceError, match="k is 20, expected a multiple of 16"):
+        anatune.plan(short, ZEN3, template="scaled")
+    with pytest.raises(SpaceError, match="has kernels for CPUs only"):
+        anatune.plan(STEP, "h100_sxm")
+    with pytest.raises(WorkloadError, match="scales is 'blocks' with float32xint8"):
+        anatune.scaled_matmul(2, 16, 256, dtype="float32xint8", scales="blocks")
 
 
 def test_rows_are_those_of_another_extent():
