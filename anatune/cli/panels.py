@@ -16,6 +16,7 @@ _GROUPS = {
     "Layer": "--experts --intermediate --hidden --n --k --tp --ep --block-shape --group-size --power-law",
     "Device and kernels": "--hw --template --accuracy --threads --target --fallback",
     "Sizes and state of a model": "--input-shape --size --state",
+    "Precision of a model": "--precision --calibrate --percentile",
     "Ranges of extents": "--kernels --loss --mean",
     "Predictions": "--model --plain --compile",
     "Search": "--strategy --start --seed --keep --no-diverse",

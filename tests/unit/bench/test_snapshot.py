@@ -28,7 +28,7 @@ def test_a_tree_does_not_differ_from_itself(tmp_path, capsys):
         "fp16_accumulation",
         "amx",
         "pipelined",
-        "tensorcore",
+        "thin",
         "triton",
         "winograd",
     }
