@@ -52,7 +52,7 @@ def mapped(name, data):
     one = functools.partial(call, text, "kernel_vector", [(tensor, f"r * {lanes}") for tensor in shapes])
     spread_over(text, "r", len(vectors), one, threads=1, work=1, least=2)
     start_function(code, "kernel_vector", 2)
-    given, result = (code.address(base, "float32", 0) for base in starts_of(code, 2))
+    given, result = (code.address(base, "float32", 0) for base in starts_of(code, ["float"] * 2))
     code.store_vector(FUNCTIONS[name](code, code.load_vector(given, "float32", 1, lanes)), result, "float32", lanes)
     run = built_for_sizes((str(text), module_ir([finished(code)])), 1)
     return run(vectors.shape, vectors).ravel()[: data.size].reshape(data.shape)
