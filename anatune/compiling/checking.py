@@ -7,6 +7,7 @@ given: errors do not travel, so that the first operator that differs is one that
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,7 @@ def _checked(
     given = [*inputs, *held.values()]
     want, library = source.reference([array.copy() for array in given])
 
+    @functools.cache
     def rounded() -> float:
         assert source.reference is not None
         narrow, _ = source.reference([array.copy() for array in given], is_narrow=True)

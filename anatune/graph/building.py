@@ -14,6 +14,7 @@ import numpy as np
 
 from anatune.graph.folding import computed
 from anatune.graph.nodes import (
+    HALVES,
     Argument,
     Array,
     Constant,
@@ -42,6 +43,7 @@ __all__ = [
     "flat_places",
     "from_start",
     "gathered",
+    "in_float32",
     "inside",
     "layer_norm",
     "made",
@@ -96,6 +98,11 @@ def cast(value: Value, dtype: str) -> Value:
     """Return a value in another dtype."""
     kind = tensor_type(value)
     return value if kind.dtype == dtype else made("astype", (value,), TensorType(kind.shape, dtype), dtype=dtype)
+
+
+def in_float32(value: Value) -> Value:
+    """Return numbers of 16 bits in float32, in which sums are taken; others as they are."""
+    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def where(condition: Value, yes: Value, no: Value) -> Value:

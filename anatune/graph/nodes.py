@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "FOREIGN",
     "HALVES",
     "ITEM",
     "LEADING",
@@ -46,6 +47,8 @@ Array = NDArray[Any]
 
 HALVES = ("float16", "bfloat16")
 """Dtypes of 16 bits that have fractions."""
+FOREIGN = ("bool", *HALVES)
+"""Dtypes without arithmetic of their own on CPUs."""
 ITEM = "item"
 """The operator that takes one tensor of an operator that has several results; attribute ``index``."""
 LEADING = "leading"

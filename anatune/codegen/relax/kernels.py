@@ -25,7 +25,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.sizes import at_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import WorkloadError
-from anatune.graph.nodes import HALVES, Graph, Node, Scalar, tensor_type, values_in
+from anatune.graph.nodes import FOREIGN, HALVES, Graph, Node, Scalar, tensor_type, values_in
 from anatune.graph.operators import CONCAT, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
@@ -286,11 +286,7 @@ def _is_float(node: Node) -> bool:
 
 def _has_top(node: Node) -> bool:
     shape, dtype = tensor_type(node.arguments[0])
-    return dtype not in _FOREIGN and not at_run_time(shape)
-
-
-_FOREIGN = ("bool", *HALVES)
-"""Dtypes without arithmetic of their own on CPUs."""
+    return dtype not in FOREIGN and not at_run_time(shape)
 
 
 class _Operator(NamedTuple):

@@ -14,9 +14,6 @@ __all__ = ["GROUPS", "gguf_weights", "scaled_product", "unpacked_products", "wit
 
 GROUPS = (16, 32, 64, 128, 256)
 """Neighbours along k that may share a scale, beside all of them."""
-_RUN = 32
-"""Elements along k that kernels take at once where no fewer share a scale."""
-_BLOCK = 32
 _BYTES = {8: 34, 4: 18}
 """Bits -> bytes of a block of GGUF's: a float16 scale and 32 weights."""
 
@@ -86,7 +83,7 @@ def with_byte_weights(graph: Graph) -> Graph:
             if isinstance(other, Node) and other.op == "matmul" and tensor_type(other).shape[-1:] == columns:
                 data, weight = other.arguments
                 numbers = _as_bytes(weight)
-                if numbers is not None and numbers.shape[0] % _RUN == 0 and tensor_type(node).dtype == "float32":
+                if numbers is not None and numbers.shape[0] % GROUPS[0] == 0 and tensor_type(node).dtype == "float32":
                     scales = factor.array.reshape(-1, 1).astype(np.float32)
                     packed = numbers.T.view(np.uint8) ^ np.uint8(128)
                     return reshape(scaled_product(data, packed, scales, None, bits=8), tensor_type(node).shape)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from anatune.graph.nodes import (
-    HALVES,
+    FOREIGN,
     Argument,
     Constant,
     Graph,
@@ -47,11 +47,7 @@ def with_scatters(graph: Graph) -> Graph:
     """Return a graph whose updates are put at places that are not repeated for all elements of a row."""
 
     def replace(own: Node) -> Value:
-        if (
-            own.op != "scatter_elements"
-            or tensor_type(own).dtype in _FOREIGN
-            or own.attributes["reduction"] not in _PUT
-        ):
+        if own.op != "scatter_elements" or tensor_type(own).dtype in FOREIGN or own.attributes["reduction"] not in _PUT:
             return own
         data, indices, updates = own.arguments
         if isinstance(indices, Node) and indices.op == "broadcast_to":
@@ -63,8 +59,6 @@ def with_scatters(graph: Graph) -> Graph:
     return rewritten(graph, replace)
 
 
-_FOREIGN = ("bool", *HALVES)
-"""Dtypes without arithmetic of their own on CPUs."""
 _PUT = ("add", "max", "min", "mul", "update")
 
 

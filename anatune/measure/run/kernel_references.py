@@ -222,7 +222,7 @@ _TYPICAL = {"int8": 74.0, "uint8": 4.6}
 
 
 def _any_byte(workload: Workload, rng: np.random.Generator, tensor: str) -> Drawn:
-    """Return zero points of 4 bits, powers of two up to 1, or positive factors that make results about 1."""
+    """Return zero points, powers of two up to 1, or positive factors that make results about 1."""
     access = workload.tensor(tensor)
     if tensor == "weight_zeros":
         return rng.integers(*((0, 16) if access.dtype == "uint8" else (-20, 21)), access.shape)

@@ -16,6 +16,7 @@ from anatune.graph.building import (
     concat,
     constant,
     elementwise,
+    in_float32,
     layer_norm,
     matmul,
     padded,
@@ -28,18 +29,13 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.einsums import product
-from anatune.graph.nodes import HALVES, Constant, Value, tensor_type
+from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
 __all__ = ["READERS"]
 
 _FLOAT64 = 11
 """ONNX's number of float64."""
-
-
-def _wide(value: Value) -> Value:
-    """Return numbers of 16 bits in float32, in which sums are taken."""
-    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def _by_heads(value: Value, heads: int) -> Value:
@@ -149,18 +145,18 @@ def _attention(call: Call) -> Sequence[Value]:
     if call.get(4) is not None and call.get(5) is not None:
         key, value = concat([call[4], key], 2), concat([call[5], value], 2)
     dtype = call.kind().dtype
-    wide = tensor_type(_wide(query)).dtype
+    wide = tensor_type(in_float32(query)).dtype
     (_, heads, rows, _), (_, groups, keys, _) = tensor_type(query).shape, tensor_type(key).shape
     if not groups or heads % groups:
         raise RefusedError(f"has {heads} heads of queries and {groups} of keys, expected a multiple of them")
     bias = _bias(call, rows, keys, wide)
-    queries = _wide(query)
+    queries = in_float32(query)
     if heads != groups:
         queries = _grouped(queries, heads, groups, rows)
         bias = None if bias is None else _grouped(bias, heads, groups, rows)
-    raw, scores = _scores(queries, _wide(key), own.get("scale"), own["softcap"])
+    raw, scores = _scores(queries, in_float32(key), own.get("scale"), own["softcap"])
     weights = _weights(scores, bias, "float64" if own.get("softmax_precision") == _FLOAT64 else wide)
-    found = reshape(matmul(weights, _wide(value)), (*tensor_type(query).shape[:3], -1))
+    found = reshape(matmul(weights, in_float32(value)), (*tensor_type(query).shape[:3], -1))
     outputs = [_by_rows(found) if is_flat else found, key, value]
     if len(call.outputs) > 3 and call.outputs[3]:
         biased = scores if bias is None else elementwise("add", scores, bias)
@@ -206,7 +202,7 @@ def _added(*terms: Value | None) -> Value | None:
 def _of_words(call: Call, states: Sequence[Value], bias: Value | None, mask: Value | None) -> tuple[Value, Value]:
     """Return an attention of queries, keys and values by heads, (batch, rows, heads * size), and its scores."""
     own = call.attributes
-    query, key, value = (_wide(one) for one in states)
+    query, key, value = (in_float32(one) for one in states)
     (batch, _, rows, _), keys, dtype = tensor_type(query).shape, tensor_type(key).shape[2], tensor_type(query).dtype
     hidden = _masked(mask, (batch, rows, keys), own.get("mask_filter_value", -10000.0), dtype)
     causal = None
@@ -214,7 +210,7 @@ def _of_words(call: Call, states: Sequence[Value], bias: Value | None, mask: Val
         after = np.arange(rows)[:, None] + keys - rows - np.arange(keys)
         causal = constant(np.where(after >= 0, 0.0, -np.inf), dtype)
     _, scores = _scores(query, key, own.get("scale") or None, 0.0)
-    total = _added(None if bias is None else _wide(bias), hidden, causal)
+    total = _added(None if bias is None else in_float32(bias), hidden, causal)
     found = softmax(scores if total is None else elementwise("add", scores, total), -1)
     return cast(_by_rows(matmul(found, value)), call.kind().dtype), scores
 

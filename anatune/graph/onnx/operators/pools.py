@@ -15,6 +15,7 @@ from anatune.graph.building import (
     cast,
     constant,
     elementwise,
+    in_float32,
     inside,
     padded,
     permute,
@@ -208,13 +209,9 @@ def _lp_pool(call: Call) -> Value:
 def _of_image(word: str) -> Convert:
     """Return what reads a reduction of whole images."""
     return lambda call: cast(
-        reduced(word, _wide(call[0]) if word == "mean" else call[0], range(2, call.rank), keepdims=True),
+        reduced(word, in_float32(call[0]) if word == "mean" else call[0], range(2, call.rank), keepdims=True),
         call.kind().dtype,
     )
-
-
-def _wide(value: Value) -> Value:
-    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def _global_lp_pool(call: Call) -> Value:

@@ -15,6 +15,7 @@ from anatune.graph.building import (
     cumulative,
     elementwise,
     gathered,
+    in_float32,
     layer_norm,
     padded,
     reduced,
@@ -111,7 +112,7 @@ def _of_nothing(call: Call, found: Value) -> Value:
 def _arg(word: str) -> Convert:
     def read(call: Call) -> Value:
         axis, keepdims = call.attributes["axis"], bool(call.attributes["keepdims"])
-        value = _wide(call[0])  # TVM compares no bfloat16
+        value = in_float32(call[0])  # TVM compares no bfloat16
         if not call.attributes.get("select_last_index"):
             return arg_extreme(word, value, axis, keepdims=keepdims)
         last = call.kind().shape[axis] - 1
@@ -177,11 +178,6 @@ def _top_k(call: Call) -> Sequence[Value]:
 # ---- norms ----
 
 
-def _wide(value: Value) -> Value:
-    """Return numbers of 16 bits in float32, in which sums are taken."""
-    return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
-
-
 def _statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
     """Return what is left of a value without its mean along axes, and that over its standard deviation."""
     away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
@@ -226,8 +222,8 @@ def _batch_norm(call: Call) -> Sequence[Value]:
 
 
 def _instance_norm(call: Call) -> Value:
-    found = standardised(_wide(call[0]), call.rank - 2, call.attributes["epsilon"])
-    factor, term = (_along_channels(_wide(call[place]), call.rank) for place in (1, 2))
+    found = standardised(in_float32(call[0]), call.rank - 2, call.attributes["epsilon"])
+    factor, term = (_along_channels(in_float32(call[place]), call.rank) for place in (1, 2))
     return cast(elementwise("add", elementwise("multiply", found, factor), term), call.kind().dtype)
 
 
@@ -235,7 +231,7 @@ def _group_norm(call: Call) -> Value:
     """Return a group norm; factors and terms are of groups before version 21, then of channels."""
     kind, groups = call.kind(), call.attributes["num_groups"]
     batch, channels = kind.shape[:2]
-    value = _wide(call[0])
+    value = in_float32(call[0])
     found = standardised(reshape(value, (batch, groups, -1)), 1, call.attributes["epsilon"])
     steps = [cast(call[place], tensor_type(value).dtype) for place in (1, 2)]
     if tensor_type(steps[0]).shape[0] == groups != channels:
@@ -249,7 +245,7 @@ def _group_norm(call: Call) -> Value:
 def _layer_norm(call: Call) -> Sequence[Value]:
     kind, axis, epsilon = call.kind(), call.attributes["axis"] % call.rank, call.attributes["epsilon"]
     axes, sizes = range(axis, call.rank), call.kind().shape[axis:]
-    value = _wide(call[0])
+    value = in_float32(call[0])
     dtype = tensor_type(value).dtype
     factor = broadcast(cast(call[1], dtype), sizes)
     term = broadcast(cast(call[2], dtype) if call.get(2) is not None else constant(0, dtype), sizes)
@@ -284,7 +280,7 @@ def _skip_layer_norm(call: Call) -> Sequence[Value]:
 
 
 def _rms_normed(value: Value, factor: Value, axes: Sequence[int], epsilon: float) -> Value:
-    wide = _wide(value)
+    wide = in_float32(value)
     mean = reduced("mean", elementwise("multiply", wide, wide), axes, keepdims=True)
     scaled = elementwise("divide", wide, elementwise("sqrt", elementwise("add", mean, epsilon)))
     return elementwise("multiply", cast(scaled, tensor_type(factor).dtype), factor)
@@ -296,7 +292,7 @@ def _rms_norm(call: Call) -> Value:
 
 
 def _mean_variance_norm(call: Call) -> Value:
-    value, axes = _wide(call[0]), call.attributes["axes"]
+    value, axes = in_float32(call[0]), call.attributes["axes"]
     away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
     variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=True)
     found = elementwise("divide", away, elementwise("add", elementwise("sqrt", variance), 1e-9))
@@ -304,7 +300,7 @@ def _mean_variance_norm(call: Call) -> Value:
 
 
 def _lp_norm(call: Call) -> Value:
-    axes, x = [call.attributes["axis"]], _wide(call[0])
+    axes, x = [call.attributes["axis"]], in_float32(call[0])
     if call.attributes["p"] == 1:
         length = reduced("sum", elementwise("abs", x), axes, keepdims=True)
     else:
@@ -315,7 +311,7 @@ def _lp_norm(call: Call) -> Value:
 
 def _lrn(call: Call) -> Value:
     """Return a norm by the squares of neighbouring channels: sums of slices of a padded tensor."""
-    x, size, own = _wide(call[0]), call.attributes["size"], call.attributes
+    x, size, own = in_float32(call[0]), call.attributes["size"], call.attributes
     channels = call.kind().shape[1]
     before, after = (min(max(channels - 1, 0), count) for count in ((size - 1) // 2, size - 1 - (size - 1) // 2))
     around = [[0, count, *[0] * (call.rank - 2)] for count in (before, after)]
