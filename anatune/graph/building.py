@@ -28,6 +28,7 @@ from anatune.graph.nodes import (
     tensor_type,
 )
 from anatune.graph.operators import OPERATORS, applied
+from anatune.graph.orders import pool_sizes
 
 __all__ = [
     "RefusedError",
@@ -51,7 +52,6 @@ __all__ = [
     "padded",
     "permute",
     "pool",
-    "pool_sizes",
     "reduced",
     "reshape",
     "rows_at",
@@ -371,29 +371,6 @@ def pool(
         padding=tuple(map(int, padding)), ceil_mode=ceil_mode, count_include_pad=count_include_pad,
         layout=_ORDERS[rank], out_layout=_ORDERS[rank],
     )  # fmt: skip
-
-
-def pool_sizes(
-    sizes: Sequence[int],
-    window: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    *,
-    ceil_mode: bool = False,
-) -> tuple[int, ...]:
-    """Return the sizes of what windows leave; with `ceil_mode` they may hang over what they begin in."""
-    found, rank = [], len(sizes)
-    for axis in range(rank):
-        before, after = padding[axis], padding[rank + axis]
-        room = sizes[axis] + before + after - dilation[axis] * (window[axis] - 1) - 1
-        count = (-(-room // strides[axis]) if ceil_mode else room // strides[axis]) + 1
-        if ceil_mode and (count - 1) * strides[axis] >= sizes[axis] + before:
-            count -= 1
-        if count < 1:
-            raise ValueError(f"a window of {window[axis]} does not fit into {sizes[axis]} elements")
-        found.append(int(count))
-    return tuple(found)
 
 
 def along(axis: int, rank: int, size: int) -> Value:

@@ -1,4 +1,4 @@
-"""Types of tensors of images in other orders of their dimensions.
+"""Types of tensors of images in other orders of their dimensions, and sizes of what windows leave.
 
 Notation
 --------
@@ -7,10 +7,12 @@ block : channels that lie side by side where the order has blocks; 1 for tensors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anatune.core.workload.orders import Order
 from anatune.graph.nodes import TensorType
 
-__all__ = ["IMAGE_RANKS", "block_of", "image_sizes", "typed_in"]
+__all__ = ["IMAGE_RANKS", "block_of", "image_sizes", "pool_sizes", "typed_in"]
 
 IMAGE_RANKS = (3, 4, 5)
 """Dimensions of tensors of images: batch, channels, and one to three of the image."""
@@ -40,3 +42,26 @@ def image_sizes(kind: TensorType, order: Order) -> tuple[int, ...]:
 def block_of(channels: int, order: Order) -> int:
     """Return the channels of a block; without blocks each channel is one."""
     return order.block if channels > 1 and order.block else 1
+
+
+def pool_sizes(
+    sizes: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    *,
+    ceil_mode: bool = False,
+) -> tuple[int, ...]:
+    """Return the sizes of what windows leave; with `ceil_mode` they may hang over what they begin in."""
+    found, rank = [], len(sizes)
+    for axis in range(rank):
+        before, after = padding[axis], padding[rank + axis]
+        room = sizes[axis] + before + after - dilation[axis] * (window[axis] - 1) - 1
+        count = (-(-room // strides[axis]) if ceil_mode else room // strides[axis]) + 1
+        if ceil_mode and (count - 1) * strides[axis] >= sizes[axis] + before:
+            count -= 1
+        if count < 1:
+            raise ValueError(f"a window of {window[axis]} does not fit into {sizes[axis]} elements")
+        found.append(int(count))
+    return tuple(found)

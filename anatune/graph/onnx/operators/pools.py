@@ -20,7 +20,6 @@ from anatune.graph.building import (
     padded,
     permute,
     pool,
-    pool_sizes,
     reduced,
     reshape,
     scattered,
@@ -28,6 +27,7 @@ from anatune.graph.building import (
 )
 from anatune.graph.nodes import HALVES, Array, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.orders import pool_sizes
 
 __all__ = ["READERS", "Windows", "windows_of"]
 
