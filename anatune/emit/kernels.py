@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from anatune.core.sizes import at_run_time, fewest, symbols_of
+from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LlvmCode, lane_mask
 from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region
 
@@ -141,7 +142,7 @@ def start_function(code: LlvmCode, name: str, tensors: int, *numbers: str, spill
     """
     arguments = [f"ptr noalias %p{place}, i64 %o{place}" for place in range(tensors)]
     arguments += [f"i64 %{number}" for number in numbers]
-    attributes = vector_attributes(code.lanes)
+    attributes = vector_attributes(code.lanes * DTYPE_BYTES[code.accumulator] // 4)
     code.line(f"define internal void @{name}({', '.join(arguments)}) noinline nounwind {attributes} {{")
     code.line("entry:")
     if spills:

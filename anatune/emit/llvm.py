@@ -57,6 +57,11 @@ class LlvmCode:
         self.scalar = LLVM_TYPE[accumulator]
         self.vector = f"<{lanes} x {self.scalar}>"
 
+    @property
+    def is_integer(self) -> bool:
+        """Whether all arithmetic is of integers."""
+        return self.scalar.startswith("i")
+
     def of(self, accumulator: str) -> LlvmCode:
         """Return a view of the same function whose arithmetic is of another dtype."""
         if accumulator == self.accumulator:
@@ -168,7 +173,7 @@ class LlvmCode:
 
     def number(self, value: float) -> str:
         """Return a number of the accumulator's type."""
-        return str(int(value)) if self.scalar == "i32" else float_text(value)
+        return str(int(value)) if self.is_integer else float_text(value)
 
     # -- memory ----------------------------------------------------------------------------------------------
 
@@ -188,8 +193,8 @@ class LlvmCode:
             shifted = self.emit(f"shl {kind('i32')} {wide}, {same_integers(16, lanes) if lanes > 1 else '16'}")
             return self.emit(f"bitcast {kind('i32')} {shifted} to {kind('float')}")
         extend = "zext" if dtype == "uint8" else "sext"
-        wide = self.emit(f"{extend} {kind('i8')} {value} to {kind('i32')}")
-        return wide if target == "i32" else self.emit(f"sitofp {kind('i32')} {wide} to {kind(target)}")
+        wide = self.emit(f"{extend} {kind('i8')} {value} to {kind(target if self.is_integer else 'i32')}")
+        return wide if self.is_integer else self.emit(f"sitofp {kind('i32')} {wide} to {kind(target)}")
 
     def narrow(self, value: str, dtype: str, lanes: int) -> str:
         """Return accumulated values in the result's type."""
@@ -332,7 +337,7 @@ class LlvmCode:
 
     def binary(self, operation: str, left: str, right: str) -> str:
         """Append an element-wise operation ("add", "mul") of the accumulator's type."""
-        return self.emit(f"{'' if self.scalar == 'i32' else 'f'}{operation} {self.vector} {left}, {right}")
+        return self.emit(f"{'' if self.is_integer else 'f'}{operation} {self.vector} {left}, {right}")
 
     def divide(self, value: str, count: int) -> str:
         """Return sums over `count` as a mean (integers: towards zero)."""
@@ -393,7 +398,7 @@ class LlvmCode:
 
     def multiply_add(self, left: str, right: str, accumulator: str) -> str:
         """Return ``left * right + accumulator``, fused where the processor can."""
-        if self.scalar == "i32":
+        if self.is_integer:
             return self.binary("add", self.binary("mul", left, right), accumulator)
         arguments = [(self.vector, left), (self.vector, right), (self.vector, accumulator)]
         return self.call(self.vector, f"llvm.fmuladd.v{self.lanes}f32", arguments)

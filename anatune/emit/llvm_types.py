@@ -24,9 +24,9 @@ def suffix(dtype: str) -> str:
     return {"float": "f32", "half": "f16"}.get(kind, kind)
 
 
-def same_integers(number: int, lanes: int) -> str:
-    """Return a vector of equal numbers of 32 bits."""
-    return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
+def same_integers(number: int, lanes: int, bits: int = 32) -> str:
+    """Return a vector of equal numbers."""
+    return "<" + ", ".join([f"i{bits} {number}"] * lanes) + ">"
 
 
 def lane_mask(used: int | str, lanes: int) -> str:

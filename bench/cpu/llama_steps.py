@@ -1,13 +1,14 @@
-"""Steps of a decoder of Llama's form with weights of 8 or 4 bits: memory bandwidth of a step, and ONNX Runtime's time.
+"""Steps of a decoder of Llama's form with weights of 8 or 4 bits: memory bandwidth of a step, and others' times.
 
     python -m bench.cpu.llama_steps [--bits 4] [--layers 4] [--words 32000] [--level 0] [--threads 1] [--held 128]
-        [--prompts 128,512] [--rounds 15] [--json FILE]
+        [--prompts 128,512] [--rounds 15] [--llama-cpp] [--json FILE]
 
 Layers have the sizes of Llama 3.2 with a thousand million parameters (width 2048, 32 heads of 64, 8 of keys, hidden
 8192) and random weights as ONNX's MatMulNBits; there are fewer of them, whose weights exceed the last cache several
 times. anatune's model keeps its caches, ONNX Runtime's takes and returns them (bound to memory once); prompts and steps
-run from one model each. Both run in turns with a loop that reads as many bytes as a step has weights. Needs onnx and
-onnxruntime.
+run from one model each. Both run in turns with a loop that reads as many bytes as a step has weights. With --llama-cpp
+llama.cpp takes turns with them, with weights of its own of the same sizes (4.5 and 8.5 bits each, with its scales, for
+5 and 9 here). Needs onnx and onnxruntime; for llama.cpp llama-cpp-python, built from its source, and gguf.
 """
 
 from __future__ import annotations
@@ -164,12 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--prompts", default="128,512")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--llama-cpp", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     import anatune
     from anatune.codegen.compat import set_pool_threads
     from bench.cpu.decode import read_probe
+    from bench.cpu.llama_gguf import LlamaCpp
 
     set_pool_threads(options.threads)
     prompts = [int(word) for word in options.prompts.split(",") if word]
@@ -179,6 +182,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path = Path(folder) / "llama.onnx"
         num_bytes = llama(path, options.layers, options.words, options.bits, options.level)
         other = _Other(path, options.layers, options.threads)
+        llama_cpp = None
+        if options.llama_cpp:
+            llama_cpp = LlamaCpp(
+                path.with_suffix(".gguf"), (WIDTH, HEADS, KEY_HEADS, HIDDEN), layers=options.layers,
+                words=options.words, bits=options.bits, threads=options.threads, most=most,
+            )  # fmt: skip
         names = [f"{layer}.{kind}" for layer in range(options.layers) for kind in ("key", "value")]
         pairs = {f"present.{name}": f"past.{name}" for name in names}
         sizes = {"tokens": f"1..{max([2, *prompts])}", "past": f"0..{most}"}
@@ -203,10 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             wanted, (_, got) = beside()[0], step()
             first = np.asarray(got[0] if isinstance(got, (list, tuple)) else got)
             error = float(np.abs(first - wanted).max() / np.abs(wanted).max())
-            times: list[list[float]] = [[], [], []]
+            times: list[list[float]] = [[], [], [], []]
+            third = llama_cpp.call(ids, held) if llama_cpp is not None else lambda: None
+            third()
             for _ in range(options.rounds if tokens == 1 else max(3, options.rounds // 4)):
                 times[0].append(step()[0])
-                for call, own_times in ((beside, times[1]), (loop, times[2])):
+                for call, own_times in ((beside, times[1]), (loop, times[2]), (third, times[3])):
                     began = time.perf_counter()
                     call()
                     own_times.append(time.perf_counter() - began)
@@ -214,7 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             share = statistics.median(read / mine for read, mine in zip(reads, times[0], strict=True))
             ratio = statistics.median(theirs / mine for theirs, mine in zip(times[1], times[0], strict=True))
             word = f"step with {held} held" if tokens == 1 else f"prompt of {tokens}"
-            print(f"{word}: {100 * share:.0f} % of the reading rate, {ratio:.2f} times as fast as ONNX Runtime "
+            faster = statistics.median(theirs / mine for theirs, mine in zip(times[3], times[0], strict=True))
+            more = f", {faster:.2f} as llama.cpp" if llama_cpp is not None else ""
+            print(f"{word}: {100 * share:.0f} % of the reading rate, {ratio:.2f} times as fast as ONNX Runtime{more} "
                   f"(error {error:.1e} beside it)", flush=True)  # fmt: skip
             found.append({"what": word, "share": share, "ratio": ratio, "times_s": times, "error": error})
     if options.json:

@@ -22,7 +22,7 @@ from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import parallel_rule
-from anatune.templates.scaled.rules import FLOATS_FROM
+from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM, OTHERS
 from anatune.templates.scaled.space import ScaledSpace
 
 __all__ = ["ScaledModel"]
@@ -31,8 +31,8 @@ PARTS = ("product_s", "unpack_s", "digits_s", "l2_s", "l3_s", "dram_s", "start_s
 _COLUMNS = (*PARTS, "registers", "accumulators", "threads", "chunks", "weight_bytes", "digit_bytes")
 _CALL_CYCLES = 20.0
 """Entry, exit and drain of a microkernel."""
-_FLOAT_ROWS, _FLOAT_PIECE, _UNPACKED = 6.0, 192.0, 5.0
-"""Rows of microkernels of unpacked weights and of their pieces; vector operations that unpack a vector of weights."""
+_UNPACKED = 5.0
+"""Vector operations that unpack a vector of weights."""
 _DIGIT_OPERATIONS = {1: 12.0, 2: 16.0, 3: 20.0}
 """Vector operations that make digits of a vector of activations, by their number: counted from the code."""
 
@@ -106,12 +106,12 @@ class ScaledModel(AnalyticalModel):
         core, product = self.machine.core, self.space.product
         width = vector * product.lanes
         tiles, is_float = np.ceil(product.columns / width), floats > 0
-        piece = np.where(is_float, _FLOAT_PIECE, calls * row)
+        piece = np.where(is_float, FLOAT_PIECE, calls * row)
         pieces = np.ceil(product.rows / piece)
         threads = np.where(split > 0, np.minimum(core.num_cores, tiles), 1.0)
-        at_once = np.maximum(1.0, np.minimum(vector, (core.registers - 8.0) // (row * digits)))
+        at_once = np.maximum(1.0, np.minimum(vector, (core.registers - OTHERS) // (row * digits)))
         own, unpack, registers = self._cycles(row, at_once, digits)
-        registers = np.where(is_float, _FLOAT_ROWS * np.minimum(vector, 2.0) + 3.0, registers)
+        registers = np.where(is_float, FLOAT_ROWS * np.minimum(vector, 2.0) + 3.0, registers)
         rules = np.where(registers > core.registers, 1, 0)
         rules = np.where((rules == 0) & (split > 0) & ((tiles < 2) | (core.num_cores < 2)), 2, rules).astype(np.int64)
         share = np.where(split > 0, np.ceil(tiles / threads) / tiles, 1.0)
@@ -122,16 +122,16 @@ class ScaledModel(AnalyticalModel):
         operations = np.array([_DIGIT_OPERATIONS[int(one)] for one in digits])
         digits_s = product.rows * product.depth / product.lanes * operations / (core.fma_per_cycle + 1.0)
         digits_s = digits_s / core.clock_hz / np.where(split > 0, np.minimum(threads, product.rows), 1.0)
-        rows_each = np.ceil(product.rows / _FLOAT_ROWS) * tiles * np.ceil(vector / 2.0)
-        own_s = rows_each * product.depth * _FLOAT_ROWS * np.minimum(vector, 2.0) / core.fma_per_cycle * seconds
-        fetched = np.ceil(product.rows / _FLOAT_PIECE) * tiles * vector * product.depth
+        rows_each = np.ceil(product.rows / FLOAT_ROWS) * tiles * np.ceil(vector / 2.0)
+        own_s = rows_each * product.depth * FLOAT_ROWS * np.minimum(vector, 2.0) / core.fma_per_cycle * seconds
+        fetched = np.ceil(product.rows / FLOAT_PIECE) * tiles * vector * product.depth
         product_s = np.where(is_float, own_s / core.reachable, product_s)
         unpack_s = np.where(is_float, fetched * _UNPACKED / (core.fma_per_cycle + 1.0) * seconds, unpack_s)
         digits_s = np.where(is_float, 0.0, digits_s)
         row_bytes = 4.0 * np.where(is_float, product.depth, product.runs * (digits * product.digit_words + 2.0))
         digit_bytes = np.minimum(piece, product.rows) * row_bytes
         kernels = np.where(is_float, rows_each, kernels)
-        each_bytes = digit_bytes / np.where(is_float, _FLOAT_PIECE / _FLOAT_ROWS, calls)
+        each_bytes = digit_bytes / np.where(is_float, FLOAT_PIECE / FLOAT_ROWS, calls)
         taken = np.where(is_float, np.minimum(vector, 2.0), at_once)
 
         size = self.machine.size_bytes[None, :] / np.minimum(threads[:, None], self.machine.shared_by[None, :])

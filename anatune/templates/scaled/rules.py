@@ -28,8 +28,11 @@ from anatune.templates.base.values import check_count, check_cover, check_names
 
 __all__ = [
     "FLOATS_FROM",
+    "FLOAT_PIECE",
+    "FLOAT_ROWS",
     "ISAS",
     "LEVELS",
+    "OTHERS",
     "ScaledProduct",
     "applies",
     "check_scaled",
@@ -47,10 +50,12 @@ LEVELS: dict[str, tuple[str, ...]] = {
 """Factors of each axis in ``Schedule.tiles``, outer to inner."""
 _RUN = 32
 """Weights of 4 bits times digits of 8 bits, two and two added, are numbers of 16 bits until so many are summed."""
-_OTHERS = 8
+OTHERS = 8
 """Vector registers beside those of sums. Source: with more sums LLVM 22 spills (4x2 tiles of 16 registers)."""
 FLOATS_FROM = 12
 """Rows from which on weights may be unpacked to float32: two microkernels' worth."""
+FLOAT_ROWS, FLOAT_PIECE = 6, 192
+"""Rows of a microkernel of unpacked weights, and most of those for which a part of a tile is unpacked once."""
 ISAS = ("avx2", "avx512")
 
 
@@ -115,7 +120,7 @@ class ScaledProduct(NamedTuple):
 
     def at_once(self, rows: int, vectors: int, digits: int) -> int:
         """Return how many vectors of a tile a microkernel of some rows takes: their sums leave registers for others."""
-        return max(1, min(vectors, (self.registers - _OTHERS) // (rows * digits)))
+        return max(1, min(vectors, (self.registers - OTHERS) // (rows * digits)))
 
     def row_words(self, digits: int) -> int:
         """Return the words of a row of activations as digits, each run with its power and its sum."""

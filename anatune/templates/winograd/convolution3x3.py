@@ -15,13 +15,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import Access, Term, Workload
+from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.errors import SpaceError
 
 __all__ = ["WINDOW", "Convolution3x3", "convolution3x3"]
 
 WINDOW = 3
 """Rows and columns of the window."""
+_MOST_SUM = 2**31
+"""What no sum may reach. Sums of 8 bits are computed modulo 2**32, times 4 (see `winograd.minimal_filtering`)."""
 _PARTS = ("n", "f", "y", "x", "c", "ry", "rx")
 
 
@@ -37,6 +41,10 @@ class Convolution3x3:
         Of the input, without padding.
     top, left : int
         Rows and columns of zeros above and left of it.
+    zero_point : int
+        Stored number that means zero in data of 8 bits.
+    is_integer : bool
+        Whether operands have 8 bits.
     data, weight, output : mapping of str to int
         Pitch of each index: "n", "c", "y", "x" of the data; "f", "c", "ry", "rx" of the weight; "n", "f", "y", "x" of
         the output.
@@ -51,6 +59,8 @@ class Convolution3x3:
     width: int
     top: int
     left: int
+    zero_point: int
+    is_integer: bool
     data: Mapping[str, int]
     weight: Mapping[str, int]
     output: Mapping[str, int]
@@ -65,6 +75,21 @@ class Convolution3x3:
         """Whether output channels are neighbours in the output's memory (else columns are)."""
         return self.output["f"] == 1
 
+    @property
+    def group(self) -> int:
+        """Input channels whose products one instruction sums: pairs of transformed integers, of 16 bits each."""
+        return 2 if self.is_integer else 1
+
+    @property
+    def transformed(self) -> str:
+        """Dtype of transformed data and weights."""
+        return "int16" if self.is_integer else "float32"
+
+    @property
+    def summed(self) -> str:
+        """Dtype of sums of their products."""
+        return "int32" if self.is_integer else "float32"
+
     def num_tiles(self, size: int) -> int:
         """Return the output tiles of `size` x `size` that cover all images, the last ones partly."""
         return self.batch * math.ceil(self.rows / size) * math.ceil(self.columns / size)
@@ -77,14 +102,16 @@ def convolution3x3(workload: Workload) -> Convolution3x3:
     Raises
     ------
     SpaceError
-        It is none of a 3x3 window, stride 1, dilation 1 and one group in float32, or lies in memory in another order.
+        It is none of a 3x3 window, stride 1, dilation 1 and one group in float32 or 8 bits, or lies in memory in
+        another order.
     """
     reads, write, extents = workload.reads, workload.write, workload.extents
     if workload.body != "multiply_add" or len(reads) != 2 or len(workload.axes) != len(_PARTS):
         raise _refused(workload, f"its nest has {len(workload.axes)} loops and {len(reads)} operands")
-    if any(access.dtype != "float32" for access in workload.tensors):
-        raise _refused(workload, f"its dtypes are {', '.join(sorted(workload.dtypes))}")
     data, weight = reads
+    is_integer = data.dtype in BYTE_DTYPES and weight.dtype in BYTE_DTYPES and not weight.zero_point
+    if not is_integer and any(access.dtype != "float32" for access in workload.tensors):
+        raise _refused(workload, f"its dtypes are {', '.join(sorted(workload.dtypes))}")
     reduced = {axis.name for axis in workload.reduction_axes}
     windows = [terms for terms in data.indices if len(terms) == 2]
     if len(windows) != 2 or any(
@@ -119,6 +146,8 @@ def convolution3x3(workload: Workload) -> Convolution3x3:
         width=data.shape[column],
         top=-data.offsets[row],
         left=-data.offsets[column],
+        zero_point=data.zero_point,
+        is_integer=is_integer,
         data=pitches[0],
         weight=pitches[1],
         output=pitches[2],
@@ -130,6 +159,12 @@ def convolution3x3(workload: Workload) -> Convolution3x3:
         convolution.output["x"],
     ):
         raise _refused(workload, "neither channels nor columns are neighbours in memory")
+    if is_integer:
+        if not (convolution.channels_last and convolution.filters_last):
+            raise _refused(workload, "its channels of 8 bits are no neighbours in memory")
+        most = [max(abs(end - access.zero_point) for end in INTEGER_RANGE[access.dtype]) for access in reads]
+        if 4 * math.prod(most) * WINDOW**2 * convolution.channels >= _MOST_SUM:
+            raise _refused(workload, f"four times its sums over {convolution.channels} channels do not fit int32")
     return convolution
 
 
@@ -149,6 +184,6 @@ def _pitches(access: Access, part: Mapping[str, str]) -> dict[str, int]:
 
 def _refused(workload: Workload, why: str) -> SpaceError:
     return SpaceError(
-        f"{workload.operator}: {why}, expected a float32 convolution of a 3x3 window, stride 1, dilation 1 and one "
-        "group, NCHW or NHWC; leave out the template winograd"
+        f"{workload.operator}: {why}, expected a convolution of a 3x3 window, stride 1, dilation 1 and one group, "
+        "float32 in NCHW or NHWC, or 8 bits in NHWC; leave out the template winograd"
     )

@@ -16,7 +16,7 @@ from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import microkernel_rules, parallel_rule
-from anatune.templates.winograd.pack import pack_tiling
+from anatune.templates.winograd.pack import pack_tiling, product_group
 from anatune.templates.winograd.rules import OUTPUT_TILES
 from anatune.templates.winograd.space import WinogradSpace
 from anatune.templates.winograd.times.columns import WinogradCol, WinogradPoint
@@ -56,8 +56,9 @@ class WinogradModel(AnalyticalModel):
     def __init__(self, workload: Workload, hardware: CpuSpec, accuracy: str = RELAXED) -> None:
         super().__init__(workload, hardware)
         self.space = WinogradSpace(workload, hardware, self._is_legal, accuracy)
-        self.machine = pack_machine(hardware)
-        self._tiling = pack_tiling(workload, self.space.convolution, self.space.lanes)
+        convolution = self.space.convolution
+        self.machine = pack_machine(hardware, product_group(workload, convolution))
+        self._tiling = pack_tiling(workload, convolution, self.machine.core, self.space.lanes)
         self.rules = (
             *microkernel_rules(hardware.compute.num_vector_registers, self.machine.core.multiply_add_limit),
             Rule("block_size", "tiles and channels of a block beyond those there are", 0),
@@ -122,7 +123,9 @@ class WinogradModel(AnalyticalModel):
     def floor_s(self) -> float:
         """Seconds that no schedule can beat here: all products that are needed, on all cores at their peak."""
         tiling, core = self._tiling, self.machine.core
-        return self.least_flop / 2.0 / tiling.lanes / core.fma_per_cycle / core.num_cores / core.clock_hz
+        return (
+            self.least_flop / 2.0 / (tiling.lanes * tiling.group) / core.fma_per_cycle / core.num_cores / core.clock_hz
+        )
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""

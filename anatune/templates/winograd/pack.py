@@ -6,13 +6,19 @@ import math
 
 import numpy as np
 
-from anatune.core.workload.nest import Workload
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.templates.cpu.dot import DotGroup
+from anatune.templates.cpu.times.nest import CpuCore
 from anatune.templates.winograd.convolution3x3 import Convolution3x3
 from anatune.templates.winograd.minimal_filtering import Filtering, filtering
-from anatune.templates.winograd.rules import OUTPUT_TILES
+from anatune.templates.winograd.rules import INSTRUCTION, OUTPUT_TILES
 from anatune.templates.winograd.times.columns import Tiling
 
-__all__ = ["pack_tiling"]
+__all__ = ["pack_tiling", "product_group"]
+
+INTEGER_OPERATIONS = 12.0
+"""Operations on a vector of sums of integers, counted in code for AVX2: shift, bias, conversion to float32 and back,
+multiplier, bounds, rounding, zero point, and three that put bytes together."""
 
 
 def _inside(extent: int, size: int, before: int, filters: Filtering) -> int:
@@ -28,7 +34,13 @@ def _border_share(convolution: Convolution3x3, transform: Filtering) -> float:
     return 1.0 - convolution.batch * inside / convolution.num_tiles(transform.outputs)
 
 
-def pack_tiling(workload: Workload, convolution: Convolution3x3, lanes: int) -> Tiling:
+def product_group(workload: Workload, convolution: Convolution3x3) -> DotGroup | None:
+    """Return how one instruction sums products of transformed integers; None: of floats."""
+    data, weight = (access.tensor for access in workload.reads)
+    return DotGroup(INSTRUCTION, "c", convolution.group, weight, data, ()) if convolution.is_integer else None
+
+
+def pack_tiling(workload: Workload, convolution: Convolution3x3, core: CpuCore, lanes: int) -> Tiling:
     """Return the convolution with every output tile size of the template."""
     transforms = [filtering(size) for size in OUTPUT_TILES]
     return Tiling(
@@ -41,6 +53,10 @@ def pack_tiling(workload: Workload, convolution: Convolution3x3, lanes: int) -> 
         filters=float(convolution.filters),
         channels=float(convolution.channels),
         lanes=float(lanes),
+        group=float(convolution.group),
+        operand_bytes=float(DTYPE_BYTES[convolution.transformed]),
+        operations=core.vector_ops if convolution.is_integer else core.fma_per_cycle,
+        finish_operations=INTEGER_OPERATIONS if convolution.is_integer else 0.0,
         channels_last=float(convolution.channels_last),
         filters_last=float(convolution.filters_last),
         data_bytes=float(workload.reads[0].num_bytes),

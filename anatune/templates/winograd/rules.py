@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anatune.core.accuracy import RELAXED, STANDARD
+from anatune.core.hardware.dot import dot_instructions
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -12,7 +13,17 @@ from anatune.templates.cpu.microkernels import simd_lanes
 from anatune.templates.cpu.rules import cpu_of
 from anatune.templates.winograd.convolution3x3 import Convolution3x3, convolution3x3
 
-__all__ = ["LEVELS", "OUTPUT_TILES", "SPLITS", "applies", "check_winograd", "covered", "levels_of"]
+__all__ = [
+    "INSTRUCTION",
+    "LEVELS",
+    "OUTPUT_TILES",
+    "SPLITS",
+    "applies",
+    "check_winograd",
+    "covered",
+    "levels_of",
+    "output_tiles",
+]
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "p": ("block", "call", "row"),
@@ -22,6 +33,8 @@ LEVELS: dict[str, tuple[str, ...]] = {
 """Factors of each index in ``Schedule.tiles``, outer to inner: p counts output tiles, f and c channels."""
 OUTPUT_TILES = (2, 4)
 """Rows and columns of an output tile: F(2x2, 3x3) and F(4x4, 3x3)."""
+INSTRUCTION = "vpmaddwd"
+"""What multiplies transformed integers."""
 SPLITS = ("tiles", "channels")
 """What a parallel loop distributes: blocks of tiles, or chunks of output channels."""
 ACCURACY = {2: STANDARD, 4: RELAXED}
@@ -36,10 +49,15 @@ def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
 def applies(workload: Workload, hardware: CpuSpec) -> bool:
     """Whether the workload is a convolution that the template can do."""
     try:
-        convolution3x3(workload)
+        convolution = convolution3x3(workload)
     except SpaceError:
         return False
-    return True
+    return not convolution.is_integer or INSTRUCTION in dot_instructions(hardware)
+
+
+def output_tiles(convolution: Convolution3x3) -> tuple[int, ...]:
+    """Return the output tiles that there are: of integers those whose transforms are integers."""
+    return OUTPUT_TILES[:1] if convolution.is_integer else OUTPUT_TILES
 
 
 def covered(convolution: Convolution3x3, output_tile: int) -> dict[str, int]:
@@ -56,9 +74,9 @@ def check_winograd(schedule: Schedule) -> None:
     if vector:
         raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: the template fetches whole vectors")
     check_names("options", options, ("output_tile", "parallel", "split"))
-    size = options.get("output_tile")
-    if type(size) is not int or size not in OUTPUT_TILES:
-        raise SpaceError(f"option output_tile is {size!r:.40}, expected one of {OUTPUT_TILES}")
+    size, sizes = options.get("output_tile"), output_tiles(convolution)
+    if type(size) is not int or size not in sizes:
+        raise SpaceError(f"option output_tile is {size!r:.40}, expected one of {sizes}")
     parallel, split = options.get("parallel", False), options.get("split")
     if not isinstance(parallel, bool):
         raise SpaceError(f"option parallel is {parallel!r:.40}, expected true or false")
@@ -70,8 +88,10 @@ def check_winograd(schedule: Schedule) -> None:
     for index, extent in covered(convolution, size).items():
         check_cover(index, tiles.get(index), LEVELS[index], extent, lanes if index == "f" else None)
     check_count("unroll", unroll, tiles["c"][-1], tiles["c"][-1])
-    if lanes % tiles["c"][-1]:
-        raise SpaceError(f"unroll is {unroll}, expected a divisor of the {lanes} lanes: rows of V are whole vectors")
+    group = convolution.group
+    if unroll % group or lanes * group % unroll:
+        kind = f"an even divisor of {lanes * group}" if group > 1 else f"a divisor of the {lanes} lanes"
+        raise SpaceError(f"unroll is {unroll}, expected {kind}: rows of V are whole vectors")
 
 
 def output_tile_of(schedule: Schedule) -> int:

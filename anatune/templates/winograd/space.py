@@ -23,8 +23,9 @@ is the extent or, at a guarded edge, more. ``Schedule.unroll`` is the unroll fac
 "split"                   Only then, which one: "tiles" (each thread has its own V and M) or "channels" (a shared V).
 ========================= ============================================================================================
 
-The weights are transformed ahead of the run. A point is an integer vector in the order of `WinogradSpace.columns`; the
-space is small enough to be evaluated whole.
+The weights are transformed ahead of the run. Of 8-bit operands V and U are int16, M is int32, and factors of c are
+even; F(2x2, 3x3) alone has integer transforms. A point is an integer vector in the order of `WinogradSpace.columns`;
+the space is small enough to be evaluated whole.
 """
 
 from __future__ import annotations
@@ -44,12 +45,20 @@ from anatune.templates.base.values import check_names, covering_factors
 from anatune.templates.cpu.microkernels import simd_lanes
 from anatune.templates.winograd.convolution3x3 import convolution3x3
 from anatune.templates.winograd.minimal_filtering import filtering
-from anatune.templates.winograd.rules import ACCURACY, LEVELS, OUTPUT_TILES, SPLITS, covered, output_tile_of
+from anatune.templates.winograd.rules import (
+    ACCURACY,
+    LEVELS,
+    OUTPUT_TILES,
+    SPLITS,
+    covered,
+    output_tile_of,
+    output_tiles,
+)
 
 __all__ = ["WinogradSpace", "largest_error"]
 
 UNROLLS = (1, 2, 4, 8)
-"""Input channels of the straight-line body."""
+"""Input channels of the straight-line body, of integers pairs of them."""
 MOST_BLOCK = 512
 """Tiles of a block, at most: what they become leaves the L2 cache even with one vector of channels."""
 MOST_VECTORS = 8
@@ -57,10 +66,12 @@ _SPLIT_NUMBERS: dict[object, int] = {None: 0, **{name: number for number, name i
 
 
 def largest_error(schedule: Schedule) -> float:
-    """Return the largest error that rounding explains, over the result's scale: a direct sum's, grown."""
+    """Return the largest error that rounding explains, over the result's scale: a direct sum's, grown; 0: integers."""
     workload = schedule.workload
-    growth = filtering(output_tile_of(schedule)).error_growth(convolution3x3(workload).channels)
-    return rounding_error(workload, growth)
+    convolution = convolution3x3(workload)
+    if convolution.is_integer:
+        return 0.0
+    return rounding_error(workload, filtering(output_tile_of(schedule)).error_growth(convolution.channels))
 
 
 def _counts(most: int) -> list[int]:
@@ -100,15 +111,16 @@ class WinogradSpace(Space):
         self.extents = covered(self.convolution, min(OUTPUT_TILES))
         self.levels = {"p": ("call", "row"), "f": ("sliver", "vector"), "c": ("unroll",)}
         self.accuracy = checked_accuracy("accuracy", accuracy)
-        sizes = tuple(size for size in OUTPUT_TILES if admits(accuracy, ACCURACY[size]))
+        sizes = tuple(size for size in output_tiles(self.convolution) if admits(accuracy, ACCURACY[size]))
         self.choices = {"output_tile": sizes, "split": tuple(_SPLIT_NUMBERS.values())}
 
     def _axis(self, axis: str) -> Part:
         registers = self.hardware.compute.num_vector_registers
         rows: list[tuple[int, ...]]
         if axis == "c":
-            most = min(self.extents["c"], self.lanes)
-            rows = [(unroll,) for unroll in UNROLLS if unroll <= most and self.lanes % unroll == 0]
+            group = self.convolution.group
+            most = min(-(-self.extents["c"] // group), self.lanes)
+            rows = [(unroll * group,) for unroll in UNROLLS if unroll <= most and self.lanes % unroll == 0]
         elif axis == "p":
             most = self.extents["p"]
             sizes = range(1, min(registers, most) + 1)
@@ -168,8 +180,8 @@ class WinogradSpace(Space):
         if not isinstance(tiles, Mapping):
             raise SpaceError("schedule: tiles is a mapping, such as {'p': (2, 14), 'f': (2, 2), 'c': (4,)}")
         check_names("tiles", tiles, self.axes, "index")
-        if output_tile not in OUTPUT_TILES:
-            raise SpaceError(f"output_tile is {output_tile!r:.40}, expected one of {OUTPUT_TILES}")
+        if output_tile not in (sizes := output_tiles(self.convolution)):
+            raise SpaceError(f"output_tile is {output_tile!r:.40}, expected one of {sizes}")
         if split is not None and split not in SPLITS:
             raise SpaceError(f"split is {split!r:.40}, expected one of {', '.join(SPLITS)}, or none")
         complete: dict[str, tuple[int, ...]] = {}

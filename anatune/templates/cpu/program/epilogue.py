@@ -10,7 +10,7 @@ from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.llvm import LlvmCode
 from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Result, Tile
 
-__all__ = ["added", "finish"]
+__all__ = ["added", "finish", "fused"]
 
 
 def added(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> Tile:
@@ -85,29 +85,35 @@ def _epilogue(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) ->
     if kernel.count != 1:
         values = {tile: code.divide(v, kernel.count) for tile, v in values.items()}
     for step, operand in kernel.epilogue:
-        if operand is None:
-            values = {tile: FUNCTIONS[step](code, v) for tile, v in values.items()}
-            continue
-        if step in FACTOR_STEPS:
-            values = {tile: code.to_float(v) for tile, v in values.items()}
-            code = code.of("float32")
-        pointer = next(pointers)
+        pointer = next(pointers) if operand is not None else ""
         loaded: Tile = {}
+        behind = code
         for (row, vector), value in values.items():
-            place = vector * kernel.lanes * operand.lane_stride
-            key = (operand.rows[row], place)
-            if key not in loaded:
-                address = code.address(pointer, operand.dtype, operand.rows[row] + place)
-                loaded[key] = code.load_vector(address, operand.dtype, operand.lane_stride, kernel.used_lanes(vector))
-            if step in FACTOR_STEPS:
-                values[row, vector] = code.rounded(code.binary("mul", value, loaded[key]))
-            else:
-                values[row, vector] = code.binary("add", value, loaded[key])
-        if step == "requantize":
-            result = kernel.result
-            values = {tile: code.quantised(v, result.dtype, result.zero_point) for tile, v in values.items()}
-            code = code.of("int32")
+            key = (0, 0)
+            if operand is not None:
+                place = vector * kernel.lanes * operand.lane_stride
+                key = (operand.rows[row], place)
+                if key not in loaded:
+                    address = code.address(pointer, operand.dtype, operand.rows[row] + place)
+                    view = code.of("float32") if step in FACTOR_STEPS else code
+                    used = kernel.used_lanes(vector)
+                    loaded[key] = view.load_vector(address, operand.dtype, operand.lane_stride, used)
+            behind, values[row, vector] = fused(code, step, value, loaded.get(key, ""), kernel.result)
+        code = behind
     return code, values
+
+
+def fused(code: LlvmCode, step: str, value: str, operand: str, result: Result) -> tuple[LlvmCode, str]:
+    """Return a vector after a fused step with its operand, if it has one, and the code that computes in its dtype."""
+    if not operand:
+        return code, FUNCTIONS[step](code, value)
+    if step not in FACTOR_STEPS:
+        return code, code.binary("add", value, operand)
+    value, code = code.to_float(value), code.of("float32")
+    value = code.rounded(code.binary("mul", value, operand))
+    if step == "requantize":
+        return code.of("int32"), code.quantised(value, result.dtype, result.zero_point)
+    return code, value
 
 
 def _store(code: LlvmCode, values: Tile, base: str, result: Result, kernel: Microkernel) -> None:

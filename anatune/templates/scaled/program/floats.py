@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.core.workload.number_formats import STEP_OPERANDS
-from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import Function, Loops, finished, start_function
 from anatune.emit.llvm import LlvmCode
+from anatune.emit.llvm_types import same_integers
+from anatune.templates.scaled.program.functions import store_finished
 from anatune.templates.scaled.rules import ScaledProduct
 
 __all__ = ["float_function", "unpack_function"]
@@ -30,9 +31,6 @@ def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
     kinds = ["i8", "float", *["i8"] * product.has_zeros, "float"]
     bases = [code.emit(f"getelementptr {kind}, ptr %p{at}, i64 %o{at}") for at, kind in enumerate(kinds)]
     integers, each = f"<{lanes} x i32>", 32 // product.bits
-
-    def splat(number: int) -> str:
-        return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
 
     def word(place: str, _: list[str]) -> list[str]:
         group = code.emit(f"udiv i64 {place}, {product.group // each}")
@@ -54,12 +52,16 @@ def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
                 less = code.load_vector(code.address(zeros, "int8", vector * lanes), dtype, 1, lanes)
             for place_in in range(each):
                 if product.bits == 4:
-                    value = code.emit(f"lshr {integers} {packed}, {splat(4 * place_in)}") if place_in else packed
-                    value = code.emit(f"and {integers} {value}, {splat(15)}")
+                    value = (
+                        code.emit(f"lshr {integers} {packed}, {same_integers(4 * place_in, lanes)}")
+                        if place_in
+                        else packed
+                    )
+                    value = code.emit(f"and {integers} {value}, {same_integers(15, lanes)}")
                 else:
                     up = 24 - 8 * place_in
-                    value = code.emit(f"shl {integers} {packed}, {splat(up)}") if up else packed
-                    value = code.emit(f"ashr {integers} {value}, {splat(24)}")
+                    value = code.emit(f"shl {integers} {packed}, {same_integers(up, lanes)}") if up else packed
+                    value = code.emit(f"ashr {integers} {value}, {same_integers(24, lanes)}")
                 number = code.emit(f"sitofp {integers} {value} to {code.vector}")
                 number = code.binary("mul", code.binary("sub", number, less) if less else number, scale)
                 pointer = code.address(target, "float32", (place_in * width + vector) * lanes)
@@ -124,12 +126,5 @@ def float_function(
         pointer = code.address(bases[-1], "float32", at)
         if goes_on:
             value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
-        more = iter(bases[2:-1])
-        for word in steps:
-            if STEP_OPERANDS[word] is None:
-                value = FUNCTIONS[word](code, value)
-                continue
-            there = code.address(next(more), "float32", vector * lanes if word == "bias" else at)
-            value = code.binary("add", value, code.load_vector(there, "float32", 1, used[vector]))
-        code.store_vector(value, pointer, "float32", used[vector])
+        store_finished(code, steps, bases[2:-1], value, vector * lanes, at, pointer, used[vector])
     return finished(code)

@@ -15,9 +15,10 @@ from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import Function, Loops, finished, start_function
 from anatune.emit.llvm import LlvmCode
+from anatune.emit.llvm_types import same_integers
 from anatune.templates.scaled.rules import ScaledProduct
 
-__all__ = ["digits_function", "product_function"]
+__all__ = ["digits_function", "product_function", "store_finished"]
 
 _LEAST = 2.0**-100
 """Activations below this are zeros where all of a run are: their powers would leave float32."""
@@ -117,20 +118,17 @@ class _Run:
         whole = code.call(code.vector, f"llvm.rint.v{code.lanes}f32", [(code.vector, value)])
         return whole, code.emit(f"fptosi {code.vector} {whole} to {self.integers}")
 
-    def _splat(self, number: int) -> str:
-        return "<" + ", ".join([f"i32 {number}"] * self.code.lanes) + ">"
-
     def _bytes(self, scaled: str) -> tuple[list[str], list[str]]:
         """Return what is summed, and digits of 8 bits in 32."""
         code, integers = self.code, self.integers
         _, whole = self._rounded(scaled)
         if self.digits == 1:
             return [whole], [whole]
-        biased = code.emit(f"add {integers} {whole}, {self._splat(_BIAS)}")
-        found = [code.emit(f"ashr {integers} {biased}, {self._splat(16)}")]
+        biased = code.emit(f"add {integers} {whole}, {same_integers(_BIAS, code.lanes)}")
+        found = [code.emit(f"ashr {integers} {biased}, {same_integers(16, code.lanes)}")]
         for shift in (8, 0):
-            part = code.emit(f"lshr {integers} {biased}, {self._splat(shift)}") if shift else biased
-            found.append(code.emit(f"xor {integers} {part}, {self._splat(128)}"))
+            part = code.emit(f"lshr {integers} {biased}, {same_integers(shift, code.lanes)}") if shift else biased
+            found.append(code.emit(f"xor {integers} {part}, {same_integers(128, code.lanes)}"))
         return [whole], found
 
     def _words(self, scaled: str) -> tuple[list[str], list[str]]:
@@ -202,6 +200,23 @@ def product_function(
     return _Product(name, product, digits, rows, vectors, width, used, steps).function
 
 
+def store_finished(
+    code: LlvmCode, steps: Sequence[str], operands: list[str], value: str, column: int, at: int, target: str, used: int
+) -> None:
+    """Store a vector of results behind the fused steps.
+
+    Elements of steps' operands are at `column` where they lie along the columns, else at `at`.
+    """
+    pointers = iter(operands)
+    for step in steps:
+        if STEP_OPERANDS[step] is None:
+            value = FUNCTIONS[step](code, value)
+            continue
+        pointer = code.address(next(pointers), "float32", column if step == "bias" else at)
+        value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used))
+    code.store_vector(value, target, "float32", used)
+
+
 class _Product:
     def __init__(
         self,
@@ -239,14 +254,8 @@ class _Product:
             sums = scaled
         for (row, vector), value in zip(self.tiles, sums, strict=True):
             at = row * product.columns + vector * lanes
-            pointers = iter(operands)
-            for step in steps:
-                if STEP_OPERANDS[step] is None:
-                    value = FUNCTIONS[step](code, value)
-                    continue
-                pointer = code.address(next(pointers), "float32", vector * lanes if step == "bias" else at)
-                value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
-            code.store_vector(value, code.address(self.result, "float32", at), "float32", used[vector])
+            pointer = code.address(self.result, "float32", at)
+            store_finished(code, steps, operands, value, vector * lanes, at, pointer, used[vector])
         self.function = finished(code)
 
     def _scale(self, place: str, vector: int) -> str:
@@ -348,8 +357,7 @@ class _Product:
         return [self._joined([sums[tile, digit] for digit in range(self.digits)]) for tile in range(len(self.tiles))]
 
     def _splat(self, number: int, bits: int) -> str:
-        lanes = self.code.lanes * 32 // bits
-        return "<" + ", ".join([f"i{bits} {number}"] * lanes) + ">"
+        return same_integers(number, self.code.lanes * 32 // bits, bits)
 
     def _unpacked(self, packed: str, part: int) -> str:
         """Return a part of a vector of words as it is multiplied: lower halves first."""

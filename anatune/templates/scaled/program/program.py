@@ -17,12 +17,10 @@ from anatune.templates.cpu.program.program import CpuProgram, open_program
 from anatune.templates.cpu.rules import cpu_of
 from anatune.templates.scaled.program.floats import float_function, unpack_function
 from anatune.templates.scaled.program.functions import digits_function, product_function
-from anatune.templates.scaled.rules import FLOATS_FROM, product_of
+from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM, product_of
 
 __all__ = ["program_of"]
 
-_FLOAT_ROWS, _FLOAT_PIECE = 6, 192
-"""Rows of a microkernel of unpacked weights, and most of those for which a part of a tile is unpacked once."""
 _FLOAT_BYTES = 1 << 16
 """Most memory of a part of a tile's unpacked weights: an eighth to a half of usual L2 caches."""
 
@@ -136,10 +134,10 @@ class _Writer:
     def _floats(self, text: Script, names: dict[str, str], rows: str) -> None:
         """Write the products of unpacked weights: a part of k after the other, unpacked for all rows of a piece."""
         product, part, data = self.product, self.part, self.workload.reads[0].tensor
-        is_one = rows.isdigit() and int(rows) <= _FLOAT_PIECE
-        pieces = "1" if is_one else f"T.truncdiv({rows} + {_FLOAT_PIECE - 1}, {_FLOAT_PIECE})"
+        is_one = rows.isdigit() and int(rows) <= FLOAT_PIECE
+        pieces = "1" if is_one else f"T.truncdiv({rows} + {FLOAT_PIECE - 1}, {FLOAT_PIECE})"
         each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # as equal as whole microkernels are
-        size_of_piece = f"(T.truncdiv({each_piece} + {_FLOAT_ROWS - 1}, {_FLOAT_ROWS}) * {_FLOAT_ROWS})"
+        size_of_piece = f"(T.truncdiv({each_piece} + {FLOAT_ROWS - 1}, {FLOAT_ROWS}) * {FLOAT_ROWS})"
         each, turns = 32 // product.bits, -(-self.tiles // self.workers)
         self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)
         scratch = f"worker * {part * self.width}"
@@ -176,7 +174,7 @@ class _Writer:
                 self._rows(
                     text,
                     own,
-                    [_FLOAT_ROWS, 4, 2, 1],
+                    [FLOAT_ROWS, 4, 2, 1],
                     lambda row, size, at=start, depth=depth, flags=flags: multiplied(  # type: ignore[misc]
                         row, size, columns, str(at), depth, **flags
                     ),

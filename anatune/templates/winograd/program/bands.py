@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from anatune.emit.kernels import Function, finished
 from anatune.emit.llvm import LlvmCode
+from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.transforms import FLOAT, begun
 
 __all__ = ["band_ir"]
 
 
-def band_ir(
-    name: str, lanes: int, *, rows: int, pitches: tuple[int, int], height: int, width: int, band: int, used: int
-) -> Function:
+def band_ir(name: str, layout: WinogradLayout, used: int) -> Function:
     """Return ``void name(ptr data, i64 offset, ptr band, i64 offset, i64 y, i64 x, i64 columns)``.
 
     It fills ``band[rows][columns][lanes]`` with rows from y on and columns from x on of an image, zeros outside of it;
-    the last columns of a whole vector of them are filled, too.
-
-    Parameters
-    ----------
-    pitches : (int, int)
-        From one channel and one row of the image to the next.
-    height, width : int
-        Of the image.
-    band : int
-        Columns of a row of the band.
-    used : int
-        Channels of the vector that exist.
+    the last columns of a whole vector of them are filled, too. `used` channels of the vector exist.
     """
-    code, (source, target) = begun(name, lanes, 2, "y", "x", "columns")
-    channel, row = pitches
+    convolution, lanes = layout.convolution, layout.lanes
+    height, width, band, rows = convolution.height, convolution.width, layout.band_width, layout.transform.inputs
+    code, (source, target) = begun(name, lanes, (FLOAT, FLOAT), "y", "x", "columns")
+    channel, row = convolution.data["c"], convolution.data["y"]
     code.line("  br label %rows")
     code.line("rows:")
     code.line("  %r = phi i64 [0, %entry], [%r_next, %row_end]")

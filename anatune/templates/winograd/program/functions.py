@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import Function, vector_attributes
 from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
@@ -19,43 +20,47 @@ from anatune.templates.cpu.program.register_tile import (
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.outputs import Outputs, output_ir
-from anatune.templates.winograd.program.transforms import FLOAT, input_ir, weight_ir
+from anatune.templates.winograd.program.transforms import input_ir, weight_ir
+from anatune.templates.winograd.rules import INSTRUCTION
 
 __all__ = ["input_functions", "output_functions", "product_kernel", "weight_functions"]
 
-_PAGE_ELEMENTS = 4096 // DTYPE_BYTES[FLOAT]
+_PAGE_BYTES = 4096
 """How far ahead streamed weights are asked for: the hardware follows a stream to the end of a page, and waits for
 memory at the start of the next. Source: Zen 4, 512 to 512 channels on 7x7, 16 tiles x 1 vector: 2.0 ms without, 1.35
 with; 256 to 256 on 14x14, which come from L3: 1.07 and 1.05."""
-_LINE = LINE_BYTES // DTYPE_BYTES[FLOAT]
-"""Elements of a line."""
 
 
 def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Microkernel:
     """Return the product of `rows` tiles and a sliver of output channels, at one frequency."""
-    steps = range(layout.unroll)
+    convolution = layout.convolution
+    dtype, group = convolution.transformed, convolution.group
+    steps, size = range(0, layout.unroll, group), DTYPE_BYTES[dtype]
+    line = LINE_BYTES // size
     # rows of V that do not stay in L1 from one sliver to the next are asked for ahead
-    rows_stay = layout.rows * layout.depth <= MOST_LINES * _LINE
+    rows_stay = layout.rows * layout.depth <= MOST_LINES * line
     tiles = Operand(
-        dtype=FLOAT,
+        dtype=dtype,
         lane_stride=0,
         rows=tuple(row * layout.data_row for row in range(layout.rows)),
         loops=(layout.unroll,),
         steps=tuple(steps),
         masked=False,
-        ahead=None if rows_stay else Ahead(LINES_FURTHER * _LINE, layout.data_row, layout.rows),
+        group=group,
+        ahead=None if rows_stay else Ahead(LINES_FURTHER * line, layout.data_row, layout.rows),
     )
     # transformed weights that do not stay in L2 come from behind it each time that they are read
-    are_streamed = layout.weight_size * DTYPE_BYTES[FLOAT] > hardware.l2.size_bytes
-    stream = _stream(layout) if are_streamed else None
+    are_streamed = layout.weight_size * size > hardware.l2.size_bytes
+    stream = _stream(layout, line) if are_streamed else None
     weights = Operand(
-        dtype=FLOAT,
-        lane_stride=1,
+        dtype=dtype,
+        lane_stride=group,
         rows=(0,) * layout.rows,
         loops=(layout.unroll * layout.width,),
         steps=tuple(step * layout.width for step in steps),
         masked=False,
-        ahead=Ahead(_PAGE_ELEMENTS) if are_streamed and stream is None else None,
+        group=group,
+        ahead=Ahead(_PAGE_BYTES // size) if are_streamed and stream is None else None,
         stream=stream,
     )
     return Microkernel(
@@ -63,23 +68,27 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
         lanes=layout.lanes,
         size=layout.width,
         body="multiply_add",
-        accumulator=FLOAT,
+        accumulator=convolution.summed,
         operands=(tiles, weights),
-        result=Result(FLOAT, 1, tuple(row * layout.product_row for row in range(layout.rows))),
+        result=Result(convolution.summed, 1, tuple(row * layout.product_row for row in range(layout.rows))),
         trips=(layout.depth // layout.unroll,),
-        num_steps=layout.unroll,
+        num_steps=len(steps),
+        dot=INSTRUCTION if group > 1 else "",
         registers=register_letter(hardware.compute, layout.rows * layout.vectors),
         num_registers=hardware.compute.num_vector_registers,
         attributes=vector_attributes(layout.lanes),
     )
 
 
-def _stream(layout: WinogradLayout) -> Stream | None:
-    """Return what each call asks for of the next sliver of weights; None unless several calls in a row read one."""
+def _stream(layout: WinogradLayout, line: int) -> Stream | None:
+    """Return what each call asks for of the next sliver of weights; None unless several calls in a row read one.
+
+    `line`: elements of a line.
+    """
     if layout.calls < FEWEST_REPEATS:
         return None
-    lines = -(-layout.weight_sliver // (_LINE * layout.calls))
-    return Stream(lines, layout.weight_sliver, {"call": lines * _LINE})
+    lines = -(-layout.weight_sliver // (line * layout.calls))
+    return Stream(lines, layout.weight_sliver, {"call": lines * line})
 
 
 def _vectors(name: str, channels: int, lanes: int) -> Iterator[tuple[str, int]]:
@@ -89,55 +98,42 @@ def _vectors(name: str, channels: int, lanes: int) -> Iterator[tuple[str, int]]:
         yield f"{name}_rest", channels % lanes
 
 
-def input_functions(prefix: str, layout: WinogradLayout) -> list[Function]:
-    """Return the input transforms, and what gathers their inputs."""
-    convolution, transform, lanes, pitch = layout.convolution, layout.transform, layout.lanes, layout.data_pitch
+def input_functions(prefix: str, layout: WinogradLayout, dtype: str) -> list[Function]:
+    """Return the input transforms of data of a dtype, and what gathers their inputs."""
+    convolution, transform, lanes = layout.convolution, layout.transform, layout.data_lanes
     if convolution.channels_last:
         whole, data = layout.channel_vectors * lanes, convolution.data
         pitches = {"gathered": (transform.inputs * whole, whole), "input": (data["y"], data["x"])}
         names = [("gathered", lanes), *_vectors("input", convolution.channels, lanes)]
         return [
             input_ir(
-                f"{prefix}_{name}", transform, lanes, pitches=pitches[name.removesuffix("_rest")], pitch=pitch,
-                strides=(lanes, lanes), used=used,
+                f"{prefix}_{name}", layout, dtype, pitches=pitches[name.removesuffix("_rest")], strides=(lanes, lanes),
+                used=used,
             )
             for name, used in names
         ]  # fmt: skip
     gathered = input_ir(
-        f"{prefix}_gathered", transform, lanes, pitches=(layout.band_width * lanes, lanes), pitch=pitch,
+        f"{prefix}_gathered", layout, dtype, pitches=(layout.band_width * lanes, lanes),
         strides=(transform.outputs * lanes, layout.data_row), used=lanes,
     )  # fmt: skip
-    bands = [
-        band_ir(
-            f"{prefix}_{name}", lanes, rows=transform.inputs, pitches=(convolution.data["c"], convolution.data["y"]),
-            height=convolution.height, width=convolution.width, band=layout.band_width, used=used,
-        )
-        for name, used in _vectors("band", convolution.channels, lanes)
-        if used <= convolution.channels
-    ]  # fmt: skip
-    return [gathered, *bands]
+    used = [one for one in _vectors("band", convolution.channels, lanes) if one[1] <= convolution.channels]
+    return [gathered, *(band_ir(f"{prefix}_{name}", layout, lanes) for name, lanes in used)]
 
 
-def output_functions(prefix: str, layout: WinogradLayout, epilogue: tuple[str, ...]) -> list[Function]:
+def output_functions(prefix: str, layout: WinogradLayout, workload: Workload) -> list[Function]:
     """Return the output transforms."""
-    to = layout.convolution.output
-    pitches = (to["f"], to["y"], to["x"])
+    reading = iter(workload.epilogue_reads)
+    steps = tuple((step, next(reading).dtype if STEP_OPERANDS[step] else "") for step in workload.epilogue)
+    result = Result(workload.write.dtype, 1, (), zero_point=workload.write.zero_point)
     return [
-        output_ir(
-            f"{prefix}_{name}",
-            Outputs(layout.transform, layout.lanes, pitches, layout.product_pitch, epilogue, used),
-        )
+        output_ir(f"{prefix}_{name}", Outputs(layout, steps, used, result))
         for name, used in _vectors("output", layout.convolution.filters, layout.lanes)
     ]
 
 
-def weight_functions(prefix: str, layout: WinogradLayout) -> list[Function]:
-    """Return the weight transforms."""
-    source = layout.convolution.weight
-    pitches = (source["f"], source["ry"], source["rx"])
+def weight_functions(prefix: str, layout: WinogradLayout, dtype: str) -> list[Function]:
+    """Return the weight transforms of weights of a dtype."""
     return [
-        weight_ir(
-            f"{prefix}_{name}", layout.transform, layout.lanes, pitches=pitches, pitch=layout.weight_pitch, used=used
-        )
+        weight_ir(f"{prefix}_{name}", layout, dtype, used)
         for name, used in _vectors("weights", layout.convolution.filters, layout.lanes)
     ]

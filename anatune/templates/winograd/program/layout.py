@@ -27,6 +27,8 @@ class WinogradLayout:
     transform : Filtering
     lanes, blocks, calls, rows, chunks, slivers, vectors, unroll : int
         The schedule's factors; the last chunk may have fewer slivers.
+    data_lanes : int
+        Input channels of a vector.
     tile_rows, tile_columns, num_tiles : int
         Rows of tiles of an image; tiles of such a row; tiles of all images.
     block : int
@@ -56,6 +58,7 @@ class WinogradLayout:
         self.blocks, self.calls, self.rows = schedule.tiles["p"]
         self.chunks, self.slivers, self.vectors, self.lanes = schedule.tiles["f"]
         self.unroll = schedule.tiles["c"][1]
+        self.data_lanes = self.lanes * convolution.group
         self.tile_rows = math.ceil(convolution.rows / transform.outputs)
         self.tile_columns = math.ceil(convolution.columns / transform.outputs)
         self.num_tiles = convolution.num_tiles(transform.outputs)
@@ -63,11 +66,11 @@ class WinogradLayout:
         self.width = self.vectors * self.lanes
         self.all_slivers = math.ceil(convolution.filters / self.width)
         self.depth = math.ceil(convolution.channels / self.unroll) * self.unroll
-        self.channel_vectors = math.ceil(convolution.channels / self.lanes)
-        self.data_row = self.channel_vectors * self.lanes
-        if self.data_row % PITCH_ELEMENTS == 0:
-            self.data_row += self.lanes
-        self.data_pitch = self.block * self.data_row + self.lanes
+        self.channel_vectors = math.ceil(convolution.channels / self.data_lanes)
+        self.data_row = self.channel_vectors * self.data_lanes
+        if self.data_row % (PITCH_ELEMENTS * convolution.group) == 0:
+            self.data_row += self.data_lanes
+        self.data_pitch = self.block * self.data_row + self.data_lanes
         self.data_size = transform.frequencies * self.data_pitch
         self.product_row = self.slivers * self.width
         self.product_pitch = self.block * self.product_row + self.lanes
@@ -80,4 +83,4 @@ class WinogradLayout:
         self.band_width = math.ceil(columns / self.lanes) * self.lanes
         self.gathered_size = transform.inputs * self.band_width * self.lanes
         if convolution.channels_last:
-            self.gathered_size = transform.frequencies * self.channel_vectors * self.lanes
+            self.gathered_size = transform.frequencies * self.channel_vectors * self.data_lanes

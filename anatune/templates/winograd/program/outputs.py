@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import Function, finished
 from anatune.emit.llvm import LlvmCode
-from anatune.templates.winograd.minimal_filtering import Filtering
-from anatune.templates.winograd.program.transforms import FLOAT, begun, loop, result_rows
+from anatune.templates.cpu.program.epilogue import fused
+from anatune.templates.cpu.program.register_tile import Result
+from anatune.templates.winograd.program.layout import WinogradLayout
+from anatune.templates.winograd.program.transforms import FLOAT, Vectors, begun, loop, result_rows
 
 __all__ = ["Outputs", "output_ir"]
 
@@ -26,27 +28,34 @@ class Outputs:
 
     Attributes
     ----------
-    pitches : (int, int, int)
-        From one output channel, row and column to the next; of what is added likewise.
-    pitch : int
-        From one frequency of M to the next.
-    epilogue : tuple of str
-        "bias", "add", "relu", in order.
+    epilogue : tuple of (str, str)
+        Steps in order, and the dtype of the tensor that each reads, if any.
     used : int
         Channels of a vector that exist.
+    result : Result
+        Dtype and zero point of what is stored.
     """
 
-    transform: Filtering
-    lanes: int
-    pitches: tuple[int, int, int]
-    pitch: int
-    epilogue: tuple[str, ...]
+    layout: WinogradLayout
+    epilogue: tuple[tuple[str, str], ...]
     used: int
+    result: Result
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        """The epilogue's steps that read a tensor."""
-        return tuple(step for step in self.epilogue if STEP_OPERANDS[step] is not None)
+    def operands(self) -> dict[str, str]:
+        """The epilogue's steps that read a tensor, and its dtype."""
+        return {step: dtype for step, dtype in self.epilogue if dtype}
+
+    def finished(
+        self, code: LlvmCode, step: str, pointer: str, values: Vectors, offset: int
+    ) -> tuple[LlvmCode, Vectors]:
+        """Return vectors after a step whose tensor's elements are at an offset, and what computes in their dtype."""
+        operand, dtype = "", self.operands.get(step)
+        if dtype:
+            view = code.of(FLOAT) if step in FACTOR_STEPS else code
+            operand = view.load_vector(code.address(pointer, dtype, offset), dtype, 1, self.used)
+        done = [fused(code, step, value, operand, self.result) for value in values]
+        return done[0][0], [value for _, value in done]
 
 
 def output_ir(name: str, outputs: Outputs) -> Function:
@@ -55,50 +64,49 @@ def output_ir(name: str, outputs: Outputs) -> Function:
     It is ``void name(ptr m, i64 offset, ptr result, i64 offset, ptr and i64 of each epilogue operand, i64 count, i64
     rows, i64 columns)``: `count` vectors of output channels, of each so many rows and columns of the tile.
     """
-    transform, lanes = outputs.transform, outputs.lanes
-    code, bases = begun(name, lanes, 2 + len(outputs.operands), "count", "rows", "columns")
-    strides = [lanes, lanes * outputs.pitches[0]]
-    strides += [lanes if step == "bias" else lanes * outputs.pitches[0] for step in outputs.operands]
+    layout, pitch = outputs.layout, outputs.layout.convolution.output
+    transform, lanes, dtype = layout.transform, layout.lanes, layout.convolution.summed
+    dtypes = (dtype, outputs.result.dtype, *outputs.operands.values())
+    code, bases = begun(name, lanes, dtypes, "count", "rows", "columns", dtype=dtype)
+    strides = [lanes, lanes * pitch["f"]]
+    strides += [lanes * pitch["f"] if step == "add" else lanes for step in outputs.operands]
     size = transform.outputs
 
     def body(pointers: list[str]) -> None:
         products = [
             [
                 code.load_vector(
-                    code.address(pointers[0], FLOAT, (y * transform.inputs + x) * outputs.pitch), FLOAT, 1, lanes
+                    code.address(pointers[0], dtype, (y * transform.inputs + x) * layout.product_pitch), dtype, 1, lanes
                 )
                 for x in range(transform.inputs)
             ]
             for y in range(transform.inputs)
         ]
-        values = result_rows(code, transform, products)
+        rows = result_rows(code, transform, products)
+        values = [value for row in rows for value in row]
+        if code.is_integer:  # both transforms of the weights doubled them
+            values = [code.binary("ashr", value, code.constant(2)) for value in values]
         # what is added lies as the result does: it is added where the result is stored
-        first_add = outputs.epilogue.index("add") if "add" in outputs.epilogue else len(outputs.epilogue)
-        place = dict(zip(outputs.operands, pointers[2:], strict=True))
-        for step in outputs.epilogue[:first_add]:
-            values = _finished(code, outputs, step, place.get(step, ""), values)
-        writer = _Writer(code, outputs, outputs.epilogue[first_add:], place)
+        steps = [step for step, _ in outputs.epilogue]
+        first_add = steps.index("add") if "add" in steps else len(steps)
+        place, own = dict(zip(outputs.operands, pointers[2:], strict=True)), code
+        for step in steps[:first_add]:
+            own, values = outputs.finished(own, step, place.get(step, ""), values, 0)
+        writer = _Writer(own, outputs, steps[first_add:], place)
         code.line("  br i1 %is_whole, label %whole, label %part")
         code.line("whole:")
-        writer.tile(values)
+        tile = [values[y * size : (y + 1) * size] for y in range(size)]
+        writer.tile(tile)
         code.line("  br label %latch")
         code.line("part:")
-        writer.part(values)
+        writer.part(tile)
 
     code.line(f"  %all_rows = icmp eq i64 %rows, {size}")
     code.line(f"  %all_columns = icmp eq i64 %columns, {size}")
     code.line("  %is_whole = and i1 %all_rows, %all_columns")
     code.line("  br label %head")
-    loop(code, bases, strides, body)
+    loop(code, dict(zip(bases, dtypes, strict=True)), strides, body)
     return finished(code)
-
-
-def _finished(code: LlvmCode, outputs: Outputs, step: str, pointer: str, values: list[list[str]]) -> list[list[str]]:
-    """Return outputs after a step that treats all of a channel's alike."""
-    if STEP_OPERANDS[step] is None:
-        return [[FUNCTIONS[step](code, value) for value in row] for row in values]
-    bias = code.load_vector(pointer, FLOAT, 1, outputs.used)
-    return [[code.binary("add", value, bias) for value in row] for row in values]
 
 
 class _Writer:
@@ -106,7 +114,7 @@ class _Writer:
 
     def __init__(self, code: LlvmCode, outputs: Outputs, steps: Sequence[str], place: dict[str, str]) -> None:
         self.code, self.outputs, self.steps, self.place = code, outputs, steps, place
-        self.channel, self.row, self.column = outputs.pitches
+        self.channel, self.row, self.column = (outputs.layout.convolution.output[index] for index in "fyx")
 
     def tile(self, values: list[list[str]]) -> None:
         """Store all rows and columns."""
@@ -119,7 +127,7 @@ class _Writer:
 
     def part(self, values: list[list[str]]) -> None:
         """Store rows and columns below ``%rows`` and ``%columns``."""
-        code, size = self.code, self.outputs.transform.outputs
+        code, size = self.code, self.outputs.layout.transform.outputs
         mask = None
         if self.channel != 1:
             most = code.splat("%columns", "i64", size)
@@ -144,15 +152,12 @@ class _Writer:
 
     def _vector(self, value: str, y: int, x: int) -> None:
         """Store one output of all channels."""
-        code, offset = self.code, y * self.row + x * self.column
+        code, offset, outputs = self.code, y * self.row + x * self.column, self.outputs
         for step in self.steps:
-            if STEP_OPERANDS[step] is None:
-                value = FUNCTIONS[step](code, value)
-                continue
-            at = 0 if step == "bias" else offset
-            address = code.address(self.place[step], FLOAT, at)
-            value = code.binary("add", value, code.load_vector(address, FLOAT, 1, self.outputs.used))
-        code.store_vector(value, code.address("%w1", FLOAT, offset), FLOAT, self.outputs.used)
+            at = offset if step == "add" else 0
+            code, (value,) = outputs.finished(code, step, self.place.get(step, ""), [value], at)
+        dtype = outputs.result.dtype
+        code.store_vector(value, code.address("%w1", dtype, offset), dtype, outputs.used)
 
     def _turned(self, row: list[str], y: int, mask: str | None) -> None:
         """Store a row of each channel alone."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import Workload
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import CARRIER, call, wide
 from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
@@ -28,7 +28,6 @@ from anatune.templates.winograd.program.functions import (
     weight_functions,
 )
 from anatune.templates.winograd.program.layout import WinogradLayout
-from anatune.templates.winograd.program.transforms import FLOAT
 
 __all__ = ["program_of"]
 
@@ -48,10 +47,14 @@ class _Writer:
         self.workers = min(threads, parallel) if extents is FIXED else threads
         self.data, self.weight = self.workload.reads
         self.output = self.workload.write
+        convolution = layout.convolution
+        self.dtypes = {"v": convolution.transformed, "m": convolution.summed, "gathered": self.data.dtype}
         self.sizes = {"v": layout.data_size, "m": layout.product_size, "gathered": layout.gathered_size}
+        # transformed weights lie in memory of the weights' dtype
+        self.packed_size = layout.weight_size * DTYPE_BYTES[convolution.transformed] // DTYPE_BYTES[self.weight.dtype]
         many = self.workers if self.split else 1
         self.copies = {"v": many if self.split == "tiles" else 1, "m": many, "gathered": many}
-        for name, size in (*self.sizes.items(), (self.weight.tensor, layout.weight_size)):
+        for name, size in (*self.sizes.items(), (self.weight.tensor, self.packed_size)):
             if size * self.copies.get(name, 1) > MOST_ELEMENTS:
                 raise BuildError(too_large_text(name, size * self.copies.get(name, 1)))
 
@@ -61,20 +64,20 @@ class _Writer:
         arguments = (self.data, self.weight, *self.workload.epilogue_reads, self.output)
         shapes = {access.tensor: self.extents.shape(access) for access in arguments}
         if self.prepacked:
-            shapes[self.weight.tensor] = (self.layout.weight_size,)
+            shapes[self.weight.tensor] = (self.packed_size,)
         open_program(text, "main", shapes, {access.tensor: access.dtype for access in arguments})
         weights = self.weight.tensor
         if not self.prepacked:
             weights = f"{self.weight.tensor}_copy"
-            text.line(f'{weights} = T.sblock_alloc_buffer(({self.layout.weight_size},), "{FLOAT}")')
+            text.line(f'{weights} = T.sblock_alloc_buffer(({self.packed_size},), "{self.weight.dtype}")')
         for name, size in self.sizes.items():
-            text.line(f'{name}_copy = T.sblock_alloc_buffer(({size * self.copies[name]},), "{FLOAT}")')
+            text.line(f'{name}_copy = T.sblock_alloc_buffer(({size * self.copies[name]},), "{self.dtypes[name]}")')
         if not self.prepacked:
             self.transform_weights(text, weights)
         text.open('with T.sblock("nest"):')
         reads = [self.data, *self.workload.epilogue_reads]
         regions = [f"{access.tensor}[{whole_region(shapes[access.tensor])}]" for access in reads]
-        text.line(f"T.reads({', '.join([*regions, f'{weights}[0:{self.layout.weight_size}]'])})")
+        text.line(f"T.reads({', '.join([*regions, f'{weights}[0:{self.packed_size}]'])})")
         regions = [f"{name}_copy[0:{size * self.copies[name]}]" for name, size in self.sizes.items()]
         text.line(
             f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(shapes[self.output.tensor])}]', *regions])})"
@@ -135,7 +138,8 @@ class _Writer:
     def _tile(self, text: Script, tile: str, first: str, workers: tuple[str, str]) -> None:
         """Write the transform of a tile whose channels are neighbours."""
         layout, convolution = self.layout, self.layout.convolution
-        size, inputs, whole = layout.transform.outputs, layout.transform.inputs, layout.channel_vectors * layout.lanes
+        size, inputs = layout.transform.outputs, layout.transform.inputs
+        whole, zero = layout.channel_vectors * layout.data_lanes, f"T.{self.data.dtype}({convolution.zero_point})"
         image, row, column = self._place(f"({first} + {tile})")
         y, x = affine([(row, size)], -convolution.top), affine([(column, size)], -convolution.left)
         pitch = convolution.data
@@ -144,10 +148,10 @@ class _Writer:
         inside += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
         text.open(f"if {' and '.join(f'({condition})' for condition in inside)}:")
         at = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
-        vectors, rest = divmod(convolution.channels, layout.lanes)
+        vectors, rest = divmod(convolution.channels, layout.data_lanes)
         self._call(text, "input", [(self.data.tensor, affine(at)), target], str(vectors))
         if rest:
-            done = vectors * layout.lanes
+            done = vectors * layout.data_lanes
             places = [(self.data.tensor, affine(at, done)), (target[0], f"{target[1]} + {done}")]
             self._call(text, "input_rest", places, "1")
         text.close()
@@ -163,11 +167,11 @@ class _Writer:
                 text.line(f"gathered_copy[{here}] = {self.data.tensor}[{index}]")
             if rest:
                 with text.scope(f"for c in range({convolution.channels}, {whole}):"):
-                    text.line(f"gathered_copy[{here}] = T.float32(0)")
+                    text.line(f"gathered_copy[{here}] = {zero}")
             text.close()
             text.open("else:")
             with text.scope(f"for c in range({whole}):"):
-                text.line(f"gathered_copy[{here}] = T.float32(0)")
+                text.line(f"gathered_copy[{here}] = {zero}")
             text.close()
         self._call(text, "gathered", [source, target], str(layout.channel_vectors))
         text.close()
@@ -245,7 +249,7 @@ class _Writer:
             inside = [("tile", width), (f"({channel} - {chunk} * {width})", 1)]
             there = affine([*at, (channel, pitch["f"])])
             found = [self._own("m", worker, *inside), (self.output.tensor, there)]
-            return found + [(tensor, channel if step == "bias" else there) for step, tensor in extra]
+            return found + [(tensor, there if step == "add" else channel) for step, tensor in extra]
 
         with text.scope(f"for tile in range({count}):"):
             if whole:
@@ -266,9 +270,9 @@ class _Writer:
     def packing(self) -> str:
         """Return the function that transforms the weights ahead of the run."""
         text = Script()
-        packed = ("packed", buffer_type((self.layout.weight_size,), FLOAT))
-        name = self.weight.tensor
-        open_function(text, f"pack_{name}", [(name, buffer_type(self.weight.shape, FLOAT)), packed])
+        name, dtype = self.weight.tensor, self.weight.dtype
+        packed = ("packed", buffer_type((self.packed_size,), dtype))
+        open_function(text, f"pack_{name}", [(name, buffer_type(self.weight.shape, dtype)), packed])
         self.transform_weights(text, "packed")
         return str(text)
 
@@ -279,11 +283,11 @@ class _Writer:
         whole, rest = divmod(convolution.filters, lanes)
         text.open(f'with T.sblock("{target}_fill"):')
         text.line(f"T.reads({self.weight.tensor}[{whole_region(self.weight.shape)}])")
-        text.line(f"T.writes({target}[0:{layout.weight_size}])")
+        text.line(f"T.writes({target}[0:{self.packed_size}])")
         if layout.weight_size > layout.transform.frequencies * convolution.channels * convolution.filters:
-            with text.scope(f"for i in range({layout.weight_size}):"):
-                text.line(f"{target}[i] = T.float32(0)")
-        group = layout.slivers * layout.vectors
+            with text.scope(f"for i in range({self.packed_size}):"):
+                text.line(f"{target}[i] = T.{self.weight.dtype}(0)")
+        chunk_vectors, group = layout.slivers * layout.vectors, convolution.group
         with text.scope(CARRIER):
             for name, vectors, start in (("weights", whole, 0), ("weights_rest", min(rest, 1), whole)):
                 if not vectors:
@@ -292,9 +296,11 @@ class _Writer:
                     f"for f in range({start}, {start + vectors}):", f"for c in range({convolution.channels}):"
                 ):
                     at = affine([("f", lanes * source["f"]), ("c", source["c"])])
-                    chunk, sliver = f"(f // {group})", f"(f % {group} // {layout.vectors})"
-                    to = [(chunk, layout.weight_chunk), (sliver, layout.weight_sliver), ("c", layout.width)]
-                    to.append((f"(f % {layout.vectors})", lanes))
+                    chunk, sliver = f"(f // {chunk_vectors})", f"(f % {chunk_vectors} // {layout.vectors})"
+                    to = [(chunk, layout.weight_chunk), (sliver, layout.weight_sliver)]
+                    to += [(f"(c // {group})", group * layout.width)] if group > 1 else [("c", layout.width)]
+                    to += [(f"(c % {group})", 1)] if group > 1 else []
+                    to.append((f"(f % {layout.vectors})", lanes * group))
                     self._call(text, name, [(self.weight.tensor, at), (target, affine(to))])
         text.close()
 
@@ -327,13 +333,13 @@ def program_of(
     """
     writer = _Writer(schedule, threads, prepacked, prefix, extents)
     layout, kernel, name = writer.layout, writer.kernel, writer.weight.tensor
-    functions = [*input_functions(prefix, layout), microkernel_ir(kernel)]
-    functions += output_functions(prefix, layout, schedule.workload.epilogue)
-    weights = weight_functions(prefix, layout)
+    functions = [*input_functions(prefix, layout, writer.data.dtype), microkernel_ir(kernel)]
+    functions += output_functions(prefix, layout, schedule.workload)
+    weights = weight_functions(prefix, layout, writer.weight.dtype)
     return CpuProgram(
         main=writer.main(),
         packing={name: writer.packing()} if prepacked else {},
-        packed_sizes={name: layout.weight_size} if prepacked else {},
+        packed_sizes={name: writer.packed_size} if prepacked else {},
         llvm=module_ir(functions if prepacked else [*functions, *weights]),
         kernels=(kernel,),
         packing_llvm=module_ir(weights) if prepacked else "",

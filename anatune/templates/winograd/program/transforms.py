@@ -6,24 +6,35 @@ differ in the signs of odd terms: even and odd sums are made once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from anatune.emit.kernels import Function, finished, start_function, starts_of
-from anatune.emit.llvm import LlvmCode
+from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.templates.winograd.minimal_filtering import Filtering
+from anatune.templates.winograd.program.layout import WinogradLayout
 
-__all__ = ["FLOAT", "begun", "input_ir", "loop", "result_rows", "weight_ir"]
+__all__ = ["FLOAT", "Vectors", "begun", "input_ir", "loop", "result_rows", "weight_ir"]
 
 FLOAT = "float32"
 Vectors = list[str]
 Transform = Callable[[Sequence[str]], Vectors]
 
 
-def begun(name: str, lanes: int, tensors: int, *numbers: str) -> tuple[LlvmCode, list[str]]:
-    """Return the code of a function of tensors and numbers, entered, and where its tensors begin."""
-    code = LlvmCode(lanes, FLOAT, "multiply_add")
-    start_function(code, name, tensors, *numbers)
-    return code, starts_of(code, ["float"] * tensors)
+def begun(
+    name: str, lanes: int, dtypes: Sequence[str], *numbers: str, dtype: str = FLOAT
+) -> tuple[LlvmCode, list[str]]:
+    """Return the code of a function of tensors and numbers, entered, and where its tensors begin.
+
+    Parameters
+    ----------
+    dtypes : sequence of str
+        Of the tensors.
+    dtype : str
+        In which is computed.
+    """
+    code = LlvmCode(lanes, dtype, "multiply_add")
+    start_function(code, name, len(dtypes), *numbers)
+    return code, starts_of(code, [LLVM_TYPE[one] for one in dtypes])
 
 
 def _scaled(code: LlvmCode, factor: float, value: str, added: str) -> str:
@@ -60,11 +71,12 @@ def _data(code: LlvmCode, transform: Filtering) -> Transform:
 
 
 def _kernel(code: LlvmCode, transform: Filtering) -> Transform:
-    """Return G of one dimension."""
+    """Return G of one dimension, of integers 2 G."""
+    kernel = transform.kernel if code.accumulator == FLOAT else 2 * transform.kernel
 
     def apply(g: Sequence[str]) -> Vectors:
         rows = []
-        for row in transform.kernel.tolist():
+        for row in kernel.tolist():
             terms = [(factor, value) for factor, value in zip(row, g, strict=True) if factor]
             (factor, value), *others = terms
             total = value if factor == 1.0 else code.binary("mul", value, code.constant(factor))
@@ -112,8 +124,10 @@ def result_rows(code: LlvmCode, transform: Filtering, values: list[Vectors]) -> 
     return _both(values, _result(code, transform))
 
 
-def loop(code: LlvmCode, pointers: Sequence[str], strides: Sequence[int], body: Callable[[list[str]], None]) -> None:
-    """Emit a loop of ``%count`` iterations, 1 or more, whose pointers to floats advance by `strides`."""
+def loop(
+    code: LlvmCode, pointers: Mapping[str, str], strides: Sequence[int], body: Callable[[list[str]], None]
+) -> None:
+    """Emit a loop of ``%count`` iterations, 1 or more, whose pointers (to elements of dtypes) advance by `strides`."""
     code.line("head:")
     code.line("  %i = phi i64 [0, %entry], [%next, %latch]")
     inside = [f"%w{number}" for number in range(len(pointers))]
@@ -122,8 +136,8 @@ def loop(code: LlvmCode, pointers: Sequence[str], strides: Sequence[int], body: 
     body(inside)
     code.line("  br label %latch")
     code.line("latch:")
-    for number, stride in enumerate(strides):
-        code.line(f"  %x{number} = getelementptr float, ptr {inside[number]}, i64 {stride}")
+    for number, (dtype, stride) in enumerate(zip(pointers.values(), strides, strict=True)):
+        code.line(f"  %x{number} = getelementptr {LLVM_TYPE[dtype]}, ptr {inside[number]}, i64 {stride}")
     code.line("  %next = add nuw nsw i64 %i, 1")
     code.line("  %last = icmp eq i64 %next, %count")
     code.line("  br i1 %last, label %done, label %head, !llvm.loop !0")
@@ -133,34 +147,31 @@ def loop(code: LlvmCode, pointers: Sequence[str], strides: Sequence[int], body: 
 def _store_row(code: LlvmCode, target: str, y: int, values: Vectors, pitch: int) -> None:
     """Store row `y` of the frequencies of a tile, which are `pitch` elements apart."""
     for x, value in enumerate(values):
-        code.store_vector(value, code.address(target, FLOAT, (y * len(values) + x) * pitch), FLOAT, code.lanes)
+        place = code.address(target, code.accumulator, (y * len(values) + x) * pitch)
+        code.store_vector(value, place, code.accumulator, code.lanes)
 
 
 def input_ir(
-    name: str,
-    transform: Filtering,
-    lanes: int,
-    *,
-    pitches: tuple[int, int],
-    pitch: int,
-    strides: tuple[int, int],
-    used: int,
+    name: str, layout: WinogradLayout, dtype: str, *, pitches: tuple[int, int], strides: tuple[int, int], used: int
 ) -> Function:
     """Return ``void name(ptr data, i64 offset, ptr v, i64 offset, i64 count)``; `count` may be 0.
 
+    What all stored inputs have more than they mean (the zero point) comes out of few frequencies.
+
     Parameters
     ----------
+    dtype : str
+        Of the inputs.
     pitches : (int, int)
         From one row and one column of a tile's inputs to the next.
-    pitch : int
-        From one frequency of V to the next.
     strides : (int, int)
         How far an iteration moves in the inputs and in V.
     used : int
         Channels of a vector that exist; the others become zeros.
     """
-    code, bases = begun(name, lanes, 2, "count")
-    apply = _data(code, transform)
+    transform, dtypes = layout.transform, (dtype, layout.convolution.transformed)
+    code, bases = begun(name, layout.data_lanes, dtypes, "count", dtype=dtypes[1])
+    apply, ones = _data(code, transform), transform.data.sum(axis=1)
     row, column = pitches
 
     def body(pointers: list[str]) -> None:
@@ -168,39 +179,43 @@ def input_ir(
         columns = []
         for x in range(transform.inputs):
             loaded = [
-                code.load_vector(code.address(source, FLOAT, y * row + x * column), FLOAT, 1, used)
+                code.load_vector(code.address(source, dtype, y * row + x * column), dtype, 1, used)
                 for y in range(transform.inputs)
             ]
             columns.append(apply(loaded))
         for y in range(transform.inputs):  # a row is stored before the next one is transformed
-            _store_row(code, target, y, apply([column_of[y] for column_of in columns]), pitch)
+            values = apply([column_of[y] for column_of in columns])
+            for x, more in enumerate(layout.convolution.zero_point * ones[y] * ones):
+                if more:
+                    values[x] = code.binary("sub", values[x], code.constant(more))
+            _store_row(code, target, y, values, layout.data_pitch)
 
     code.line("  %none = icmp eq i64 %count, 0")
     code.line("  br i1 %none, label %done, label %head")
-    loop(code, bases, strides, body)
+    loop(code, dict(zip(bases, dtypes, strict=True)), strides, body)
     return finished(code)
 
 
-def weight_ir(
-    name: str, transform: Filtering, lanes: int, *, pitches: tuple[int, int, int], pitch: int, used: int
-) -> Function:
+def weight_ir(name: str, layout: WinogradLayout, dtype: str, used: int) -> Function:
     """Return ``void name(ptr weight, i64 offset, ptr u, i64 offset)``: a vector of output channels, one input channel.
 
-    Parameters
-    ----------
-    pitches : (int, int, int)
-        From one output channel, row and column of the weight to the next.
-    pitch : int
-        From one frequency of U to the next.
-    used : int
-        Output channels of the vector that exist; the others become zeros.
+    Of a weight of a dtype. `used` of the vector's output channels exist; the others become zeros.
     """
-    code, (source, target) = begun(name, lanes, 2)
-    lane, row, column = pitches
+    lanes, convolution = layout.lanes, layout.convolution
+    kind, pitch, stride = convolution.transformed, convolution.weight, convolution.group
+    code, (source, target) = begun(name, lanes, (dtype, kind), dtype=kind)
     taps = [
-        [code.load_vector(code.address(source, FLOAT, y * row + x * column), FLOAT, lane, used) for x in range(3)]
+        [
+            code.load_vector(code.address(source, dtype, y * pitch["ry"] + x * pitch["rx"]), dtype, pitch["f"], used)
+            for x in range(3)
+        ]
         for y in range(3)
     ]
-    for y, values in enumerate(_both(taps, _kernel(code, transform))):
-        _store_row(code, target, y, values, pitch)
+    for y, values in enumerate(_both(taps, _kernel(code, layout.transform))):
+        if stride == 1:
+            _store_row(code, target, y, values, layout.weight_pitch)
+            continue
+        for x, value in enumerate(values):
+            place = code.address(target, kind, (y * len(values) + x) * layout.weight_pitch)
+            code.store_lanes(value, place, kind, stride, lanes)
     return finished(code)

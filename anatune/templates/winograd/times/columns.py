@@ -28,6 +28,15 @@ class Tiling(NamedTuple):
     filters: float
     channels: float
     lanes: float
+    """Output channels of a vector."""
+    group: float
+    """Input channels whose products an instruction sums: 2 of integers, of which a vector has twice as many."""
+    operand_bytes: float
+    """Of an element of V and U."""
+    operations: float
+    """Operations on vectors a cycle, beside products."""
+    finish_operations: float
+    """Operations of the epilogue on a vector of results."""
     channels_last: float
     """1 where input channels are neighbours in memory, else 0: they are transposed on the way."""
     filters_last: float

@@ -28,17 +28,19 @@ from anatune.templates.cpu.times.microkernel import call_one, step_one
 from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, combine
 from anatune.templates.winograd.times.columns import Tiling, WinogradCol, WinogradPoint
 
-__all__ = ["FLOAT_BYTES", "run_points"]
+__all__ = ["run_points"]
 
-FLOAT_BYTES = 4.0
+_SUM_BYTES = 4.0
 _CHECK = 0
 _INPUT, _PRODUCT, _OUTPUT = 0, 1, 2
 
 
 @jit_inline
-def _unit_cycles(cpu: CpuCore, loads: float, operations: float, shuffles: float, stores: float) -> float:
+def _unit_cycles(
+    cpu: CpuCore, tiling: Tiling, loads: float, operations: float, shuffles: float, stores: float
+) -> float:
     """Return the cycles of straight-line code of vectors: its ports work side by side, shuffles take those of adds."""
-    busy = max(loads / cpu.loads, (operations + shuffles) / cpu.fma_per_cycle)
+    busy = max(loads / cpu.loads, (operations + shuffles) / tiling.operations)
     issue = (loads + operations + shuffles + stores) / cpu.issue_width
     return max(busy, stores / cpu.stores, issue)
 
@@ -48,12 +50,12 @@ def _input_cycles(cpu: CpuCore, tiling: Tiling, s: int) -> float:
     """Return the cycles of one unit of the input transform, with what brings channels side by side."""
     size = tiling.output_tiles[s]
     inputs = tiling.frequencies[s]
-    cycles = _unit_cycles(cpu, inputs, tiling.data_operations[s], 0.0, inputs)
+    cycles = _unit_cycles(cpu, tiling, inputs, tiling.data_operations[s], 0.0, inputs)
     if tiling.channels_last > 0.0:
         border: float = tiling.border_share[s]
-        return cycles + border * _unit_cycles(cpu, inputs, 0.0, 0.0, inputs)
+        return cycles + border * _unit_cycles(cpu, tiling, inputs, 0.0, 0.0, inputs)
     moved = size * (size + 2.0)  # pixels of a tile in a band of its row of tiles
-    return cycles + _unit_cycles(cpu, moved, 0.0, moved * math.log2(tiling.lanes), moved)
+    return cycles + _unit_cycles(cpu, tiling, moved, 0.0, moved * math.log2(tiling.lanes), moved)
 
 
 @jit_helper
@@ -66,7 +68,8 @@ def _output_cycles(cpu: CpuCore, tiling: Tiling, s: int) -> float:
     if tiling.filters_last == 0.0:  # a row of each lane is stored alone
         stores = size * tiling.lanes
         shuffles = outputs * math.log2(size)
-    return _unit_cycles(cpu, loads, tiling.result_operations[s], shuffles, stores)
+    operations = tiling.result_operations[s] + outputs * tiling.finish_operations
+    return _unit_cycles(cpu, tiling, loads, operations, shuffles, stores)
 
 
 @jit_inline
@@ -138,12 +141,13 @@ def run_points(
         all_slivers = math.ceil(tiling.filters / width)
         chunks = math.ceil(all_slivers / slivers)
         depth = math.ceil(tiling.channels / unroll) * unroll
-        padded = math.ceil(tiling.channels / tiling.lanes) * tiling.lanes
+        data_lanes, steps = tiling.lanes * tiling.group, unroll / tiling.group
+        padded = math.ceil(tiling.channels / data_lanes) * data_lanes
         # a block of one row more than there are tiles, or slivers beyond the last channel, repeats a smaller one
         too_large = max(0.0, (calls - 1.0) * rows - tiles + 1.0) + max(0.0, slivers - all_slivers)
-        step, registers, _, _, _, _ = step_one(cpu, rows * vectors, rows + vectors, vectors, rows, 0.0, unroll, 1.0)
+        step, registers, _, _, _, _ = step_one(cpu, rows * vectors, rows + vectors, vectors, rows, 0.0, steps, 1.0)
         parallel = blocks if split == 1 else chunks
-        rules[i] = _rule(cpu, registers, rows * vectors * unroll, too_large, float(split), parallel)
+        rules[i] = _rule(cpu, registers, rows * vectors * steps, too_large, float(split), parallel)
         if task == _CHECK:
             continue
 
@@ -160,16 +164,16 @@ def run_points(
         all_calls = (blocks - 1.0) * calls + math.ceil((tiles - (blocks - 1.0) * block) / rows)
         num_products = frequencies * all_calls * all_slivers
         extra = num_products * call_one(cpu, rows * vectors, rows * vectors, 1.0, 0.0)
-        product_s = (num_products * depth * step + extra) / cpu.clock_hz
-        input_s = tiles * padded / tiling.lanes * _input_cycles(cpu, tiling, s) / cpu.clock_hz
+        product_s = (num_products * depth / tiling.group * step + extra) / cpu.clock_hz
+        input_s = tiles * padded / data_lanes * _input_cycles(cpu, tiling, s) / cpu.clock_hz
         output_s = tiles * math.ceil(tiling.filters / tiling.lanes) * _output_cycles(cpu, tiling, s) / cpu.clock_hz
 
         used_block = min(block, math.ceil(tiles / rows) * rows)
-        weights = frequencies * depth * all_slivers * width * FLOAT_BYTES
-        data = frequencies * used_block * padded * FLOAT_BYTES
-        products = frequencies * used_block * min(slivers, all_slivers) * width * FLOAT_BYTES
-        panel, sliver = used_block * depth * FLOAT_BYTES, depth * width * FLOAT_BYTES
-        call_panel = rows * depth * FLOAT_BYTES
+        weights = frequencies * depth * all_slivers * width * tiling.operand_bytes
+        data = frequencies * used_block * padded * tiling.operand_bytes
+        products = frequencies * used_block * min(slivers, all_slivers) * width * _SUM_BYTES
+        panel, sliver = used_block * depth * tiling.operand_bytes, depth * width * tiling.operand_bytes
+        call_panel = rows * depth * tiling.operand_bytes
         operands = tiling.data_bytes + tiling.result_bytes + tiling.epilogue_bytes
         whole = operands + weights + data + products
         # weights: once for each block; again for each call of a block
@@ -220,7 +224,7 @@ def run_points(
         columns[WinogradCol.MEMORY_S, i] = memory_s
         columns[WinogradCol.REGISTERS, i] = registers
         columns[WinogradCol.ACCUMULATORS, i] = rows * vectors
-        columns[WinogradCol.UNROLLED_FMA, i] = rows * vectors * unroll
+        columns[WinogradCol.UNROLLED_FMA, i] = rows * vectors * steps
         columns[WinogradCol.THREADS, i] = threads
         columns[WinogradCol.CHUNKS, i] = parallel if split > 0 else 1.0
         columns[WinogradCol.WEIGHT_BYTES, i] = weights

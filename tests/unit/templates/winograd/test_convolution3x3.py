@@ -26,6 +26,16 @@ def test_numbers_are_those_of_the_accesses(layout):
     assert (found.num_tiles(2), found.num_tiles(4)) == (2 * 5 * 6, 2 * 3 * 3)
 
 
+def test_operands_of_8_bits():
+    found = convolution3x3(
+        anatune.conv2d(1, 1827, 9, 9, 4, 3, 3, layout="NHWC", dtype="uint8xint8", input_zero_point=7)
+    )
+    assert (found.is_integer, found.zero_point, found.group) == (True, 7, 2)
+    assert (found.transformed, found.summed) == ("int16", "int32")
+    plain = convolution3x3(anatune.conv2d(1, 4, 9, 9, 4, 3, 3))
+    assert (plain.is_integer, plain.group, plain.transformed, plain.summed) == (False, 1, "float32", "float32")
+
+
 def test_the_operators_name_means_nothing():
     workload = msgspec.structs.replace(anatune.conv2d(1, 4, 6, 6, 4, 3, 3), operator="mine")
     assert convolution3x3(workload).channels == 4
@@ -40,7 +50,11 @@ def test_the_operators_name_means_nothing():
         (anatune.depthwise_conv2d(1, 4, 9, 9, 3, 3), "loops"),
         (anatune.conv2d(1, 4, 9, 9, 4, 5, 5), "its window is 5x5"),
         (anatune.conv2d(1, 4, 9, 9, 4, 3, 1), "its window is 3x1"),
-        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="int8"), "its dtypes are int32, int8"),
+        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="int8"), "its channels of 8 bits are no neighbours in memory"),
+        (
+            anatune.conv2d(1, 1828, 9, 9, 4, 3, 3, layout="NHWC", dtype="uint8xint8"),
+            "1828 channels do not fit int32",
+        ),
         (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="float16"), "its dtypes are float16"),
         (anatune.conv1d(1, 4, 9, 4, 3), "5 loops"),
         (anatune.conv3d(1, 4, 9, 9, 9, 4, 3, 3, 3), "9 loops"),

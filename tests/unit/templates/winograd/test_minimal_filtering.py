@@ -21,6 +21,21 @@ def test_tiles_are_those_of_the_convolution(size):
     np.testing.assert_allclose(one.result @ products @ one.result.T, correlated(data, kernel), rtol=1e-12)
 
 
+def test_integers_stay_integers_modulo_two_to_the_32nd():
+    """With 2 G in the place of G, and inputs of 16 bits, four times the convolution, however far sums overflow."""
+    one, rng = filtering(2), np.random.default_rng(0)
+    data, kernel = rng.integers(0, 256, (1800, 4, 4)), rng.choice([-128, 127], (1800, 3, 3))
+    data[:, :, 1:3], kernel[:900] = 255, -128
+    forward, window, back = (matrix.astype(np.int64) for matrix in (one.data, 2 * one.kernel, one.result))
+    v, u = forward @ data @ forward.T, window @ kernel @ window.T
+    assert max(np.abs(v).max(), np.abs(u).max()) < 2**15
+    total = np.zeros((4, 4), np.int32)
+    for first, second in zip(v.astype(np.int32), u.astype(np.int32), strict=True):
+        total += first * second
+    found = (back.astype(np.int32) @ total @ back.T.astype(np.int32)) >> 2
+    assert np.array_equal(found, sum(correlated(one, other) for one, other in zip(data, kernel, strict=True)))
+
+
 def test_operations_are_the_fewest_that_pairs_of_points_allow():
     """Lavin and Gray count 32 and 24 for F(2x2, 3x3); a pair of points takes 4 multiply-adds of one dimension."""
     assert (filtering(2).data_operations, filtering(2).result_operations) == (32, 24)

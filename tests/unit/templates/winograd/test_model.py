@@ -15,6 +15,7 @@ HARDWARE = anatune.hardware("amd_ryzen_7950x")
 WORKLOADS = {
     "nchw": anatune.conv2d(1, 64, 28, 28, 64, 3, 3, padding=1),
     "nhwc": anatune.conv2d(1, 64, 28, 28, 64, 3, 3, padding=1, layout="NHWC"),
+    "bytes": anatune.conv2d(1, 64, 28, 28, 64, 3, 3, padding=1, layout="NHWC", dtype="uint8xint8"),
     "odd": anatune.conv2d(2, 19, 13, 17, 35, 3, 3, epilogue=("bias", "add", "relu")),
 }
 

@@ -46,6 +46,24 @@ def test_one_line_names_the_field(field, changes, message):
     assert str(caught.value).startswith("schedule of conv2d (winograd): ")
 
 
+def test_operands_of_8_bits_need_the_instruction_for_pairs():
+    workload = anatune.conv2d(1, 20, 13, 13, 40, 3, 3, padding=1, layout="NHWC", dtype="uint8xint8")
+    zen3 = anatune.hardware("epyc_7763")
+    assert applies(workload, zen3)
+    assert not applies(workload, HARDWARE)  # VNNI multiplies four at a time
+    schedule = api.model(workload, zen3, "winograd").space.schedule({"p": (2, 7), "f": (1, 2), "c": (4,)})
+    assert schedule.check() is schedule
+    for size, unroll, message in ((4, 4, r"output_tile is 4, expected one of \(2,\)"), (2, 1, "an even divisor of 16")):
+        wrong = msgspec.structs.replace(
+            schedule,
+            tiles={**schedule.tiles, "c": (20 // unroll, unroll)},
+            unroll=unroll,
+            options={**schedule.options, "output_tile": size},
+        )
+        with pytest.raises(SpaceError, match=message):
+            wrong.check()
+
+
 def test_unrolling_divides_the_lanes():
     wrong = msgspec.structs.replace(SCHEDULE, tiles={**SCHEDULE.tiles, "c": (7, 3)}, unroll=3)
     with pytest.raises(SpaceError, match="unroll is 3, expected a divisor of the 16 lanes"):

@@ -23,6 +23,7 @@ from anatune.measure.run.correctness import expected, random_inputs, tolerance  
 from anatune.templates.winograd.program.program import program_of  # noqa: E402
 
 HOST = host()
+PAIRS = anatune.hardware("epyc_7763").dot_instruction("vpmaddwd")
 SHAPES = {
     # name: n, c, h, w, k, padding, epilogue, then tiles of p, f and the unroll factor of c
     "whole_vectors": ((1, 32, 14, 14, 32, 1, ()), (2, 5), (1, 1), 4),
@@ -61,6 +62,53 @@ def checked(schedule, threads=1):
 def test_results_are_those_of_the_convolution(name, layout, size):
     answer = checked(schedule_of(name, layout, size))
     assert answer.ok, answer.message
+
+
+INTEGERS = {
+    # dtype, zero points of the data and the result, epilogue, and the shape
+    "sums": ("uint8xint8", 0, 0, (), "whole_vectors"),
+    "requantised": ("uint8xint8", 131, 120, ("bias", "relu", "requantize"), "odd"),
+    "signed": ("int8", -128, 127, ("bias", "requantize"), "uneven_padding"),
+    "to_signed": ("uint8xint8:int8", 5, -3, ("requantize",), "wide_padding"),
+    "floats": ("uint8xint8:float32", 255, 0, ("scale", "bias", "add", "relu"), "no_padding"),
+    "added": ("uint8xint8", 3, 9, ("scale", "add", "requantize"), "one_output"),
+    "long_rows": ("int8:uint8", 1, 2, ("scale", "bias", "relu", "requantize"), "long_rows"),
+}
+
+
+def integers(name, hardware, split=None):
+    dtype, *points, epilogue, shape = INTEGERS[name]
+    (n, c, h, w, k, padding, _), p, f, unroll = SHAPES[shape]
+    given = dict(zip(("input_zero_point", "output_zero_point"), points, strict=True))
+    workload = anatune.conv2d(
+        n, c, h, w, k, 3, 3, padding=padding, epilogue=epilogue, layout="NHWC", dtype=dtype,
+        **{point: number for point, number in given.items() if number},
+    )  # fmt: skip
+    return api.model(workload, hardware, "winograd").space.schedule({"p": p, "f": f, "c": (2 * unroll,)}, 2, split)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_results_of_8_bits_are_exact(name):
+    schedule = integers(name, anatune.hardware("epyc_7763"))
+    assert error_of(schedule) == 0.0
+    lowered = lower(schedule).program
+    assert "@llvm.x86.avx2.pmadd.wd" in lowered.llvm
+    assert lowered.packed_sizes["weight"] % 32 == 0
+    if "avx" not in HOST.compute.isa:
+        pytest.skip("needs AVX2")
+    for threads, split in ((1, None), (2, "tiles"), (2, "channels")):
+        answer = checked(integers(name, schedule.hardware, split), threads)
+        assert answer.ok, answer.message
+
+
+def test_integers_fill_wide_vectors_too():
+    """AVX-512 without VNNI: pairs for 16 output channels, 32 input channels a vector."""
+    wide = msgspec.structs.replace(anatune.hardware("xeon_gold_6230r"), vpdpbusd=msgspec.UNSET, vpmaddwd=PAIRS)
+    schedule = integers("requantised", wide)
+    assert schedule.tiles["f"][-1] == 16
+    assert "@llvm.x86.avx512.pmaddw.d.512" in lower(schedule).program.llvm
+    if HOST.compute.isa == "avx512":
+        assert checked(schedule).ok
 
 
 @pytest.mark.parametrize("split", ["tiles", "channels"])
