@@ -20,6 +20,7 @@ __all__ = [
     "SPLITS",
     "applies",
     "check_winograd",
+    "convolution_on",
     "covered",
     "levels_of",
     "output_tiles",
@@ -49,10 +50,27 @@ def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
 def applies(workload: Workload, hardware: CpuSpec) -> bool:
     """Whether the workload is a convolution that the template can do."""
     try:
-        convolution = convolution3x3(workload)
+        convolution_on(workload, hardware)
     except SpaceError:
         return False
-    return not convolution.is_integer or INSTRUCTION in dot_instructions(hardware)
+    return True
+
+
+def convolution_on(workload: Workload, hardware: CpuSpec) -> Convolution3x3:
+    """Return the convolution that a workload is on a CPU.
+
+    Raises
+    ------
+    SpaceError
+        As `convolution3x3`; the CPU lacks the instruction for integers.
+    """
+    convolution = convolution3x3(workload)
+    if convolution.is_integer and INSTRUCTION not in dot_instructions(hardware):
+        raise SpaceError(
+            f"{workload.operator}: {hardware.name} multiplies 8 bits directly, expected a CPU with {INSTRUCTION}; "
+            "leave out the template winograd"
+        )
+    return convolution
 
 
 def output_tiles(convolution: Convolution3x3) -> tuple[int, ...]:
@@ -70,7 +88,7 @@ def check_winograd(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "winograd"."""
     workload, vector, unroll = schedule.workload, schedule.vector, schedule.unroll
     tiles, options = schedule.tiles, schedule.options
-    convolution = convolution3x3(workload)
+    convolution = convolution_on(workload, cpu_of(schedule))
     if vector:
         raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: the template fetches whole vectors")
     check_names("options", options, ("output_tile", "parallel", "split"))

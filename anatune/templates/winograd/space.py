@@ -50,6 +50,7 @@ from anatune.templates.winograd.rules import (
     LEVELS,
     OUTPUT_TILES,
     SPLITS,
+    convolution_on,
     covered,
     output_tile_of,
     output_tiles,
@@ -97,14 +98,14 @@ class WinogradSpace(Space):
     Raises
     ------
     SpaceError
-        As `convolution3x3`; no such accuracy.
+        As `rules.convolution_on`; no such accuracy.
     """
 
     template = "winograd"
     hardware: CpuSpec
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck, accuracy: str = RELAXED) -> None:
-        self.convolution = convolution3x3(workload)
+        self.convolution = convolution_on(workload, hardware)
         super().__init__(workload, hardware, is_legal)
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
         self.axes = tuple(LEVELS)

@@ -61,6 +61,8 @@ class Nest:
         Loops that count outside of indices.
     branches : frozenset of int
         Loops that conditions depend on which guard accesses.
+    divided : frozenset of int
+        Loops that indices hold quotients, remainders, bounds or choices of.
     """
 
     variables: list[TvmObject]
@@ -71,6 +73,7 @@ class Nest:
     accesses: tuple[Access, ...]
     tangled: frozenset[int]
     branches: frozenset[int]
+    divided: frozenset[int] = frozenset()
 
     def loops(self, *, reductions: bool) -> list[Loop]:
         """Return the loops of a kind in order, those as one that every access walks as if they were."""
@@ -150,6 +153,7 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> N
         tuple(reader.accesses),
         frozenset(reader.tangled),
         frozenset(reader.branches),
+        frozenset(reader.quotients),
     )
 
 
@@ -164,6 +168,7 @@ class _Reader:
         self.accesses: list[Access] = []
         self.tangled: set[int] = set()
         self.branches: set[int] = set()
+        self.quotients: set[int] = set()
         self.is_more = False
         self.walk = tvm_ffi.structural_walk
         self.analyzer = Analyzer()
@@ -239,6 +244,9 @@ class _Reader:
         if str(getattr(call.op, "name", "")).endswith("if_then_else"):
             self.branches |= self._inside(call.args[0])
 
+    def _quotient(self, node: TvmObject) -> None:
+        self.quotients |= self._inside(node)
+
     def _refuse(self, _: TvmObject) -> object:
         self.is_more = True
         return _skipped()
@@ -265,8 +273,11 @@ class _Reader:
             moved = replaced(simple, {variable: variable + 1}, self.tvm) if place in used else simple
             steps.append(number(self.analyzer.simplify(moved - simple)) if place in used else 0)
         self.accesses.append(Access(tuple(steps), is_store, int(self.tvm.DataType(str(buffer.dtype)).bits)))
+        tirx = self.tvm.tirx
+        beyond_sums = (tirx.FloorMod, tirx.FloorDiv, tirx.Min, tirx.Max, tirx.Select, self.tvm.ir.Call)
         for index in indices:
             self.walk(index, (self.tvm.ir.expr.TensorLoad, self._load), order="pre")
+            self.walk(index, (beyond_sums, self._quotient), order="pre")
 
 
 def _statements(tvm: TvmObject) -> tuple[TvmObject, ...]:

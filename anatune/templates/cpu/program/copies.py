@@ -24,6 +24,8 @@ _LOWEST = {
     "int8": "T.int8(-128)",
 }
 """Neutral element of the largest value."""
+_SHORT = 4
+"""Elements of a dimension that is written without a loop."""
 
 
 def copy_function(kernels: Kernels, layout: Strided | Slivers, *, parallel: bool) -> str:
@@ -98,25 +100,32 @@ class _Copy:
         return f"T.bitwise_xor({element}, T.int8(-128))" if self.nest.flips(self.access) else element
 
     def strided(self, layout: Strided) -> None:
-        """Fill the part that the tensor has, then the borders, slab by slab."""
+        """Fill the part that the tensor has, then the borders, slab by slab.
+
+        A last dimension of few elements (groups of three channels that are filled up) is written at once, element by
+        element: LLVM makes vectors of its neighbours then. Zen 3, 224x224 pixels: 330 us with a border of its own.
+        """
         self._block(layout.size)
-        bounds = []
+        bounds: list[tuple[int, int]] = []
         for dimension in layout.dimensions:
             start = max(0, -dimension.low)
             stop = min(dimension.size, self.access.shape[dimension.index] - dimension.low)
             bounds.append((start, max(start, stop)))
+        last = layout.dimensions[-1]
+        is_short = last.pitch == 1 and bounds[-1][0] == 0 < bounds[-1][1] < last.size <= _SHORT
         boxes = [(list(bounds), False)]
-        for place, (start, stop) in enumerate(bounds):
+        for place, (start, stop) in enumerate(bounds[:-1] if is_short else bounds):
             size = layout.dimensions[place].size
             full = [(0, other.size) for other in layout.dimensions[place + 1 :]]
             for slab in ((0, start), (stop, size)):
                 if slab[1] > slab[0]:
                     boxes.append(([*bounds[:place], slab, *full], True))
         for box, is_border in boxes:
-            self._box(layout, box, is_border)
+            self._box(layout, box, is_border, at_once=is_short and not is_border)
         self.text.close()
 
-    def _box(self, layout: Strided, box: Sequence[tuple[int, int]], is_border: bool) -> None:
+    def _box(self, layout: Strided, box: Sequence[tuple[int, int]], is_border: bool, *, at_once: bool) -> None:
+        """Fill the elements between bounds of each dimension; `at_once`: those of the last one without a loop."""
         depth = self.text.depth
         terms: Terms = []
         constant = 0
@@ -125,7 +134,7 @@ class _Copy:
         for number, ((start, stop), dimension) in enumerate(zip(box, layout.dimensions, strict=True)):
             constant += start * dimension.pitch
             position = str(start + dimension.low)
-            if stop - start > 1:
+            if stop - start > 1 and not (at_once and number == len(box) - 1):
                 kind = "T.parallel" if parallel else "range"
                 parallel = False
                 size = self.shape[dimension.index]
@@ -134,8 +143,14 @@ class _Copy:
                 terms.append((f"d{number}", dimension.pitch))
                 position = affine([(f"d{number}", 1)], start + dimension.low)
             indices[dimension.index] = position
-        value = self._fill() if is_border else self._element(indices)
-        if all(stop > start for start, stop in box):
+        if at_once:
+            last = layout.dimensions[-1]
+            for place in range(last.size):
+                indices[last.index] = str(place + last.low)
+                value = self._element(indices) if place < box[-1][1] else self._fill()
+                self.text.line(f"{self.target}[{affine(terms, constant + place)}] = {value}")
+        elif all(stop > start for start, stop in box):
+            value = self._fill() if is_border else self._element(indices)
             self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
         else:
             self.text.line("T.evaluate(0)")

@@ -38,7 +38,8 @@ def at(model, p=(2, 14), f=(1, 2), unroll=4, size=2, split=None):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_predictions_are_whole(name):
-    model = WinogradModel(WORKLOADS[name], HARDWARE)
+    hardware = anatune.hardware("epyc_7763") if name == "bytes" else HARDWARE  # without VNNI
+    model = WinogradModel(WORKLOADS[name], hardware)
     for prediction in model.predictions(model.space.sample_points(200, seed=2)):
         assert prediction.legal
         assert (tuple(prediction.parts), tuple(prediction.features)) == (PARTS, FEATURES)

@@ -51,6 +51,8 @@ def test_operands_of_8_bits_need_the_instruction_for_pairs():
     zen3 = anatune.hardware("epyc_7763")
     assert applies(workload, zen3)
     assert not applies(workload, HARDWARE)  # VNNI multiplies four at a time
+    with pytest.raises(SpaceError, match="xeon_gold_6230r multiplies 8 bits directly, expected a CPU with vpmaddwd"):
+        anatune.plan(workload, HARDWARE, template="winograd")
     schedule = api.model(workload, zen3, "winograd").space.schedule({"p": (2, 7), "f": (1, 2), "c": (4,)})
     assert schedule.check() is schedule
     for size, unroll, message in ((4, 4, r"output_tile is 4, expected one of \(2,\)"), (2, 1, "an even divisor of 16")):

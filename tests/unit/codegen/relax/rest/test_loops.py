@@ -6,10 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from anatune.codegen.relax.building import built
+from anatune.codegen.relax.building import built, lowered
 from anatune.codegen.relax.kernels import unplanned_kernels
 from anatune.codegen.relax.writing import written
 from anatune.graph import building as b
+from anatune.graph.integers.scaled import Scale, dequantized, quantized
 from anatune.graph.nodes import Graph, Input, TensorType, tensor_type
 from anatune.graph.operators import OPERATORS
 from anatune.graph.passes.rows import with_scatters
@@ -119,6 +120,34 @@ def test_moves_of_elements(threads):
     ]
     for own, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(own, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 56, 56), (3, 4, 28, 28), (4, 16, 7, 7)])
+def test_images_of_odd_columns_are_whole_vectors(shape):
+    """Of 8 bits, with what TVM takes vectors apart for (0.27) unless it is told that LLVM has it of vectors."""
+    x, y = (np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8) for seed in (0, 1))
+    one, other, of_sums = (
+        Scale(np.float32(scale), np.int32(zero)) for scale, zero in ((0.021, 120), (0.034, 0), (0.041, 3))
+    )
+
+    def make(v, w):
+        total = b.elementwise("add", dequantized(v, one), dequantized(w, other))
+        no_number = b.made("isnan", (total,), TensorType(shape, "bool"))
+        return quantized(b.where(no_number, dequantized(v, one), total), of_sums, "uint8")
+
+    found = run(make, x, y)[0]
+    wide = (x.astype(float) - 120) * one.scale + y * other.scale
+    want = np.clip(np.round(wide / of_sums.scale) + 3, 0, 255)
+    assert np.abs(found - want).max() <= 1
+    assert (found != want).mean() < 1e-3
+    inputs = tuple(Input(f"x{n}", TensorType(shape, "uint8")) for n in range(2))
+    graph = Graph(inputs, (make(*inputs),), is_tuple=True)
+    model = written(graph, unplanned_kernels(graph, host(), 1), lambda weights: [])
+    module, _ = lowered(model.module, target_of(host()), 1)
+    (function,) = [one for _, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
+    assembly = tvm.compile(tvm.IRModule({"main": function}), target_of(host())).mod.inspect_source("asm")
+    assert "pinsrb" not in assembly
+    assert "pextrb" not in assembly
 
 
 def test_reshapes_in_between_keep_neighbours():
