@@ -242,17 +242,17 @@ def _operators() -> list[OnnxObject]:
         def _run(self, data: Array, packed: Array, scales: Array, *more: Array | None, **_: object) -> tuple[Array]:
             sizes = {one.name: one.i for one in self.onnx_node.attribute}
             given: list[Array | None] = [*more, None, None, None]
-            zeros, bias = given[0], given[2]
+            zeros, groups, bias = given[:3]
             columns, length, bits = sizes["N"], sizes["K"], sizes.get("bits", 4)
-            numbers = unpacked(packed.reshape(columns, -1), bits).astype(data.dtype)
             blocks = -(-length // sizes["block_size"])
+            groups = np.arange(length) // sizes["block_size"] if groups is None else groups.reshape(-1)[:length]
             less: Array | float = float(1 << (bits - 1))
             if zeros is not None:
                 is_packed = zeros.dtype == np.uint8
                 whole = unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if is_packed else zeros
-                less = whole.reshape(columns, blocks, 1).astype(data.dtype)
-            matrix = (numbers.reshape(columns, blocks, -1) - less) * scales.reshape(columns, blocks, 1)
-            found = data @ matrix.reshape(columns, -1)[:, :length].T
+                less = whole.reshape(columns, blocks)[:, groups].astype(data.dtype)
+            numbers = unpacked(packed.reshape(columns, -1), bits)[:, :length].astype(data.dtype)
+            found = data @ ((numbers - less) * scales.reshape(columns, blocks)[:, groups]).T
             return (found if bias is None else found + bias,)
 
     return [GatherElements, Erf, MaxPool, AveragePool, MatMulNBits]

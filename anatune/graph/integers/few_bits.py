@@ -7,6 +7,7 @@ import numpy as np
 from anatune.errors import WorkloadError
 from anatune.graph.building import cast, made, reshape
 from anatune.graph.einsums import product
+from anatune.graph.integers.scaled import scale_of
 from anatune.graph.meanings import scaled_weights
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, rewritten, tensor_type
 
@@ -68,10 +69,13 @@ def unpacked_products(graph: Graph) -> Graph:
 def with_byte_weights(graph: Graph) -> Graph:
     """Return a graph whose products with whole numbers of 8 bits that are scaled by columns have packed weights.
 
-    That is what torchao's weights of 8 bits are in exported programs: converted when the program is read.
+    That is what torchao's weights of 8 bits are in exported programs: converted when the program is read. Those with
+    scales of groups are conversions of integers.
     """
 
     def replace(node: Node) -> Value:
+        if node.op == "matmul" and (found := _of_groups(node)) is not None:
+            return found
         if node.op != "multiply":
             return node
         for factor, other in (node.arguments, node.arguments[::-1]):
@@ -90,6 +94,31 @@ def with_byte_weights(graph: Graph) -> Graph:
         return node
 
     return rewritten(graph, replace)
+
+
+def _of_groups(node: Node) -> Value | None:
+    """Return a product with a matrix that was converted from integers with scales of groups; None: it is none."""
+    data, weight = node.arguments
+    if not (isinstance(weight, Node) and weight.op == "permute_dims" and len(tensor_type(weight).shape) == 2):
+        return None
+    apart = weight.arguments[0]
+    scale = scale_of(apart.arguments[0]) if isinstance(apart, Node) and apart.op == "reshape" else None
+    if scale is None:
+        return None
+    numbers = apart.arguments[0].arguments[0]
+    if not isinstance(numbers, Constant) or numbers.array.ndim != 3 or tensor_type(data).dtype != "float32":
+        return None
+    columns, groups, _ = numbers.array.shape
+    scales, zeros = (one.reshape(columns, groups) for one in scale)
+    whole = numbers.array.reshape(columns, -1).astype(np.int32)
+    is_short = all(one.min() >= -8 and one.max() <= 7 for one in (whole, zeros))
+    bits = 4 if is_short and whole.shape[1] % 2 == 0 else 8
+    if abs(zeros).max() > 127:
+        return None
+    above = 1 << (bits - 1)
+    whole, zeros = (whole + above).astype(np.uint8), (zeros + above).astype(np.uint8)
+    packed = whole[:, ::2] | whole[:, 1::2] << 4 if bits == 4 else whole
+    return scaled_product(data, packed, scales, zeros if np.any(zeros != above) else None, bits=bits)
 
 
 def _as_bytes(weight: Value) -> Array | None:

@@ -20,6 +20,7 @@ from anatune.graph.building import (
     reshape,
     sliced,
     taken,
+    taken_at,
     where,
 )
 from anatune.graph.einsums import product
@@ -332,17 +333,29 @@ def _matmul_of_bits(call: Call) -> Value:
     """Return products with a matrix of few bits (``MatMulNBits``).
 
     Operands are data (..., k), packed weights (columns, blocks, bytes of a block), a scale of each block, zero points
-    (packed likewise, or numbers), places of groups, and a bias. What no kernel takes is unpacked here.
+    (packed likewise, or numbers), each row's group (g_idx), and a bias. Rows of a group become neighbours, and so do
+    the data's columns; what no kernel takes is unpacked here.
     """
     own = call.attributes
     length, columns, block = (own[name] for name in ("K", "N", "block_size"))
     bits = own.get("bits", 4)
     if bits not in (2, 4, 8):
         raise RefusedError(f"has weights of {bits} bits, expected 2, 4 or 8")
-    if call.get(4) is not None:
-        raise RefusedError("has its rows in another order (g_idx), expected blocks of neighbouring ones")
-    blocks = -(-length // block)
+    blocks, data = -(-length // block), _wide(call[0])
     packed = call.known(1, "the weights").reshape(columns, -1)
+    groups = np.arange(length) // block
+    if call.get(4) is not None:
+        groups = call.known(4, "the groups").reshape(-1)[:length]
+        if groups.size != length or groups.min() < 0 or groups.max() >= blocks:
+            raise RefusedError(
+                f"has groups (g_idx) of {groups.size} rows, expected one below {blocks} for each of {length}"
+            )
+        if bits in (4, 8) and np.array_equal(np.bincount(groups), [block] * blocks):
+            order = np.argsort(groups, kind="stable")
+            numbers, groups = unpacked(packed, bits)[:, order], groups[order]
+            packed = numbers if bits == 8 else numbers[:, ::2] | numbers[:, 1::2] << 4
+            data = taken_at(data, order, -1)
+    is_apart = bool(np.all(np.diff(groups) >= 0))
     scales = call.known(2, "the scales").reshape(columns, blocks).astype(np.float32)
     if not np.isfinite(scales).all():
         raise RefusedError("has scales that are not finite, expected numbers")
@@ -352,15 +365,12 @@ def _matmul_of_bits(call: Call) -> Value:
         is_packed = given.dtype == np.uint8
         zeros = unpacked(given.reshape(columns, -1), bits)[:, :blocks] if is_packed else given.reshape(columns, blocks)
     is_whole = zeros is None or zeros.dtype == np.uint8
-    if bits in (4, 8) and is_whole and block in GROUPS and length % block == 0:
-        found = scaled_product(
-            _wide(call[0]), packed, scales, zeros, bits=bits, rounded=own.get("accuracy_level", 0) == _INT8
-        )
+    if bits in (4, 8) and is_whole and is_apart and block in GROUPS and length % block == 0:
+        found = scaled_product(data, packed, scales, zeros, bits=bits, rounded=own.get("accuracy_level", 0) == _INT8)
     else:
-        less = np.float32(1 << (bits - 1)) if zeros is None else zeros[..., None].astype(np.float32)
-        whole = unpacked(packed, bits).reshape(columns, blocks, -1)[:, :, :block]
-        matrix = ((whole.astype(np.float32) - less) * scales[..., None]).reshape(columns, -1)[:, :length]
-        found = product(_wide(call[0]), Constant(np.ascontiguousarray(matrix.T)))
+        less = np.float32(1 << (bits - 1)) if zeros is None else zeros[:, groups].astype(np.float32)
+        matrix = (unpacked(packed, bits)[:, :length].astype(np.float32) - less) * scales[:, groups]
+        found = product(data, Constant(np.ascontiguousarray(matrix.T)))
     if call.get(5) is not None:
         found = elementwise("add", found, _wide(call[5]))
     return cast(found, call.kind().dtype)

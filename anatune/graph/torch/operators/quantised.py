@@ -57,7 +57,23 @@ def _dequantize(call: Call) -> Value:
     return cast(elementwise("multiply", cast(data, "float32"), scale), call.kind.dtype)
 
 
+def _dequantize_affine(call: Call) -> Value:
+    """Return weights of which neighbours along the last dimension share a scale (torchao's)."""
+    numbers, scale = call.known("input", "the weights"), call.known("scale", "the scales")
+    *rows, size = map(int, call["block_size"])
+    if set(rows) - {1} or not np.isfinite(scale).all():
+        raise RefusedError(f"has blocks of {call['block_size']} and such scales, expected rows and numbers")
+    shape = (*numbers.shape[:-1], -1, 1)
+    zero = np.int32(0) if call["zero_point"] is None else call.known("zero_point", "the zero points")
+    of_groups = Scale(scale.astype(np.float32).reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape))
+    apart = dequantized(
+        Constant(numbers.reshape(*shape[:-1], size)), Scale(of_groups.scale, of_groups.zero.astype(np.int32))
+    )
+    return cast(reshape(apart, numbers.shape), call.kind.dtype)
+
+
 READERS: dict[str, Convert] = {
+    "dequantize_affine": _dequantize_affine,
     "dequantize_per_channel": _dequantize,
     "dequantize_per_tensor": _dequantize,
     "quantize_per_channel": _quantize,

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
-from anatune.graph.building import elementwise, matmul, reshape
+from anatune.graph.building import elementwise, matmul, permute, reshape
 from anatune.graph.folding import value_of
 from anatune.graph.integers.few_bits import gguf_weights, scaled_product, unpacked_products, with_byte_weights
+from anatune.graph.integers.scaled import Scale, dequantized
 from anatune.graph.nodes import Constant, Graph, Input, TensorType
 from anatune.graph.passes.products import with_products
 from anatune.graph.products import workload_of
@@ -101,3 +102,25 @@ def test_whole_numbers_of_8_bits_that_are_scaled_by_columns_are_packed():
     for matrix, factor in ((weight + 0.5, scales), (2 * weight, scales), (weight, np.ones((2, 3, 5), np.float32))):
         graph = with_byte_weights(Graph((data,), (scaled(matrix, factor),), is_tuple=False))
         assert "matmul" in {one.op for one in graph.nodes()}
+
+
+@pytest.mark.parametrize(("least", "most", "bits"), [(-8, 7, 4), (-128, 127, 8)])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_integers_with_scales_of_groups_are_packed(least, most, bits, has_zeros):
+    """As torchao's weights are read: (n, groups, k of a group) integers, reshaped and turned."""
+    rng = np.random.default_rng(bits)
+    numbers = rng.integers(least, most + 1, (5, 2, 32)).astype(np.int8)
+    numbers[0, 0, :2] = least, most
+    zeros = rng.integers(-8, 8, (5, 2, 1)).astype(np.int32) * has_zeros
+    scales = rng.uniform(0.5, 1.5, (5, 2, 1)).astype(np.float32)
+    data = Input("x", TensorType((3, 64), "float32"))
+    apart = reshape(dequantized(Constant(numbers), Scale(scales, zeros)), (5, 64))
+    plain = matmul(data, permute(apart, (1, 0)))
+    (product,) = with_byte_weights(Graph((data,), (plain,), is_tuple=False)).outputs
+    assert (product.op, product.attributes["bits"], product.attributes["group"]) == ("scaled_matmul", bits, 32)
+    assert product.attributes["zero_points"] == has_zeros
+    x = rng.standard_normal((3, 64))
+    want = x @ ((numbers - zeros) * scales).reshape(5, 64).T
+    assert value_of(product, {id(data): x}) == pytest.approx(want, rel=1e-5, abs=1e-5)
+    other = Graph((data,), (matmul(data, permute(elementwise("add", apart, 1.0), (1, 0))),), is_tuple=False)
+    assert "matmul" in {one.op for one in with_byte_weights(other).nodes()}

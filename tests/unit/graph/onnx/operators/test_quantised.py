@@ -180,6 +180,25 @@ def test_weights_of_few_bits_are_constants(bits, has_zeros):
         read(model_of("MatMulNBits", *operands, unknown=(0, 1), **own))
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("is_even", [True, False])
+def test_rows_of_a_group_may_lie_apart(bits, is_even):
+    """GPTQ's order of rows: groups of equal sizes become neighbours, others are unpacked."""
+    length, columns, block = 64, 3, 32
+    numbers = np.random.default_rng(bits)
+    plain = numbers.integers(0, 1 << bits, (columns, length)).astype(np.uint8)
+    groups = np.arange(length) % 2 if is_even else (np.arange(length) % 3 == 0).astype(int)
+    groups = groups.astype(np.int32)
+    scales, x = np.abs(floats(columns, 2)), floats(2, length)
+    want = x @ ((plain - np.float32(1 << (bits - 1))) * scales[:, groups]).T
+    packed = (plain[:, ::2] | plain[:, 1::2] << 4 if bits == 4 else plain).reshape(columns, 2, -1)
+    own = {"K": length, "N": columns, "bits": bits, "block_size": block, **MICROSOFT}
+    graph = check("MatMulNBits", x, packed, scales.reshape(-1), None, groups, want=[want], atol=1e-3, **own)
+    assert [node.op for node in graph.nodes()] == (["take", "scaled_matmul"] if is_even else ["matmul"])
+    with pytest.raises(WorkloadError, match=r"groups \(g_idx\) of 64 rows, expected one below 2 for each of 64"):
+        read(model_of("MatMulNBits", x, packed, scales.reshape(-1), None, groups + 1, unknown=(0,), **own))
+
+
 def test_weights_that_kernels_take_stay_packed():
     packed = np.random.default_rng(1).integers(0, 256, (3, 2, 16), dtype=np.uint8)
     scales, x = np.abs(floats(6)), floats(2, 64)

@@ -50,3 +50,13 @@ def test_exported_quantisation_is_compiled_to_products_of_integers():
 def test_a_scale_that_is_none_is_one_line():
     with pytest.raises(WorkloadError, match=r"quantize_per_tensor.* has a scale of nan, expected numbers above 0"):
         compile_model(Quantised(float("nan")).eval(), (torch.randn(1, 4, 8, 8),), threads=1)
+
+
+def test_weights_of_few_bits_stay_packed():
+    torchao = pytest.importorskip("torchao.quantization")
+    own = torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(32))
+    model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 5, bias=False)).eval()
+    torchao.quantize_(model, own, filter_fn=lambda module, _: getattr(module, "in_features", 0) == 64)
+    summary = compile_model(model, (torch.randn(3, 64),), threads=1).summary
+    assert [kernel.template for kernel in summary.kernels] == ["scaled", "cpu"]
+    assert summary.check.error <= 1e-5
