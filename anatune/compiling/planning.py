@@ -31,6 +31,7 @@ from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.range_space import runs_for_all
+from anatune.templates.scaled.rules import scaled_at, with_floats
 from anatune.tuning.machine import usable_cores
 
 __all__ = [
@@ -157,15 +158,27 @@ class SumPlanner:
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
         return min(choices, key=itemgetter(0))[1]
 
-    def _of_few_bits(self, workload: Workload, known: tuple[str, ...]) -> Schedule:
-        """Return the first choice for a product with weights of few bits, which all come anew in a model."""
+    def _of_few_bits(self, workload: Workload, known: tuple[str, ...], most: int = 0) -> Schedule:
+        """Return the first choice for a product with weights of few bits, which all come anew in a model.
+
+        Of any number of rows up to `most` it is that of the least product of its times for those of `workload` and
+        for the most: both are computed from the same packed weights, unpacked to float32 or not.
+        """
         (template, *_) = joined_templates(workload, self.hardware, self.accuracy)
+        count, name = (_RANGED, f"{template.name} {most}") if most else (_TRANSFORMS, template.name)
 
         def search() -> list[Schedule]:
-            return list(api.plan(workload, self.hardware, _TRANSFORMS, accuracy=self.accuracy).schedules)
+            return list(api.plan(workload, self.hardware, count, accuracy=self.accuracy).schedules)
 
-        found = self._found(workload, known, template.name, search)
-        return min(found, key=lambda one: self.predicted(one, known).time_s)
+        def time_s(one: Schedule) -> float:
+            return self.predicted(one, known).time_s
+
+        found = self._found(workload, known, name, search)
+        if not most:
+            return min(found, key=time_s)
+        largest = ranged(workload, "i", (most,)).largest
+        ways = [(one, with_floats(one, is_set)) for one in found for is_set in (False, True)]
+        return min(ways, key=lambda way: time_s(way[0]) * time_s(scaled_at(way[1], largest)))[1]
 
     def _plain(self, workload: Workload, known: tuple[str, ...], axis: str = "") -> list[Schedule]:
         """Return the default template's first choice, with an axis that whose program runs for all of its extents."""
@@ -198,8 +211,8 @@ class SumPlanner:
         """Return what a search finds in a template, or found for an earlier model."""
         return search() if self._kept is None else self._kept.schedules(workload, known, template, search)
 
-    def ranged_choice(self, workload: Workload, known: tuple[str, ...], axis: str) -> Schedule:
-        """Return the first choice for a sum of any extent of an axis.
+    def ranged_choice(self, workload: Workload, known: tuple[str, ...], axis: str, most: int) -> Schedule:
+        """Return the first choice for a sum of any extent of an axis up to `most`.
 
         Of rows it is one at the extent of `workload`; of batches and images one whose program runs for more of them,
         or that of a single one.
@@ -211,7 +224,7 @@ class SumPlanner:
         """
         extent = workload.extents[axis]
         if workload.is_kernel:
-            return self.first_choice((workload, known))
+            return self._of_few_bits(workload, known, most)
         if axis == "i":
             choices = [(0.0, one) for one in self._plain(workload, known, axis)]
         else:

@@ -135,16 +135,21 @@ def _ranged(
     workload, known = kernel.workload, known_operands(nodes[0])
     middle, extent = math.isqrt(least * most), workload.extents[axis]
     usual = _prime_below(max(_LEAST, min(middle, _USUAL))) if axis == "i" else max(least, min(middle, _LEAST))
-    planned = planner.ranged_choice(ranged(without_steps(workload), axis, (usual,)).largest, known, axis)
+    planned = planner.ranged_choice(ranged(without_steps(workload), axis, (usual,)).largest, known, axis, most)
     own = planned.workload.extents[axis]
 
     def with_steps(schedule: Schedule, extent: int) -> Schedule:
         return msgspec.structs.replace(schedule, workload=ranged(workload, axis, (extent,)).largest)
 
     if axis == "i":
-        at = scaled_at if workload.is_kernel else schedule_at
-        prediction = planner.predicted(with_steps(at(planned, axis, extent), extent), known)
-        planned = with_steps(at(planned, axis, most), most)
+
+        def at(extent: int) -> Schedule:
+            if workload.is_kernel:
+                return scaled_at(planned, ranged(workload, axis, (extent,)).largest)
+            return with_steps(schedule_at(planned, axis, extent), extent)
+
+        prediction = planner.predicted(at(extent), known)
+        planned = at(most)
     else:
         planned = with_steps(planned, own)
         prediction = planner.predicted(planned, known)

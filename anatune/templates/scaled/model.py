@@ -123,7 +123,10 @@ class ScaledModel(AnalyticalModel):
         digits_s = product.rows * product.depth / product.lanes * operations / (core.fma_per_cycle + 1.0)
         digits_s = digits_s / core.clock_hz / np.where(split > 0, np.minimum(threads, product.rows), 1.0)
         rows_each = np.ceil(product.rows / FLOAT_ROWS) * tiles * np.ceil(vector / 2.0)
-        own_s = rows_each * product.depth * FLOAT_ROWS * np.minimum(vector, 2.0) / core.fma_per_cycle * seconds
+        at_a_time = np.minimum(vector, 2.0)
+        step = np.maximum(FLOAT_ROWS * at_a_time / core.fma_per_cycle, (FLOAT_ROWS + at_a_time) / core.loads)
+        step = np.maximum(step, core.fma_latency)  # a step's sums wait for those of the step before
+        own_s = rows_each * product.depth * step * seconds
         fetched = np.ceil(product.rows / FLOAT_PIECE) * tiles * vector * product.depth
         product_s = np.where(is_float, own_s / core.reachable, product_s)
         unpack_s = np.where(is_float, fetched * _UNPACKED / (core.fma_per_cycle + 1.0) * seconds, unpack_s)

@@ -40,6 +40,7 @@ __all__ = [
     "needed_accuracy",
     "product_of",
     "scaled_at",
+    "with_floats",
 ]
 
 LEVELS: dict[str, tuple[str, ...]] = {
@@ -162,11 +163,22 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     )  # fmt: skip
 
 
-def scaled_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
-    """Return a schedule for another number of rows, with as many in a piece and in a microkernel."""
-    _, *inner = schedule.tiles[axis]
-    tiles = {**schedule.tiles, axis: (-(-extent // math.prod(inner)), *inner)}
-    return msgspec.structs.replace(schedule, tiles=tiles)
+def scaled_at(schedule: Schedule, workload: Workload) -> Schedule:
+    """Return a schedule for another number of rows, with as many in a piece and in a microkernel.
+
+    Few rows are not multiplied with unpacked weights.
+    """
+    _, *inner = schedule.tiles["i"]
+    rows = workload.extents["i"]
+    tiles = {**schedule.tiles, "i": (-(-rows // math.prod(inner)), *inner)}
+    schedule = schedule if rows >= FLOATS_FROM else with_floats(schedule, False)
+    return msgspec.structs.replace(schedule, workload=workload, tiles=tiles)
+
+
+def with_floats(schedule: Schedule, is_set: bool) -> Schedule:
+    """Return a schedule that unpacks weights to float32 for many rows, or does not."""
+    others = {name: value for name, value in schedule.options.items() if name != "floats"}
+    return msgspec.structs.replace(schedule, options={**others, **({"floats": True} if is_set else {})})
 
 
 def applies(workload: Workload, hardware: CpuSpec) -> bool:

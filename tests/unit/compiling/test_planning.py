@@ -6,6 +6,7 @@ import anatune
 from anatune.compiling import planning
 from anatune.compiling.planning import SumPlanner, plan_products, without_steps
 from anatune.errors import SpaceError
+from anatune.graph.nodes import Graph
 from tests.unit.graph.graphs import prepared, residual_network
 
 
@@ -38,3 +39,13 @@ def test_error_of_a_search_ends_planning(hardware, monkeypatch):
     graph = prepared(residual_network())
     with pytest.raises(SpaceError, match="no schedule of conv2d"):
         plan_products(graph, SumPlanner(graph, hardware))
+
+
+def test_weights_of_few_bits_serve_steps_and_prompts():
+    """Of one packed form: prompts unpack them to float32 where that is faster, and vectors are those of both."""
+    zen3 = anatune.hardware("epyc_7763").with_threads(1)
+    planner = SumPlanner(Graph((), (), is_tuple=True), zen3)
+    few = anatune.scaled_matmul(11, 8192, 2048, dtype="float32xint4", group=32)
+    prompts, steps = (planner.ranged_choice(few, ("weight", "scales"), "i", most) for most in (128, 8))
+    assert (prompts.options["floats"], prompts.tiles["j"][1]) == (True, 2)
+    assert "floats" not in steps.options

@@ -9,7 +9,7 @@ from anatune import api
 from anatune.core.accuracy import accuracy_of, error_of
 from anatune.errors import SpaceError, WorkloadError
 from anatune.templates import SCALED
-from anatune.templates.scaled.rules import product_of, scaled_at
+from anatune.templates.scaled.rules import product_of, scaled_at, with_floats
 
 XEON, ZEN3, ARM = (anatune.hardware(name) for name in ("xeon_gold_6230r", "amd_epyc_7763", "cortex_a72"))
 STEP = anatune.scaled_matmul(1, 2048, 2048, dtype="float32xint4", group=32)
@@ -73,7 +73,12 @@ def test_rows_are_those_of_another_extent():
     space = api.model(more, ZEN3, "scaled").space
     known = space.schedule({"i": (4, 4), "j": (2,)})
     assert known.tiles["i"] == (3, 4, 4)
-    assert scaled_at(known, "i", 100).tiles["i"] == (7, 4, 4)
+    most, few = (anatune.scaled_matmul(rows, 2048, 2048, dtype="float32xint4", group=32) for rows in (100, 11))
+    unpacked = with_floats(known, True)
+    assert scaled_at(unpacked, most).check().tiles["i"] == (7, 4, 4)
+    assert scaled_at(unpacked, most).options["floats"]
+    assert "floats" not in scaled_at(unpacked, few).check().options
+    assert scaled_at(known, most) == with_floats(scaled_at(unpacked, most), False)
     assert schedule.tiles["k"] == (64, 32)
 
 
