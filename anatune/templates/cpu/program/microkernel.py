@@ -75,7 +75,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     if any(operand.flips for operand in kernel.operands):
         code.highest = code.highest_bits()
     if kernel.dot in TILES:
-        final = tile_sums(code, kernel, first, lambda view, zeros: _loops(view, kernel, bases.operands, zeros, []))
+        final = tile_sums(code, kernel, first, lambda view, zeros: _loops(view, kernel, bases.operands, zeros, spreads))
     else:
         final = _loops(code, kernel, bases.operands, first, spreads)
     if kernel.dot in HALF_SUMS:
@@ -241,9 +241,7 @@ def _steps(
     place: str = "0",
 ) -> Tile:
     """Emit the straight-line body: every unrolled step for every row and vector."""
-    if kernel.dot in TILES:
-        return tile_steps(code, kernel, pointers, accumulators)
-    body = _Body(code, kernel, pointers, accumulators, iteration)
+    body = None if kernel.dot in TILES else _Body(code, kernel, pointers, accumulators, iteration)
     for step in range(kernel.num_steps):
         prefetch_ahead(code, kernel, pointers, iteration, step)
         for spread in spreads:
@@ -251,8 +249,9 @@ def _steps(
         for i, operand in enumerate(kernel.operands):
             if operand.stream is not None:
                 prefetch_stream(code, kernel, i, f"%later{i}", place, step)
-        body.step(step)
-    return body.joined()
+        if body is not None:
+            body.step(step)
+    return tile_steps(code, kernel, pointers, accumulators) if body is None else body.joined()
 
 
 class _Body:

@@ -326,3 +326,15 @@ def test_legal_schedules_compile_and_keep_their_tiles_in_registers():
     for number in range(4):
         schedule = drawn(random.Random(number), SAPPHIRE_RAPIDS)
         assert compiled_wrongly(schedule) == "", schedule
+
+
+def test_what_comes_next_is_asked_for():
+    """Rows of the next call, weights that come from beyond L2, and lines of the result, as with vectors."""
+    workload = anatune.matmul(512, 1024, 1024, dtype="bfloat16")
+    program = lower(anatune.plan(workload, SAPPHIRE_RAPIDS, threads=1, template="amx").best).program
+    assert any(operand.stream is not None for kernel in program.kernels for operand in kernel.operands)
+    lines = program.llvm.splitlines()
+    loads = [place for place, line in enumerate(lines) if "@llvm.x86.tileloadd64.internal(" in line and "call" in line]
+    asked = [place for place, line in enumerate(lines) if "@llvm.prefetch.p0(" in line and "call" in line]
+    assert asked
+    assert any(place < loads[-1] for place in asked)
