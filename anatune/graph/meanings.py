@@ -89,6 +89,11 @@ def unpacked(packed: Array, bits: int) -> Array:
     return parts.reshape(*packed.shape[:-1], -1)
 
 
+def in_bytes(numbers: Array, bits: int) -> Array:
+    """Return numbers of 4 or 8 bits as bytes along the last axis, as `unpacked` takes them apart."""
+    return numbers[..., ::2] | numbers[..., 1::2] << 4 if bits == 4 else numbers
+
+
 def scaled_weights(weight: Array, scales: Array, zeros: Array | None, *, bits: int) -> Array:
     """Return weights of few bits (n, k) as the numbers that they mean, in the scales' dtype."""
     numbers = (weight if bits == 8 else unpacked(weight, bits)).astype(scales.dtype)

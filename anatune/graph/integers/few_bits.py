@@ -8,7 +8,7 @@ from anatune.errors import WorkloadError
 from anatune.graph.building import cast, made, reshape
 from anatune.graph.einsums import product
 from anatune.graph.integers.scaled import scale_of
-from anatune.graph.meanings import scaled_weights
+from anatune.graph.meanings import in_bytes, scaled_weights
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, rewritten, tensor_type
 
 __all__ = ["GROUPS", "gguf_weights", "scaled_product", "unpacked_products", "with_byte_weights"]
@@ -109,6 +109,9 @@ def _of_groups(node: Node) -> Value | None:
     if not isinstance(numbers, Constant) or numbers.array.ndim != 3 or tensor_type(data).dtype != "float32":
         return None
     columns, groups, _ = numbers.array.shape
+    is_of_groups = all(one.shape == (columns, groups, 1) for one in scale)
+    if not is_of_groups or tensor_type(apart).shape[0] != columns:
+        return None
     scales, zeros = (one.reshape(columns, groups) for one in scale)
     whole = numbers.array.reshape(columns, -1).astype(np.int32)
     is_short = all(one.min() >= -8 and one.max() <= 7 for one in (whole, zeros))
@@ -117,8 +120,7 @@ def _of_groups(node: Node) -> Value | None:
         return None
     above = 1 << (bits - 1)
     whole, zeros = (whole + above).astype(np.uint8), (zeros + above).astype(np.uint8)
-    packed = whole[:, ::2] | whole[:, 1::2] << 4 if bits == 4 else whole
-    return scaled_product(data, packed, scales, zeros if np.any(zeros != above) else None, bits=bits)
+    return scaled_product(data, in_bytes(whole, bits), scales, zeros if np.any(zeros != above) else None, bits=bits)
 
 
 def _as_bytes(weight: Value) -> Array | None:
@@ -166,4 +168,4 @@ def gguf_weights(blocks: bytes | Array, columns: int, *, bits: int) -> tuple[Arr
     if bits == 8:
         return numbers ^ np.uint8(128), scales
     whole = np.concatenate([numbers & 15, numbers >> 4], axis=-1)
-    return whole[..., ::2] | whole[..., 1::2] << 4, scales
+    return in_bytes(whole, 4), scales

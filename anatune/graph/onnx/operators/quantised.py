@@ -26,7 +26,7 @@ from anatune.graph.building import (
 from anatune.graph.einsums import product
 from anatune.graph.integers.few_bits import GROUPS, scaled_product
 from anatune.graph.integers.scaled import Scale, dequantized, known_scale, quantized
-from anatune.graph.meanings import unpacked
+from anatune.graph.meanings import in_bytes, unpacked
 from anatune.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.onnx.operators import elements, moves, pools, products, reductions
@@ -353,7 +353,7 @@ def _matmul_of_bits(call: Call) -> Value:
         if bits in (4, 8) and np.array_equal(np.bincount(groups), [block] * blocks):
             order = np.argsort(groups, kind="stable")
             numbers, groups = unpacked(packed, bits)[:, order], groups[order]
-            packed = numbers if bits == 8 else numbers[:, ::2] | numbers[:, 1::2] << 4
+            packed = in_bytes(numbers, bits)
             data = taken_at(data, order, -1)
     is_apart = bool(np.all(np.diff(groups) >= 0))
     scales = call.known(2, "the scales").reshape(columns, blocks).astype(np.float32)

@@ -52,11 +52,8 @@ def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
                 less = code.load_vector(code.address(zeros, "int8", vector * lanes), dtype, 1, lanes)
             for place_in in range(each):
                 if product.bits == 4:
-                    value = (
-                        code.emit(f"lshr {integers} {packed}, {same_integers(4 * place_in, lanes)}")
-                        if place_in
-                        else packed
-                    )
+                    down = same_integers(4 * place_in, lanes)
+                    value = code.emit(f"lshr {integers} {packed}, {down}") if place_in else packed
                     value = code.emit(f"and {integers} {value}, {same_integers(15, lanes)}")
                 else:
                     up = 24 - 8 * place_in

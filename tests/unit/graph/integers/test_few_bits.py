@@ -122,5 +122,7 @@ def test_integers_with_scales_of_groups_are_packed(least, most, bits, has_zeros)
     x = rng.standard_normal((3, 64))
     want = x @ ((numbers - zeros) * scales).reshape(5, 64).T
     assert value_of(product, {id(data): x}) == pytest.approx(want, rel=1e-5, abs=1e-5)
-    other = Graph((data,), (matmul(data, permute(elementwise("add", apart, 1.0), (1, 0))),), is_tuple=False)
-    assert "matmul" in {one.op for one in with_byte_weights(other).nodes()}
+    of_all = dequantized(Constant(numbers), Scale(np.float32(0.5), np.int32(0)))  # as QDQ has them
+    for other in (elementwise("add", apart, 1.0), reshape(of_all, (5, 64))):
+        graph = Graph((data,), (matmul(data, permute(other, (1, 0))),), is_tuple=False)
+        assert "matmul" in {one.op for one in with_byte_weights(graph).nodes()}
