@@ -177,8 +177,9 @@ class SumPlanner:
         if not most:
             return min(found, key=time_s)
         largest = ranged(workload, "i", (most,)).largest
-        ways = [(one, with_floats(one, is_set)) for one in found for is_set in (False, True)]
-        return min(ways, key=lambda way: time_s(way[0]) * time_s(scaled_at(way[1], largest)))[1]
+        timed = [(time_s(one), one) for one in found]
+        ways = [(own_s, with_floats(one, is_set)) for own_s, one in timed for is_set in (False, True)]
+        return min(ways, key=lambda way: way[0] * time_s(scaled_at(way[1], largest)))[1]
 
     def _plain(self, workload: Workload, known: tuple[str, ...], axis: str = "") -> list[Schedule]:
         """Return the default template's first choice, with an axis that whose program runs for all of its extents."""

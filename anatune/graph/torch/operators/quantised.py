@@ -61,14 +61,15 @@ def _dequantize_affine(call: Call) -> Value:
     """Return weights of which neighbours along the last dimension share a scale (torchao's)."""
     numbers, scale = call.known("input", "the weights"), call.known("scale", "the scales")
     *rows, size = map(int, call["block_size"])
-    if set(rows) - {1} or not np.isfinite(scale).all():
-        raise RefusedError(f"has blocks of {call['block_size']} and such scales, expected rows and numbers")
+    if set(rows) - {1}:
+        raise RefusedError(f"has blocks of {'x'.join(map(str, call['block_size']))}, expected parts of rows")
+    if not np.isfinite(scale).all():
+        raise RefusedError("has scales that are not finite, expected numbers")
     shape = (*numbers.shape[:-1], -1, 1)
-    zero = np.int32(0) if call["zero_point"] is None else call.known("zero_point", "the zero points")
-    of_groups = Scale(scale.astype(np.float32).reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape))
-    apart = dequantized(
-        Constant(numbers.reshape(*shape[:-1], size)), Scale(of_groups.scale, of_groups.zero.astype(np.int32))
-    )
+    zero = 0 if call["zero_point"] is None else call.known("zero_point", "the zero points")
+    zeros = np.broadcast_to(np.asarray(zero, np.int32), scale.shape)
+    of_groups = Scale(scale.astype(np.float32).reshape(shape), zeros.reshape(shape))
+    apart = dequantized(Constant(numbers.reshape(*shape[:-2], -1, size)), of_groups)
     return cast(reshape(apart, numbers.shape), call.kind.dtype)
 
 
