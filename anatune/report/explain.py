@@ -407,4 +407,6 @@ def _is_unused(key: str, plan: Plan) -> bool:
         return True
     if key.split(".")[0] in itertools.chain(*DOT_INSTRUCTIONS.values()):
         return key.split(".")[0] not in DOT_INSTRUCTIONS.get(dtype, ())
+    if key.startswith("tiles."):
+        return plan.schedules[0].options.get("extension") != "amx"
     return key == "compute.fp16_rate" or (key == "compute.int8_rate" and dtype != "int8")

@@ -10,12 +10,16 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.emit.kernels import vector_attributes
 from anatune.emit.script import Script, buffer_type, open_function
 
-__all__ = ["chase_probe", "clock_probe", "start_probe", "walk_probe"]
+__all__ = ["TILE_COUNTS", "chase_probe", "clock_probe", "start_probe", "tile_unit_probe", "walk_probe"]
 
 _CLOCK_LINKS = 32
 """Additions, and exclusive ors, of one iteration of `clock_probe`."""
 _WALK_VECTORS = 16
 _CHASE_LINKS = 8
+
+TILE_COUNTS = {"product_cycles": 4, "latency_cycles": 1, "load_cycles": 6, "store_cycles": 4}
+"""Number of a spec's `TileUnit` -> AMX's tiles that its probe adds to, loads or stores in turn."""
+_TILE_BYTES, _TILE_CYCLES = 1024, 16
 
 _NO_UNROLL = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
 
@@ -120,6 +124,50 @@ def start_probe(name: str, threads: int) -> Probe:
         text.line(f"T.writes(C[0:{sizes[2]}])")
         text.line("C[i * 16] = T.float32(1)")
     return Probe(name, str(text), "", sizes, 1)
+
+
+def tile_unit_probe(hardware: CpuSpec, number: str, *, seconds: float = CALL_S) -> Probe:
+    """Products of AMX's whole tiles, loads from L1 or stores to it: what a number of `TILE_COUNTS` is measured by.
+
+    Work in instructions of one kind; buffers hold any bits. What is loaded is stored behind the loop, or it were left
+    out.
+    """
+    places = range(TILE_COUNTS[number])
+    trips = max(1, round(seconds * hardware.compute.clock_hz / (_TILE_CYCLES * len(places))))
+    shape = "i16 16, i16 64"
+    product = hardware.amx[0] if hardware.amx else ""
+    declared = [
+        f"declare x86_amx @llvm.x86.{product}.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)",
+        "declare x86_amx @llvm.x86.tileloadd64.internal(i16, i16, ptr, i64)",
+        "declare void @llvm.x86.tilestored64.internal(i16, i16, ptr, i64, x86_amx)",
+    ]
+
+    def loaded(tile: str, pointer: str) -> str:
+        return f"  %{tile} = call x86_amx @llvm.x86.tileloadd64.internal({shape}, ptr %{pointer}, i64 64)"
+
+    def stored(tile: str, pointer: str) -> str:
+        return f"  call void @llvm.x86.tilestored64.internal({shape}, ptr %{pointer}, i64 64, x86_amx %{tile})"
+
+    ahead, body, behind = [], [], [stored(f"t{place}", f"r{place}") for place in places]
+    for place in places:
+        ahead += [f"  %{to}{place} = getelementptr i8, ptr %{to}, i64 {_TILE_BYTES * place}" for to in "pr"]
+    if number == "load_cycles":
+        body = [loaded(f"t{place}", f"p{place}") for place in places]
+    elif number == "store_cycles":
+        ahead += [loaded(f"t{place}", f"p{place}") for place in places]
+        body, behind = behind, []
+    else:
+        ahead += [loaded("a", "p0"), loaded("b", "q"), *(loaded(f"c{place}", f"r{place}") for place in places)]
+        body = [f"  %s{place} = phi x86_amx [%c{place}, %entry], [%t{place}, %loop]" for place in places]
+        for place in places:
+            tiles = ", ".join(f"x86_amx %{tile}" for tile in (f"s{place}", "a", "b"))
+            body.append(f"  %t{place} = call x86_amx @llvm.x86.{product}.internal({shape}, i16 64, {tiles})")
+    head = f"tiles_{number}(ptr %p, ptr %q, ptr %r) noinline nounwind"
+    llvm = "\n".join([*declared, _function(head, *ahead, *_loop(body, trips), *behind)])
+    call = f'T.evaluate(T.call_extern("void", "tiles_{number}", A.data, B.data, C.data))'
+    elements = _TILE_BYTES * max(TILE_COUNTS.values()) // 4
+    sizes = (elements, _TILE_BYTES // 4, elements)
+    return Probe(number, probe_script(number, sizes, [], call), llvm, sizes, trips * len(places))
 
 
 def _loop(body: Iterable[str], trips: int, *, before: str = "entry", behind: str = "done") -> list[str]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from anatune.core.hardware.groups import Group
 
-__all__ = ["CacheLevel", "CpuCompute", "CpuDram", "CpuLaunch", "DotInstruction", "MicrokernelTable"]
+__all__ = ["CacheLevel", "CpuCompute", "CpuDram", "CpuLaunch", "DotInstruction", "MicrokernelTable", "TileUnit"]
 
 
 class CpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,6 +89,18 @@ class DotInstruction(Group, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Multiply-adds per cycle and core relative to float32's: 2 if a VDPBF16PS starts as often as a multiply-add."""
     latency_cycles: float
     """From one to another that adds to its result."""
+
+
+class TileUnit(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """AMX's unit of a core: cycles of whole tiles, 16 rows of 64 bytes."""
+
+    product_cycles: float
+    """Between products that do not wait for each other."""
+    latency_cycles: float
+    """From a product to another that adds to its result."""
+    load_cycles: float
+    """Between loads of tiles that lie in L1."""
+    store_cycles: float
 
 
 class MicrokernelTable(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,6 +20,7 @@ from anatune.core.hardware.cpu_groups import (
     CpuLaunch,
     DotInstruction,
     MicrokernelTable,
+    TileUnit,
 )
 from anatune.core.hardware.gpu_groups import (
     Compiler,
@@ -222,7 +223,9 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     microkernels: MicrokernelTable | None = None
     """Measured by former versions of ``anatune hw calibrate``."""
     amx: tuple[Literal["tdpbf16ps", "tdpfp16ps", "tdpbusd", "tdpbssd"], ...] | msgspec.UnsetType = msgspec.UNSET
-    """Instructions on tiles: only schedules that ask for them use them, no number of the spec is about them."""
+    """Instructions on tiles: only schedules that ask for them use them."""
+    tiles: TileUnit | msgspec.UnsetType = msgspec.UNSET
+    """Measured by ``anatune hw calibrate``; left out, here and in JSON: the model's own constants."""
     vdpbf16ps: DotInstruction | msgspec.UnsetType = msgspec.UNSET
     """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU has it not."""
     vfmaddph: DotInstruction | msgspec.UnsetType = msgspec.UNSET

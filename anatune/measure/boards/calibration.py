@@ -63,6 +63,10 @@ class BoardMachine(Machine):
         most = 4 * _MOST_ARENA_BYTES  # a quarter is taken
         return most if self._free is None else min(most, self._free)
 
+    def _has_tiles(self) -> bool:
+        self.left_out.append("AMX's tiles are not measured on boards")
+        return False
+
     def _take_memory(self, total: int) -> None:
         self._start = self._board.memory(total)
         for first, size, _ in self._places.values():

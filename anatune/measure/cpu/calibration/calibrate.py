@@ -8,6 +8,7 @@ reachable_fraction               the multiply-add term: the share of the peak th
 fma_latency_cycles               the latency term of a step, the drain of a call
 loads_per_cycle                  the load term of a step, reloads of partial sums
 vdpbf16ps, vpdpbusd, ..          the multiply-add and latency terms of bfloat16 and int8
+tiles                            the same of AMX's products, loads and stores
 broadcasts_per_cycle             nothing yet: the load term of a step (see `tiles.predicted_share`)
 stores_per_cycle                 stores of a call, spills
 l3 size_bytes                    what a nest finds there: less than detected where others have the rest
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anatune.core.hardware.spec import CpuSpec
@@ -149,7 +150,8 @@ def calibrate(
     numbers = numbers_of(hardware, samples, shared, together, work)
     names = dict(zip(tiles, (quantity.name for quantity in tile_quantities), strict=True))
     shares = {tile: work[name] / samples.steady_seconds(name) / (work["fma"] / fma_s) for tile, name in names.items()}
-    return finished(hardware, numbers, shares, here.spill_ops, samples.quiet_share)
+    result = finished(hardware, numbers, shares, here.spill_ops, samples.quiet_share)
+    return replace(result, notes=(*result.notes, *here.left_out))
 
 
 def finished(

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from anatune.codegen.compat import TvmObject, set_pool_threads
 from anatune.codegen.cpu.artifact import CpuArtifact
-from anatune.codegen.cpu.machine_probes import chase_probe, clock_probe, start_probe, walk_probe
+from anatune.codegen.cpu.machine_probes import (
+    TILE_COUNTS,
+    chase_probe,
+    clock_probe,
+    start_probe,
+    tile_unit_probe,
+    walk_probe,
+)
 from anatune.codegen.cpu.probes import (
     Probe,
     ProbeModule,
@@ -25,13 +32,15 @@ from anatune.codegen.cpu.probes import (
     tile_probe,
 )
 from anatune.core.hardware.cpu_groups import CacheLevel
-from anatune.core.hardware.dot import dot_instructions
+from anatune.core.hardware.dot import dot_instructions, tile_features
 from anatune.core.hardware.spec import CpuSpec
+from anatune.errors import RunError
 from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.calibration.samples import Quantity, Reading
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.calibration.together import Together, measure_together
 from anatune.measure.cpu.kernel import Library
+from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.timing import Timed, timed
 
@@ -103,6 +112,8 @@ class Machine:
     work : dict of str to int
         Work of one sample, by quantity: FLOP, bytes, steps.
     spill_ops : dict of Tile to int
+    left_out : list of str
+        What is not measured, and why.
     """
 
     alone: Callable[[], AbstractContextManager[None]] = staticmethod(one_core)
@@ -114,6 +125,7 @@ class Machine:
         self.hardware, self._folder = hardware, folder
         self.work: dict[str, int] = {}
         self.spill_ops: dict[RegisterTile, int] = {}
+        self.left_out: list[str] = []
         self._modules: list[ProbeModule] = []
         self._take_threads(hardware.compute.num_cores)  # before anything else makes the pool smaller
 
@@ -159,6 +171,8 @@ class Machine:
         for name in dot_instructions(spec):
             probes.append(fma_probe(spec, name, seconds=_SAMPLE_S, instruction=name))
             probes.append(fma_probe(spec, f"{name}_latency", chains=1, instruction=name))
+        if spec.amx and self._has_tiles():
+            probes += [tile_unit_probe(spec, number, seconds=_SAMPLE_S) for number in TILE_COUNTS]
         size = self._places["l1"][1]
         passes = max(1, round(_SAMPLE_S * spec.compute.clock_hz * 32 / size))
         probes.append(walk_probe(spec, "l1_store", "store", size, passes=passes))
@@ -263,6 +277,15 @@ class Machine:
         if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return None
+
+    def _has_tiles(self) -> bool:
+        """Whether probes may use AMX's tiles; says why not."""
+        try:
+            allow_tiles(tile_features(self.hardware))
+        except RunError as error:
+            self.left_out.append(f"not measured: {error}")
+            return False
+        return True
 
     def _take_memory(self, total: int) -> None:
         """Take the arena: one piece, so that the system gives it large pages and address translation counts little."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from anatune.codegen.cpu.machine_probes import TILE_COUNTS
 from anatune.core.hardware.dot import dot_instructions, dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, FOOTPRINT
@@ -45,6 +46,8 @@ class Numbers:
     parallel_start_s, function_call_s : float
     dots : dict of str to (float, float)
         Instruction that sums products of neighbours -> FLOP/s of one core, between registers; latency in seconds.
+    tiles : dict of str to float
+        Seconds of an instruction on AMX's tiles, by the number of a spec's `TileUnit`; empty: not measured.
     doubtful : frozenset of str
         Names of these attributes, or levels as "l3_load" and "l3_chase", that had too few quiet samples.
     """
@@ -64,6 +67,7 @@ class Numbers:
     function_call_s: float
     footprint_bytes_s: Mapping[int, float] = field(default_factory=dict)
     dots: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tiles: Mapping[str, float] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
     together: Together | None = None
 
@@ -113,6 +117,7 @@ def numbers_of(
             work[name]: work[name] / samples.seconds(name) for name in samples.names if name.startswith(FOOTPRINT)
         },
         dots={name: _dot(name, samples, work, hardware) for name in dot_instructions(hardware)},
+        tiles={name: samples.steady_seconds(name) / work[name] for name in TILE_COUNTS if name in work},
         doubtful=frozenset(doubtful),
         together=together,
     )

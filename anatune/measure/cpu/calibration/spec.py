@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, CpuLaunch, DotInstruction
+from anatune.codegen.cpu.machine_probes import TILE_COUNTS
+from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, CpuLaunch, DotInstruction, TileUnit
 from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.numbers import Numbers
@@ -63,6 +64,7 @@ def calibrated_spec(
         ),
         microkernels=None,
         **{name: _instruction(name, numbers, clock, source) for name in numbers.dots},
+        **({"tiles": _tile_unit(numbers, clock, source)} if numbers.tiles else {}),
     )
     return spec, tuple(_notes(hardware, numbers, core, fma_per_s / clock, held))
 
@@ -80,6 +82,12 @@ def _notes(
         yield f"vectors of half the width reach {100 * numbers.half_share:.0f} %"
     for name, (rate, _) in numbers.dots.items():
         yield f"{name} reaches {rate / numbers.fma_flop_per_s:.2f} times float32's peak"
+    if numbers.tiles:
+        product, latency, load, store = (numbers.tiles[name] * clock for name in TILE_COUNTS)
+        yield (
+            f"AMX: a product of tiles every {product:.1f} cycles (latency {latency:.1f}), a load every {load:.1f}, "
+            f"a store every {store:.1f}"
+        )
     if held_bytes is not None and hardware.l3 is not None:
         rates = f"{_near(numbers) / 1e9:.1f} and {numbers.fill_bytes_s['dram'] / 1e9:.1f} GB/s"
         whole = hardware.l3.size_bytes / 2**20
@@ -185,6 +193,13 @@ def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotI
         source=source,
         unverified=_unverified((), unsure),
     )
+
+
+def _tile_unit(numbers: Numbers, clock: float, source: str) -> TileUnit:
+    """Return the cycles of AMX's tiles."""
+    cycles = {name: round(seconds * clock, 1) for name, seconds in numbers.tiles.items()}
+    doubts = tuple(name for name in cycles if name in numbers.doubtful)
+    return TileUnit(**cycles, source=source, unverified=doubts)
 
 
 def _level(cache: CacheLevel, level: str, numbers: Numbers, clock: float, source: str) -> CacheLevel:

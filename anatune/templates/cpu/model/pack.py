@@ -8,6 +8,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.hardware.cpu_groups import TileUnit
 from anatune.core.hardware.dot import HALF_SUMS, TILES, WIDENED
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Term, Workload
@@ -55,11 +56,16 @@ MULTIPLY_ADD_LIMIT = 1024.0
 """Rule microkernel_code: multiply-adds of the straight-line body; 8 KiB of code stays in L1I and decodes once. Half of
 them where each is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35 of float32's rate with 64 steps, 1.59
 with 8."""
-TILE_PRODUCT_CYCLES, TILE_LATENCY_CYCLES = 16.0, 52.0
-"""Cycles between products on AMX's tiles, and from one to another that adds to its result. Source, and of the next:
-Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20 (Sapphire Rapids)."""
-TILE_LOAD_CYCLES, TILE_STORE_CYCLES, TILE_CONFIG_CYCLES = 8.0, 16.0, 204.0
-"""Cycles between loads of tiles that lie in L1, between stores, and until LDTILECFG is done."""
+TILE_UNIT = TileUnit(
+    product_cycles=16.0,
+    latency_cycles=52.0,
+    load_cycles=8.0,
+    store_cycles=16.0,
+    source="Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20 (Sapphire Rapids)",
+)
+"""AMX's tiles where a spec says nothing of them."""
+TILE_CONFIG_CYCLES = 204.0
+"""Until LDTILECFG is done; source as `TILE_UNIT`."""
 _PAGE_BYTES = 4096
 
 
@@ -93,11 +99,12 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: 
         registers, register_limit, broadcasts_held = float(TILE_REGISTERS), 1.0, float(TILE_REGISTERS)
         call_cycles += TILE_CONFIG_CYCLES
         # through the stack: a tile is stored there, and vectors of it are loaded and stored
+        unit = hardware.tiles or TILE_UNIT
         stores_per_cycle = 1.0 / (
-            TILE_STORE_CYCLES + TILE_ROWS * (1.0 / compute.loads_per_cycle + 1.0 / stores_per_cycle)
+            unit.store_cycles + TILE_ROWS * (1.0 / compute.loads_per_cycle + 1.0 / stores_per_cycle)
         )
-        fma_per_cycle, fma_latency = 1.0 / TILE_PRODUCT_CYCLES, TILE_LATENCY_CYCLES
-        loads = broadcasts = 1.0 / TILE_LOAD_CYCLES
+        fma_per_cycle, fma_latency = 1.0 / unit.product_cycles, unit.latency_cycles
+        loads = broadcasts = 1.0 / unit.load_cycles
         folds_broadcasts = False
     caches = [cache for cache in (hardware.l1, hardware.l2, hardware.l3) if cache is not None]
     core = CpuCore(

@@ -1,14 +1,19 @@
 """Probe kernels: what they compute, their work, and that the multiply-adds stay in registers."""
 
+import dataclasses
 import re
 
+import msgspec
 import numpy as np
 import pytest
 
+from anatune.codegen import compat
 from anatune.codegen.compat import PARTS_OF_ISA, compile_module, parse_program, target_of
 from anatune.codegen.cpu import machine_probes, probes
+from anatune.codegen.cpu.machine_probes import TILE_COUNTS, tile_unit_probe
 from anatune.core.hardware.files import hardware
 from anatune.measure.cpu.detect import detect_cpu
+from tests.instructions import refused_tiles, without_tiles
 
 tvm = pytest.importorskip("tvm")
 
@@ -142,3 +147,53 @@ def test_peaks_of_instructions_are_loops_of_nothing_else(instruction, name):
         module = tvm.IRModule({probe.name: parse_program(probe.text, probe.llvm)})
         text = compile_module(module, target_of(spec)).mod.inspect_source("asm")
         assert len(re.findall(rf"\b{name}\b.*%zmm", text)) == 48
+
+
+TILE_LOOPS = {
+    "product_cycles": ["tdpbf16ps"] * 4,
+    "latency_cycles": ["tdpbf16ps"],
+    "load_cycles": ["tileloadd"] * 6,
+    "store_cycles": ["tilestored"] * 4,
+}
+
+
+@pytest.mark.parametrize("number", TILE_LOOPS)
+def test_probes_of_tiles_are_loops_of_one_instruction(number):
+    spec = hardware("xeon_8480")
+    probe = tile_unit_probe(spec, number)
+    assert probe.work % TILE_COUNTS[number] == 0
+    text = probes.build_probes([probe], spec).assembly
+    loops = re.findall(r"^\.LBB\w+:[^\n]*\n((?:(?!^\.LBB).*\n)*?)\s+j\w+\s+\.LBB\w+\n", text, re.M)
+    assert [re.findall(r"^\s+(t\w+)", body, re.M) for body in loops if "tmm" in body] == [TILE_LOOPS[number]]
+
+
+def moved_by(number, spec, rewritten):
+    """Return A and C before and after a probe of tiles, A's first half zeros where products are made."""
+    probe = tile_unit_probe(spec, number, seconds=1e-6)
+    module = probes.build_probes([dataclasses.replace(probe, llvm=rewritten(probe.llvm))], spec)
+    blocks = arrays(probe)
+    if "tdp" in TILE_LOOPS[number][0]:
+        blocks[0].array[...] = 0.0
+    before = blocks[2].array.copy()
+    call(module.functions[number], blocks)
+    return blocks[0].array, before, blocks[2].array
+
+
+def check_tile_probes(spec, rewritten):
+    for number, count in TILE_COUNTS.items():
+        source, before, after = moved_by(number, spec, rewritten)
+        want = before.copy()
+        if number in ("load_cycles", "store_cycles"):
+            want[: 256 * count] = source[: 256 * count]
+        np.testing.assert_array_equal(after.view(np.int32), want.view(np.int32))
+
+
+def test_probes_of_tiles_move_what_they_say(host, monkeypatch):
+    spec = msgspec.structs.replace(host, amx=("tdpbssd",))
+    monkeypatch.setattr(compat, "tile_features", lambda hardware: ())
+    check_tile_probes(spec, without_tiles)
+
+
+@pytest.mark.skipif(bool(refused_tiles()), reason=refused_tiles())
+def test_probes_of_tiles_run_on_a_processor_that_has_them(host):
+    check_tile_probes(msgspec.structs.replace(host, amx=("tdpbssd",)), lambda llvm: llvm)

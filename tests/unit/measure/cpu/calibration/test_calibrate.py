@@ -5,8 +5,11 @@ import math
 import msgspec
 import pytest
 
+import anatune
 from anatune.core.hardware.files import hardware, load_spec_file, spec_to_toml
+from anatune.errors import RunError
 from anatune.measure.cpu.calibration import calibrate as module
+from anatune.measure.cpu.calibration import machine as machine_module
 from anatune.measure.cpu.calibration.calibrate import finished
 from anatune.measure.cpu.calibration.numbers import Numbers
 from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, sample_quantities, snapped
@@ -139,6 +142,47 @@ def test_instructions_that_sum_products_are_measured():
     assert (spec.vdpbf16ps.rate, spec.vdpbf16ps.latency_cycles, spec.vdpbf16ps.unverified) == (2.0, 6, ())
     assert (spec.vpdpbusd.rate, spec.vpdpbusd.unverified) == (2.6, ("rate",))
     assert "vdpbf16ps reaches 1.94 times float32's peak" in notes
+
+
+TILE_CYCLES = {"product_cycles": 17.0, "latency_cycles": 51.96, "load_cycles": 8.5, "store_cycles": 16.0}
+
+
+def test_tiles_are_measured_and_the_model_takes_them(tmp_path):
+    spec = hardware("xeon_8480")
+    tiles = {name: cycles / CLOCK for name, cycles in TILE_CYCLES.items()}
+    found = numbers(tiles=tiles, doubtful=frozenset({"load_cycles"}))
+    # slower clock of two units: only ratios count
+    measured, notes = calibrated_spec(spec, found, {}, "2026-11-26")
+    clock = measured.compute.clock_hz
+    for name, cycles in TILE_CYCLES.items():
+        assert getattr(measured.tiles, name) == pytest.approx(cycles * clock / CLOCK, abs=0.06)
+    assert measured.tiles.unverified == ("load_cycles",)
+    assert any("AMX: a product of tiles every" in note for note in notes)
+    path = tmp_path / "host.toml"
+    path.write_text(spec_to_toml(measured))
+    assert load_spec_file(path) == measured
+    workload = anatune.matmul(512, 512, 512, dtype="bfloat16")
+    slow = msgspec.structs.replace(spec, tiles=msgspec.structs.replace(measured.tiles, product_cycles=64.0))
+    took = [
+        anatune.plan(workload, cpu, threads=1, template="amx", top_k=1).predictions[0].time_s for cpu in (spec, slow)
+    ]
+    assert took[1] > 2.5 * took[0]
+
+
+def test_a_spec_without_tiles_or_permission_keeps_its_numbers(monkeypatch):
+    spec, notes = calibrated_spec(hardware("xeon_8480"), numbers(), {}, "2026-11-26")
+    assert spec.tiles is msgspec.UNSET
+    assert not any("AMX" in note for note in notes)
+
+    def refuse(features):
+        assert tuple(features) == ("amx-bf16", "amx-int8")
+        raise RunError("AMX's tiles: Linux refuses this process their registers")
+
+    monkeypatch.setattr(machine_module, "allow_tiles", refuse)
+    machine = object.__new__(machine_module.Machine)
+    machine.hardware, machine.left_out = spec, []
+    assert not machine._has_tiles()
+    assert machine.left_out == ["not measured: AMX's tiles: Linux refuses this process their registers"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from anatune import api
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.templates.cpu.dot import tile_depths, tiles_apply
-from tests.instructions import without_rounding
+from tests.instructions import refused_tiles, without_tiles
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
@@ -21,7 +21,6 @@ from anatune.codegen.cpu import lower as lowering
 from anatune.codegen.cpu.export.write import write_c_library
 from anatune.codegen.cpu.lower import lower
 from anatune.measure.cpu import calls, tiles
-from anatune.measure.cpu.tiles import allow_tiles
 
 HOST = detect_cpu()
 SAPPHIRE_RAPIDS = api.hardware("xeon_8480")
@@ -80,109 +79,6 @@ def test_four_products_need_four_loads_and_no_tile_leaves_its_register(name):
     assert len(re.findall(r"^\s+ldtilecfg\b", text, re.M)) == 1
     assert not re.search(r"\bvdpbf16ps|\bvpdpbusd", text)
     assert anatune.inspect(tiled(name))["num_instructions"] > 0
-
-
-def loop(name, count, body):
-    """Return LLVM IR that runs `body` for each i32 %name below `count`, between labels of that name."""
-    return f"""
-  br label %{name}_in
-{name}_in:
-  br label %{name}_head
-{name}_head:
-  %{name} = phi i32 [0, %{name}_in], [%{name}_next, %{name}_latch]
-  %{name}_is = icmp ult i32 %{name}, {count}
-  br i1 %{name}_is, label %{name}_body, label %{name}_out
-{name}_body:{body}
-  br label %{name}_latch
-{name}_latch:
-  %{name}_next = add i32 %{name}, 1
-  br label %{name}_head
-{name}_out:"""
-
-
-def copying(to_tile):
-    """Return the body of a loop that copies a row between %tile and memory."""
-    ends = ("%own", "%other") if to_tile else ("%other", "%own")
-    return loop("r", "%rows", f"""
-  %at = mul i32 %r, 64
-  %own = getelementptr i8, ptr %tile, i32 %at
-  %r64 = zext i32 %r to i64
-  %far = mul i64 %r64, %stride
-  %other = getelementptr i8, ptr %pointer, i64 %far
-  call void @llvm.memcpy.p0.p0.i32(ptr {ends[0]}, ptr {ends[1]}, i32 %bytes, i1 false)""")  # fmt: skip
-
-
-def product(kind):
-    """Return the body that adds the products of the groups %x and %y to %c as %sum."""
-    if kind == "tdpfp16ps":
-        lines, before = ["%start = bitcast i32 %c to float"], "%start"
-        for part in range(2):
-            for operand in "xy":
-                lines += [f"%{operand}s{part} = lshr i32 %{operand}, {16 * part}"]
-                lines += [f"%{operand}t{part} = trunc i32 %{operand}s{part} to i16"]
-                lines += [f"%{operand}h{part} = bitcast i16 %{operand}t{part} to half"]
-                lines += [f"%{operand}f{part} = fpext half %{operand}h{part} to float"]
-            lines += [f"%p{part} = fmul float %xf{part}, %yf{part}", f"%s{part} = fadd float {before}, %p{part}"]
-            before = f"%s{part}"
-        return [*lines, f"%sum = bitcast float {before} to i32"]
-    if kind == "tdpbf16ps":
-        lines, before = ["%start = bitcast i32 %c to float"], "%start"
-        for part, place in ((0, "shl i32 {0}, 16"), (1, "and i32 {0}, -65536")):
-            for operand in "xy":
-                lines += [f"%{operand}b{part} = " + place.format(f"%{operand}")]
-                lines += [f"%{operand}f{part} = bitcast i32 %{operand}b{part} to float"]
-            lines += [f"%p{part} = fmul float %xf{part}, %yf{part}", f"%s{part} = fadd float {before}, %p{part}"]
-            before = f"%s{part}"
-        return [*lines, f"%sum = bitcast float {before} to i32"]
-    lines, before = [], "%c"
-    for part in range(4):
-        for operand, extend in (("x", "zext" if kind == "tdpbusd" else "sext"), ("y", "sext")):
-            lines += [f"%{operand}s{part} = lshr i32 %{operand}, {8 * part}"]
-            lines += [f"%{operand}t{part} = trunc i32 %{operand}s{part} to i8"]
-            lines += [f"%{operand}i{part} = {extend} i8 %{operand}t{part} to i32"]
-        lines += [f"%p{part} = mul i32 %xi{part}, %yi{part}", f"%s{part} = add i32 {before}, %p{part}"]
-        before = f"%s{part}"
-    return [*lines, f"%sum = add i32 {before}, 0"]
-
-
-def stand_ins():
-    """Return functions in LLVM IR that do what AMX's instructions do, on tiles as vectors of 256 words."""
-    tile = "<256 x i32>"
-    numbers = "%rows = zext i16 %m to i32\n  %bytes = zext i16 %n to i32\n  %tile = alloca [1024 x i8], align 64"
-    zero = f"store {tile} zeroinitializer, ptr %tile"
-    texts = [
-        f"define internal {tile} @amx_tilezero(i16 %m, i16 %n) {{\n  ret {tile} zeroinitializer\n}}",
-        f"define internal {tile} @amx_tileload(i16 %m, i16 %n, ptr %pointer, i64 %stride) {{\n  {numbers}\n  {zero}"
-        f"{copying(True)}\n  %v = load {tile}, ptr %tile\n  ret {tile} %v\n}}",
-        f"define internal void @amx_tilestore(i16 %m, i16 %n, ptr %pointer, i64 %stride, {tile} %v) {{\n  {numbers}\n"
-        f"  store {tile} %v, ptr %tile{copying(False)}\n  ret void\n}}",
-        "declare void @llvm.memcpy.p0.p0.i32(ptr, ptr, i32, i1)",
-    ]
-    for kind in INSTRUCTION.values():
-        places = {"x": ("%left", "%r", "%g"), "y": ("%right", "%g", "%l"), "c": ("%tile", "%r", "%l")}
-        inner = "".join(
-            f"\n  %{v}r = mul i32 {row}, 16\n  %{v}a = add i32 %{v}r, {column}\n"
-            f"  %{v}p = getelementptr i32, ptr {base}, i32 %{v}a\n  %{v} = load i32, ptr %{v}p"
-            for v, (base, row, column) in places.items()
-        )
-        inner += "".join(f"\n  {line}" for line in product(kind)) + "\n  store i32 %sum, ptr %cp"
-        body = loop("r", "%rows", loop("l", "%lanes", loop("g", "%groups", inner)))
-        texts.append(
-            f"define internal {tile} @amx_{kind}(i16 %m, i16 %n, i16 %k, {tile} %c0, {tile} %a, {tile} %b) {{\n"
-            f"  {numbers}\n  %lanes = lshr i32 %bytes, 2\n  %depth = zext i16 %k to i32\n"
-            f"  %groups = lshr i32 %depth, 2\n  %left = alloca {tile}\n  %right = alloca {tile}\n"
-            f"  store {tile} %a, ptr %left\n  store {tile} %b, ptr %right\n  store {tile} %c0, ptr %tile"
-            f"{body}\n  %v = load {tile}, ptr %tile\n  ret {tile} %v\n}}"
-        )
-    return "\n".join(texts)
-
-
-def without_tiles(text):
-    """Return a module with functions in the place of AMX's intrinsics."""
-    lines = [line for line in text.splitlines() if not (line.startswith("declare") and "x86_amx" in line)]
-    text = "\n".join(lines).replace("x86_amx", "<256 x i32>")
-    text = re.sub(r"@llvm\.x86\.(tilezero|tileload|tilestore|tdp\w+)(d64)?\.internal", r"@amx_\1", text)
-    return without_rounding(f"{text}\n{stand_ins()}\n")
 
 
 @pytest.fixture
@@ -282,16 +178,7 @@ def test_products_of_a_call_have_one_depth_where_that_divides():
     ]  # fmt: skip
 
 
-def refusal():
-    """Return why kernels on tiles do not run here, "": they do."""
-    try:
-        allow_tiles(["amx-bf16", "amx-int8"])
-    except RunError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.skipif(bool(refusal()), reason=refusal())
+@pytest.mark.skipif(bool(refused_tiles()), reason=refused_tiles())
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_on_a_processor_with_tiles_sums_are_right(name):
     result = anatune.verify(tiled(name, msgspec.structs.replace(HOST, amx=GRANITE_RAPIDS.amx)))
