@@ -40,8 +40,26 @@ __all__ = ["compile_model"]
 class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a model; fields of the names of `anatune.compile`'s keywords are passed on as they."""
 
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")]
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.", show_default=False)
+    ] = None
     hw: Device = "host"
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Predict the model on several GPUs (--hw h100,b200,mi300x) beside each other; nothing is compiled.",
+        ),
+    ] = False
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--price",
+            metavar="NAME=AMOUNT",
+            help="What an hour of a device costs, with --compare; once for each.",
+            show_default=False,
+        ),
+    ] = None
     threads: Threads = None
     accuracy: Accuracy = "standard"
     precision: Annotated[
@@ -49,9 +67,9 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--precision",
             metavar="DTYPE",
-            help="Of a CPU: what products multiply, bfloat16, float16 or float32, sums are float32; int8 quantises a "
-            "float32 model with ranges from --calibrate.  [default: the model's own, where the processor has "
-            "instructions for it]",
+            help="What products multiply, sums are float32. Of a CPU bfloat16, float16 or float32, and int8, which "
+            "quantises a float32 model with ranges from --calibrate; of a GPU bfloat16 or float16: all kernels are "
+            "Triton's then.  [default: the model's own, where the processor has instructions for it]",
             show_default=False,
         ),
     ] = None
@@ -139,7 +157,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def keywords(self) -> Keywords:
         """Return what `anatune.compile` takes of it by the same name."""
-        elsewhere = ("output", "hw", "input_shape", "size", "state", "records", "measure")
+        elsewhere = ("output", "hw", "compare", "price", "input_shape", "size", "state", "records", "measure")
         names = [name for name in self.__struct_fields__ if name not in elsewhere]
         return {name: getattr(self, name) for name in names}
 
@@ -155,13 +173,14 @@ def compile_model(
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a whole model for a CPU or an NVIDIA GPU: kernels planned by the analytical model, weights packed once.
+    """Compile a whole model for a CPU or a GPU: kernels planned by the analytical model, weights packed once.
 
     With --trials kernels are measured, too: those first that occur often and are far from their bound. Every trial is
     recorded as it ends; after Ctrl-C or a crash the same command goes on.
 
     A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
-    written by `anatune tune` there) are used.
+    written by `anatune tune` there) are used. With --precision bfloat16 or float16, and on AMD's GPUs always, products
+    run on matrix units, and everything is Triton's kernels.
 
     `anatune run DIR` and anatune.load("DIR") run it.
 
@@ -173,6 +192,13 @@ def compile_model(
     from anatune.records.place import is_missing
     from anatune.report.models import model_dict, model_lines
 
+    if asked.compare:
+        _compare(model, asked, as_json=as_json)
+        return
+    if asked.price:
+        raise UsageError("--price is for --compare; leave it out")
+    if asked.output is None:
+        raise UsageError("-o/--output is missing, expected the folder to write; --compare writes none")
     output, records = asked.output, asked.records
     measures = elsewhere.keywords()
     page_file = check_html(html, model, records, output, asked.hw)
@@ -223,6 +249,48 @@ def compile_model(
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
     where = "" if compiled.summary.device == "cpu" else f", where there is a GPU of {compiled.summary.arch}"
     note(f"written to {output}; `anatune run {output} --benchmark` times it{where}")
+
+
+def _compare(model: Path, asked: CompileOptions, *, as_json: bool) -> None:
+    """Print what a model is predicted to be on several devices."""
+    from anatune.cli.progress import Progress
+    from anatune.compiling import session
+    from anatune.report.models import comparison_dict, comparison_lines
+
+    given = {name for name in asked.__struct_fields__ if getattr(asked, name) not in (None, False, 0)}
+    others = given - {"hw", "compare", "price", "precision", "input_shape", "size", "accuracy"}
+    if others:
+        raise UsageError(f"--compare plans and predicts; leave out --{min(others).replace('_', '-')}")
+    names = [name.strip() for name in str(asked.hw).split(",")]
+    prices = _prices(asked.price, names)
+    _warn_of_code(model)
+    with Progress() as progress:
+        inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
+        told = progress.count("devices")
+        found = session.compare(
+            model, inputs, hw=names, precision=asked.precision, sizes=named_sizes(asked.size),
+            on_device=lambda done: told(done, len(names)),
+        )  # fmt: skip
+    if as_json:
+        print_json(comparison_dict(found, prices))
+        return
+    print_lines(comparison_lines(found, prices, width=line_width()))
+
+
+def _prices(words: list[str] | None, names: list[str]) -> list[float | None]:
+    """Return what an hour of each device costs."""
+    found: dict[str, float] = {}
+    for word in words or ():
+        name, _, amount = word.partition("=")
+        try:
+            found[name] = float(amount)
+        except ValueError:
+            found[name] = -1.0
+        if name not in names or not 0 < found[name] < float("inf"):
+            raise UsageError(
+                f"--price is {word!r}, expected one of {', '.join(names)} and an amount, as {names[0]}=2.5"
+            )
+    return [found.get(name) for name in names]
 
 
 def _warn_of_code(model: Path) -> None:

@@ -17,6 +17,7 @@ from anatune.codegen.relax.frontends import Imported, imported
 from anatune.codegen.relax.machine import check_gpu
 from anatune.compiling import folder
 from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.launched import model_of
 from anatune.compiling.request import Request
 from anatune.errors import BuildError, RecordError, RunError, WorkloadError
 from anatune.graph.nodes import Array
@@ -155,9 +156,9 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
         stamp = folder.stamp(place)
         try:
             saved, onnx, division = folder.read(place, mapped=mapped)
-            if saved[0].summary.device == "gpu":
+            if saved[0].summary.device == "gpu" and not saved[0].summary.launches:
                 check_gpu(str(path), saved[0].summary.arch)
-            models = [CompiledModel(one.summary, one.library, one.weights) for one in saved]
+            models = [model_of(one.summary, one.library, one.weights) for one in saved]
             return models[0] if division is None else DividedModel(division, _in_order(place, division, models, onnx))
         except (RecordError, RunError):
             if folder.stamp(place) == stamp:  # else another model was saved here in between

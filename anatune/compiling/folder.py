@@ -37,7 +37,7 @@ FORMAT = 3
 """Of the folder. A change of what its files hold makes another one."""
 _SUMMARY = "model.json"
 _OURS = re.compile(
-    r"model-[0-9a-f]{16}\.so|weights-[0-9a-f]{16}\.bin|part-[0-9a-f]{16}\.onnx|\.anatune-[0-9a-f]{16}\.part"
+    r"model-[0-9a-f]{16}\.(so|gpu)|weights-[0-9a-f]{16}\.bin|part-[0-9a-f]{16}\.onnx|\.anatune-[0-9a-f]{16}\.part"
 )
 """Files beside the summary: those of a model and its parts, and what a save that was killed left."""
 _KIND = OutputKind("one of a compiled model", json_with("format", "sha256", "contents"))
@@ -71,7 +71,7 @@ class _Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def names(self) -> tuple[str, str]:
         """Names of the library and of the weights' file."""
-        return f"model-{self.library[:16]}.so", f"weights-{self.weights[:16]}.bin"
+        return f"model-{self.library[:16]}.{'gpu' if self.model.launches else 'so'}", f"weights-{self.weights[:16]}.bin"
 
 
 class _Contents(_Compiled, frozen=True, forbid_unknown_fields=True):

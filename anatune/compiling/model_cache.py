@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.launched import model_of
 from anatune.compiling.request import Request
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.decoding import from_json
@@ -99,7 +100,7 @@ class ModelCache:
         try:
             path = folder / "model.so"
             path.write_bytes(content[weights : weights + library])
-            return CompiledModel(summary, path, memory, folder, is_kept=True)
+            return model_of(summary, path, memory, folder, is_kept=True)
         except (OSError, AnatuneError):
             shutil.rmtree(folder, ignore_errors=True)
             return None

@@ -16,7 +16,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Array
-from anatune.graph.summary import TensorSummary
+from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["compile", "example_arrays"]
+__all__ = ["compare", "compile", "example_arrays"]
 
 
 def compile(
@@ -183,6 +183,51 @@ def compile(
     return compiled
 
 
+def compare(
+    model: object,
+    example_inputs: object = None,
+    *,
+    hw: Sequence[HardwareLike],
+    precision: str | None = None,
+    sizes: Sizes | None = None,
+    on_device: Callable[[int], None] | None = None,
+) -> list[ModelSummary]:
+    """Return what a model would be on several GPUs: kernels planned and predicted for each, nothing compiled.
+
+    Parameters
+    ----------
+    model, example_inputs, precision, sizes
+        As of `compile`.
+    hw : sequence of str, Path or GpuSpec
+    on_device : callable, optional
+        Called with the number of devices that are done, before each.
+
+    Raises
+    ------
+    SpaceError
+        A device is a CPU, or its matrix units do not multiply numbers of the precision.
+    WorkloadError, BuildError, UnknownNameError, MissingDependencyError
+        As `compile`.
+    """
+    from anatune.codegen.relax.frontends import imported
+    from anatune.compiling.targets.triton import TritonTarget
+
+    devices = list(map(hardware, hw))
+    for device in devices:
+        if device.kind != "gpu":
+            raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
+    source = imported(model, example_inputs, sizes).widened()
+    found: list[ModelSummary] = []
+    for device in devices:
+        assert device.kind == "gpu"
+        if on_device is not None:
+            on_device(len(found))
+        target = TritonTarget(device, Request(precision=precision))
+        _check(source, target)
+        found.append(target.described(target.planned(source.graph())))
+    return found
+
+
 def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
     """Return a float32 model as one of 8-bit integers; errors as `compile`."""
     from anatune.compiling.precision.quantising import quantised
@@ -246,6 +291,10 @@ def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> Com
 
 def _target(device: HardwareSpec, request: Request) -> ModelTarget:
     """Return what a kind of device has to say when models are compiled for it."""
+    if device.kind == "gpu" and (request.precision is not None or device.vendor == "amd"):
+        from anatune.compiling.targets.triton import TritonTarget
+
+        return TritonTarget(device, request)
     if device.kind == "gpu":
         from anatune.compiling.targets.gpu import GpuTarget
 
@@ -260,7 +309,7 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     from anatune.compiling.costs import ModelCosts
     from anatune.compiling.sizes.varying import environments, varying
 
-    if target.hardware.kind == "cpu":
+    if target.widens:
         source = source.widened()
     is_checked = target.is_checked(source)
     target.varies = bool(varying(source.ranges))

@@ -11,6 +11,10 @@ from anatune.core.workload.nest import DTYPE_BYTES, Access
 __all__ = ["Buffer"]
 
 
+_OTHER_BYTES = {"bool": 1, "int16": 2, "int64": 8, "float64": 8}
+"""Of elements that no workload has, but models."""
+
+
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One argument as the built kernel takes it: row-major, 64-byte aligned.
 
@@ -31,7 +35,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     @property
     def num_bytes(self) -> int:
         """Its size."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        return math.prod(self.shape) * (DTYPE_BYTES.get(self.dtype) or _OTHER_BYTES[self.dtype])
 
     @classmethod
     def of(cls, access: Access, axis: str = "") -> Buffer:

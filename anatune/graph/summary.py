@@ -27,6 +27,7 @@ __all__ = [
     "TensorSummary",
     "TuningSummary",
     "WeightPlace",
+    "num_bytes_of",
 ]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -43,7 +44,8 @@ _MOST_BYTES = 2**47
 """Of an array: what a process can address."""
 
 
-def _num_bytes(one: TensorSummary | WeightPlace) -> int:
+def num_bytes_of(one: TensorSummary | WeightPlace) -> int:
+    """Return the bytes of a tensor, of sizes that vary but one element."""
     bits = _BITS.search(one.dtype)
     sizes = (size for size in one.shape if isinstance(size, int))
     return math.prod(sizes) * (int(bits[0]) // 8 if bits else 1)
@@ -372,6 +374,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         What stays in the model between calls; neither among `inputs` nor `outputs`.
     losses : tuple of LayerLoss
         By layer, of a model that was quantised when it was compiled.
+    launches, arena_bytes : int
+        Of a model that is launches of kernels and nothing else: how many in a run, and the memory between them.
     """
 
     version: str
@@ -401,13 +405,15 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[PartSummary, ...] = ()
     state: tuple[StateSummary, ...] = ()
     losses: tuple[LayerLoss, ...] = ()
+    launches: _Count = 0
+    arena_bytes: _Count = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for what contradicts itself."""
         for one in self.weights:
-            if one.offset + _num_bytes(one) > self.weight_bytes:
-                raise ValueError(f"a weight ends at byte {one.offset + _num_bytes(one)} of {self.weight_bytes}")
-        if any(_num_bytes(one) > _MOST_BYTES for one in (*self.inputs, *self.outputs, *self.state)):
+            if one.offset + num_bytes_of(one) > self.weight_bytes:
+                raise ValueError(f"a weight ends at byte {one.offset + num_bytes_of(one)} of {self.weight_bytes}")
+        if any(num_bytes_of(one) > _MOST_BYTES for one in (*self.inputs, *self.outputs, *self.state)):
             raise ValueError("an input or output is larger than any memory")
         if not self.outputs or (len(self.outputs) > 1 and not self.is_tuple):
             raise ValueError(f"{len(self.outputs)} outputs, and is_tuple is {self.is_tuple}")
@@ -416,10 +422,15 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"state {held.name} grows by {held.grows} along axis {held.axis}")
             if held.initial is not None and [one.shape for one in self.weights[held.initial :][:1]] != [held.shape]:
                 raise ValueError(f"state {held.name} is weight {held.initial} at first")
-        if self.device == "gpu" and not re.fullmatch("sm_[0-9]{2,3}[a-z]?", self.arch):
+        if self.device == "gpu" and not re.fullmatch("sm_[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5}", self.arch):
             raise ValueError(f"arch of a GPU is {self.arch!r}")
 
     @property
     def predicted_s(self) -> float:
         """Predicted time of all kernels of anatune's in a run."""
         return sum(kernel.total_s for kernel in self.kernels)
+
+    @property
+    def whole_s(self) -> float:
+        """Predicted time of a run, kernels without a plan included."""
+        return self.predicted_s + self.turning_s + sum(row.predicted_s or 0.0 for row in self.rows)

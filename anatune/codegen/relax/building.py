@@ -17,7 +17,7 @@ from anatune.codegen.relax.rest.schedule import LEGALISED, scheduled, with_gathe
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 
-__all__ = ["Built", "built", "built_for_gpu", "lowered"]
+__all__ = ["Built", "built", "built_for_gpu", "fused", "lowered"]
 
 
 class Built(NamedTuple):
@@ -81,18 +81,6 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
     from tvm import relax
 
     passes = relax.transform
-    fusing = tvm.transform.Sequential(
-        [
-            relax.backend.DispatchSampling(),
-            relax.backend.DispatchSortScan(),
-            passes.LegalizeOps(LEGALISED),
-            passes.AnnotateTIROpPattern(),
-            tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
-            passes.FuseOps(),
-            passes.FuseTIR(),
-            passes.DeadCodeElimination(),
-        ]
-    )
     lowering = tvm.transform.Sequential(
         [
             passes.RewriteDataflowReshape(),
@@ -110,8 +98,32 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
         ]
     )
     with target:
-        module, plain = scheduled(fusing(module), threads)
+        module, plain = scheduled(fused(module), threads)
         return lowering(module), plain
+
+
+def fused(module: TvmObject) -> TvmObject:
+    """Return a Relax module whose operators are functions of loops, joined where each reads the one before.
+
+    Errors are TVM's.
+    """
+    tvm = import_tvm()
+    from tvm import relax
+
+    passes = relax.transform
+    fusing = tvm.transform.Sequential(
+        [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            passes.LegalizeOps(LEGALISED),
+            passes.AnnotateTIROpPattern(),
+            tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
+            passes.FuseOps(),
+            passes.FuseTIR(),
+            passes.DeadCodeElimination(),
+        ]
+    )
+    return fusing(module)
 
 
 def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str) -> Built:

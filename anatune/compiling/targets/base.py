@@ -132,6 +132,8 @@ class ModelTarget(ABC):
         Whether `tuned` is asked for.
     varies : bool
         Whether sizes of the model vary.
+    widens : bool
+        Whether models of 16 bits are read as float32, and passes look for what they know of that.
     precision : str
         Dtype of what products multiply, where kernels exist for it.
     """
@@ -139,6 +141,7 @@ class ModelTarget(ABC):
     features: tuple[str, ...] = ()
     measures = False
     varies = False
+    widens = True
     precision = WIDE
 
     def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:

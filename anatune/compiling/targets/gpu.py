@@ -51,6 +51,7 @@ class GpuTarget(ModelTarget):
     """
 
     hardware: GpuSpec
+    widens = False
 
     def __init__(self, hardware: GpuSpec, request: Request) -> None:
         if request.threads is not None:

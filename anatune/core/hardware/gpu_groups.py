@@ -97,6 +97,8 @@ class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     transaction_bytes: int = 32
     reachable_fraction: float = 0.85
     """Share of the nominal bandwidth that streaming kernels reach."""
+    capacity_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    """Memory of the device; left out: not said."""
 
 
 class Launch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):

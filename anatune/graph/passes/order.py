@@ -25,7 +25,7 @@ from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.tables import with_tables
 from anatune.graph.passes.windows import with_means, with_windows
 
-__all__ = ["CPU", "CPU_KERNELS", "GPU", "WEIGHTS", "Pass", "after", "with_integers"]
+__all__ = ["CPU", "CPU_KERNELS", "GPU", "MATRIX_UNITS", "WEIGHTS", "Pass", "after", "with_integers"]
 
 Pass = Callable[[Graph], Graph]
 
@@ -40,7 +40,7 @@ WEIGHTS: tuple[Pass, ...] = (
     simplified,
 )
 """Of every model: what is known becomes a part of weights."""
-_INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products, with_tables)
+_INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products, simplified, with_tables)
 
 
 def after(passes: Sequence[Pass], graph: Graph) -> Graph:
@@ -79,3 +79,13 @@ CPU_KERNELS: tuple[Pass, ...] = (
 GPU: tuple[Pass, ...] = (unpacked_products, without_recurrences, *WEIGHTS, with_products, simplified)
 """Of a model for a GPU as it was imported: products alone are anatune's, for everything else TVM has schedules there.
 What comes out is compared with itself with channels last wherever an operator can have them so."""
+MATRIX_UNITS: tuple[Pass, ...] = (
+    unpacked_products,
+    without_recurrences,
+    *WEIGHTS,
+    with_rows,
+    with_products,
+    simplified,
+)
+"""Of a model for a GPU's matrix units: attentions are looked for next, then rows become operators again
+(`passes.device`)."""

@@ -92,8 +92,12 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
     heads, kv_heads, seq_q, seq_kv, window = (
         int(str(own[name])) for name in ("heads", "kv_heads", "seq_q", "seq_kv", "window")
     )
+    if is_of_tokens := "pitch_q" in own:
+        several = {"queries": heads, "keys": kv_heads, "values": kv_heads}
+        sizes = int(str(own["batch"])), int(str(own["head_dim"]))
+        operands = {name: _by_head(operands[name], *sizes, count) for name, count in several.items()}
     queries, shared = operands["queries"], heads // kv_heads
-    result = np.empty(workload.write.shape)
+    result = np.empty(queries.shape)
     last = np.arange(seq_q)[:, None] + (seq_kv - seq_q)
     keys = np.arange(seq_kv)
     hidden = (keys > last) | ((keys <= last - window) if window else False) if own["causal"] else None
@@ -106,7 +110,12 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
                     scores[hidden] = -np.inf
                 powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
                 result[batch, head] = powers @ value / powers.sum(axis=-1, keepdims=True)
-    return result
+    return result.transpose(0, 2, 1, 3).reshape(workload.write.shape) if is_of_tokens else result
+
+
+def _by_head(rows: Values, batch: int, dim: int, heads: int) -> Values:
+    """Return (batch, heads, tokens, dim) of rows of tokens, which may be longer than all heads."""
+    return rows[:, : heads * dim].reshape(batch, -1, heads, dim).transpose(0, 2, 1, 3)
 
 
 def _cached(operands: Mapping[str, Values], name: str, batch: int, group: int, seq_kv: int) -> Values:

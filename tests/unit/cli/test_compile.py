@@ -171,3 +171,24 @@ def test_bad_words_are_one_line(folder, tmp_path):
         assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
         assert said in done.stderr
     assert not (tmp_path / "o").exists()
+
+
+def test_devices_are_compared_without_compiling(folder):
+    pytest.importorskip("triton")
+    network = (folder.parent / "network.onnx", "--input-shape", "1x4x8x8")
+    words = ("compile", *network, "--hw", "h100,a100_sxm", "--compare", "--precision", "bfloat16")
+    done = anatune(*words, "--price", "h100=2.5", variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "a million runs cost" in done.stdout
+    assert "h100_sxm" in done.stdout
+    told = json.loads(anatune(*words, "--json", variables=os.environ).stdout)
+    assert [one["hardware"] for one in told] == ["h100_sxm", "a100_sxm"]
+    assert all(one["predicted_s"] > 0 and one["per_million_runs"] is None for one in told)
+    for more, message in (
+        (("--price", "x=1"), "--price is 'x=1', expected one of h100, a100_sxm and an amount"),
+        (("--trials", "3"), "leave out --trials"),
+    ):
+        done = anatune(*words, *more, variables=os.environ)
+        assert (done.returncode, message in done.stderr) == (2, True)
+    done = anatune("compile", *network, "--hw", "h100", variables=os.environ)
+    assert (done.returncode, "-o/--output is missing" in done.stderr) == (2, True)

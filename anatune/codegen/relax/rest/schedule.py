@@ -14,7 +14,7 @@ from anatune.codegen.relax.kernels import KERNEL
 from anatune.codegen.relax.rest.loops import written
 from anatune.codegen.relax.rest.nests import Nest, nest_of, number
 
-__all__ = ["LEGALISED", "scheduled", "with_gathers"]
+__all__ = ["LEGALISED", "inlined", "nest_in", "scheduled", "statements", "with_gathers"]
 
 _log = logging.getLogger(__name__)
 
@@ -98,13 +98,14 @@ def with_gathers(module: TvmObject) -> TvmObject:
         if int(function.attrs.get("op_pattern", 0)) != _OPAQUE:
             continue
         body = function.body.block.body
-        nest = None if isinstance(body, tvm.tirx.SeqStmt) else _nest(tvm, body)
+        nest = None if isinstance(body, tvm.tirx.SeqStmt) else nest_in(tvm, body)
         if nest is not None and not any(nest.is_reduction):
             module[name] = function.with_attr("op_pattern", _INJECTIVE)
     return module
 
 
-def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
+def inlined(tvm: TvmObject, function: TvmObject) -> TvmObject:
+    """Return a function without the blocks that can be inlined, unless that would compute dear things again."""
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
     root = schedule.get_sblock("root", func_name="main")
     blocks = list(schedule.get_child_blocks(root))
@@ -115,11 +116,20 @@ def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
             schedule.compute_inline(block)
         except TVM_ERRORS:
             continue
-    made = schedule.mod["main"]
+    return schedule.mod["main"]
+
+
+def statements(tvm: TvmObject, function: TvmObject) -> list[TvmObject]:
+    """Return what a function does, in order: loops around blocks."""
+    body = function.body.block.body
+    return list(body.seq) if isinstance(body, tvm.tirx.SeqStmt) else [body]
+
+
+def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
+    made = inlined(tvm, function)
     realize = made.body
     block = realize.block
-    parts = list(block.body.seq) if isinstance(block.body, tvm.tirx.SeqStmt) else [block.body]
-    parts = [_part(tvm, one, threads, is_flat=not block.alloc_buffers) for one in parts]
+    parts = [_part(tvm, one, threads, is_flat=not block.alloc_buffers) for one in statements(tvm, made)]
     body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
     block = tvm.s_tir.SBlock(
         list(block.iter_vars), list(block.reads), list(block.writes), block.name_hint, body, block.init,
@@ -165,11 +175,11 @@ def _iterations(schedule: TvmObject, block: TvmObject) -> int:
 
 def _part(tvm: TvmObject, statement: TvmObject, threads: int, *, is_flat: bool) -> TvmObject:
     """Return one of a function's statements, as loops of ours where it is a nest."""
-    nest = _nest(tvm, statement)
+    nest = nest_in(tvm, statement)
     return statement if nest is None else written(tvm, nest, threads, is_flat=is_flat)
 
 
-def _nest(tvm: TvmObject, statement: TvmObject) -> Nest | None:
+def nest_in(tvm: TvmObject, statement: TvmObject) -> Nest | None:
     """Return the nest that a statement is; None: it is none."""
     loops, inner = [], statement
     while isinstance(inner, tvm.tirx.For):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
 from anatune.core.workload.operators._product import Dimension, access_of
 from anatune.errors import WorkloadError
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_of_tokens"]
 
 _HALVES = ("float16", "bfloat16")
 _WORDS = (*_HALVES, *FLOAT8_DTYPES, *(f"{dtype}:{result}" for dtype in FLOAT8_DTYPES for result in _HALVES))
@@ -97,6 +99,37 @@ def attention(
             ("dtype", word),
             ("page_size", page),
         ),
+    )
+
+
+def attention_of_tokens(workload: Workload, pitch_q: int, pitch_kv: int) -> Workload:
+    """Return an attention, without pages, whose tensors have a row for each token with its heads beside each other.
+
+    Parameters
+    ----------
+    pitch_q, pitch_kv : int
+        Elements from a row to the next of Q, and of K and V: more than those of all heads where matrices hold more.
+        The output's rows have nothing between them.
+    """
+    own = dict(workload.attributes)
+    batch, heads, groups, dim = (int(str(own[name])) for name in ("batch", "heads", "kv_heads", "head_dim"))
+    shared, queries, keys = heads // groups, int(str(own["seq_q"])), int(str(own["seq_kv"]))
+    column = (Term("g", shared * dim), Term("h", dim), Term("d"))
+
+    def rows(size: int, axis: str) -> Dimension:
+        return batch * size, (Term("b", size), Term(axis)), 0
+
+    of_queries, of_keys = rows(queries, "q"), rows(keys, "kv")
+    q, *others = workload.reads
+    kv: list[Dimension] = [of_keys, (pitch_kv, (Term("g", dim), Term("d")), 0)]
+    return msgspec.structs.replace(
+        workload,
+        reads=(
+            access_of(q.tensor, q.dtype, [of_queries, (pitch_q, column, 0)]),
+            *(access_of(one.tensor, one.dtype, kv) for one in others),
+        ),
+        write=access_of(workload.write.tensor, workload.write.dtype, [of_queries, (heads * dim, column, 0)]),
+        attributes=(*workload.attributes, ("pitch_q", pitch_q), ("pitch_kv", pitch_kv)),
     )
 
 

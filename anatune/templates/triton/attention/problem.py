@@ -35,6 +35,9 @@ class AttentionProblem(NamedTuple):
         Of an element of the result.
     page_size : int
         Keys of a page; 0: keys lie in order.
+    pitch_q, pitch_kv : int
+        Elements between rows of tokens of Q, and of K and V, which have heads beside each other; 0: heads lie behind
+        each other.
     """
 
     batch: int
@@ -48,6 +51,8 @@ class AttentionProblem(NamedTuple):
     dtype: str = "float16"
     out_bytes: int = 2
     page_size: int = 0
+    pitch_q: int = 0
+    pitch_kv: int = 0
 
     @property
     def shared(self) -> int:

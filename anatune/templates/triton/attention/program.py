@@ -98,6 +98,8 @@ class _Writer:
             "TILES": self.tiles,
             "WINDOW": p.window,
             "LATER": p.seq_kv - p.seq_q,
+            "PITCH_Q": p.pitch_q,
+            "PITCH_KV": p.pitch_kv,
             "PAGE": p.page_size,
             "PAGES": -(-p.seq_kv // p.page_size) if p.page_size else 0,
             "SPLIT": self.split,
@@ -149,7 +151,7 @@ class _Writer:
         if self.described:
             return
         if not p.page_size:
-            text.line("places = key[:, None] * DIM + lane_d[None, :]")
+            text.line(f"places = key[:, None] * {'PITCH_KV' if p.pitch_kv else 'DIM'} + lane_d[None, :]")
             return
         wide = ".to(tl.int64)" if self.wide else ""
         if p.page_size % self.block_n == 0:
@@ -209,18 +211,24 @@ class _Writer:
             text.line("row = tile * BLOCK_M + tl.arange(0, BLOCK_M)")
             text.line("lane_d = tl.arange(0, BLOCK_D)")
             text.line("query = row // SHARED" if p.shared > 1 else "query = row")
-            out = (
-                "(batch * HEADS + head * SHARED + row % SHARED) * SEQ_Q + query"
-                if p.shared > 1
-                else ("group * SEQ_Q + row")
-            )
+            own_head = "head * SHARED + row % SHARED" if p.shared > 1 else "head"
+            if p.pitch_q:
+                out = f"(batch * SEQ_Q + query) * HEADS + {own_head}"
+            else:
+                out = f"(batch * HEADS + {own_head}) * SEQ_Q + query" if p.shared > 1 else "group * SEQ_Q + row"
             text.line("# heads of queries that share a head of keys lie beside each other in a tile")
             text.line(f"out_row = {out}")
             wide = ".to(tl.int64)" if self.wide else ""
             text.line(f"places = out_row{wide}[:, None] * DIM + lane_d[None, :]")
             guards = self._row_guards()
             mask = f", mask={guards}, other=0.0" if guards else ""
-            text.line(f"queries = tl.load(queries_ptr + places{mask})")
+            where = "places"
+            if p.pitch_q:
+                text.line(f"own_head = {own_head}")
+                head = "own_head[:, None]" if p.shared > 1 else "own_head"
+                token = f"(batch * SEQ_Q + query){wide}"
+                where = f"({token}[:, None] * PITCH_Q + {head} * DIM + lane_d[None, :])"
+            text.line(f"queries = tl.load(queries_ptr + {where}{mask})")
             self._write_descriptors()
             text.line("sums = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)")
             text.line("total = tl.zeros((BLOCK_M,), tl.float32)")
@@ -242,9 +250,12 @@ class _Writer:
                 self.text.line("    block_shape=[1, BLOCK_N, BLOCK_D],")
                 self.text.line(")")
         elif not self.problem.page_size:
-            wide = "group.to(tl.int64)" if self.wide else "group"
+            wide = ".to(tl.int64)" if self.wide else ""
+            first = f"group{wide} * (SEQ_KV * DIM)"
+            if self.problem.pitch_kv:
+                first = f"batch{wide} * (SEQ_KV * PITCH_KV) + head * DIM"
             for tensor in ("keys", "values"):
-                self.text.line(f"{tensor}_ptr += {wide} * (SEQ_KV * DIM)")
+                self.text.line(f"{tensor}_ptr += {first}")
 
     def _write_ranges(self) -> None:
         """Write the calls that go over all keys: those that every row of the tile sees, and before and after them."""

@@ -1,0 +1,223 @@
+"""TVM's expressions as lines of Triton: values in float32, whatever 16-bit type memory holds them in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from anatune.codegen.compat import TvmObject
+from anatune.codegen.relax.rest.nests import number
+from anatune.emit.script import Script
+from anatune.errors import BuildError
+from anatune.templates.triton.program.steps import TRITON_TYPES
+
+__all__ = ["HELPERS", "Condition", "Expressions", "triton_type"]
+
+Condition = str
+"""Of a load: where it may be made; "": everywhere."""
+Load = Callable[[TvmObject, Condition], str]
+"""A load of TVM's, and where it may be made -> an expression of the elements."""
+
+HELPERS = {
+    "_power": """@triton.jit
+def _power(x, y):
+    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    odd = (y - 2.0 * tl.floor(y * 0.5)) == 1.0
+    whole = tl.floor(y) == y
+    signed = tl.where(odd, -size, size)
+    negative = tl.where(whole, signed, float("nan"))
+    return tl.where(y == 0.0, 1.0, tl.where(x < 0.0, negative, size))
+""",
+    "_tanh": """@triton.jit
+def _tanh(x):
+    shrunk = tl.exp(-2.0 * tl.abs(x))
+    far = tl.where(x < 0.0, shrunk - 1.0, 1.0 - shrunk) / (1.0 + shrunk)
+    return tl.where(tl.abs(x) < 0.05, x * (1.0 - x * x * (1.0 / 3.0 - x * x * (2.0 / 15.0))), far)
+""",
+    "_nearest": """@triton.jit
+def _nearest(x):
+    low = tl.floor(x)
+    rest = x - low
+    odd = low - 2.0 * tl.floor(low * 0.5)
+    return tl.where((rest > 0.5) | ((rest == 0.5) & (odd == 1.0)), low + 1.0, low)
+""",
+    "_floor_mod": """@triton.jit
+def _floor_mod(x, y):
+    return (x % y + y) % y
+""",
+    "_floor_div": """@triton.jit
+def _floor_div(x, y):
+    return (x - (x % y + y) % y) // y
+""",
+}
+"""Name, which no kernel has -> a function that generated modules have where they use it.
+
+tanh: its series where the quotient cancels."""
+
+_INFIX = {
+    "Add": "+", "Sub": "-", "Mul": "*", "EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">=",
+    "And": "&", "Or": "|", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^", "LShift": "<<", "RShift": ">>",
+}  # fmt: skip
+_FUNCTIONS = {
+    "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})",
+    "erf": "tl.erf({0})", "sqrt": "tl.sqrt({0})", "rsqrt": "tl.rsqrt({0})", "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})", "fabs": "tl.abs({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
+    "sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))", "tan": "(tl.sin({0}) / tl.cos({0}))", "isnan": "({0} != {0})",
+    "isinf": '(tl.abs({0}) == float("inf"))', "isfinite": '(tl.abs({0}) < float("inf"))',
+    "trunc": "tl.where({0} < 0.0, tl.ceil({0}), tl.floor({0}))", "nearbyint": "_nearest({0})",
+    "round": "_nearest({0})", "tanh": "_tanh({0})", "log10": f"(tl.log({{0}}) * {1 / math.log(10)!r})",
+    "bitwise_and": "({0} & {1})", "bitwise_or": "({0} | {1})", "bitwise_xor": "({0} ^ {1})",
+    "bitwise_not": "(~{0})", "shift_left": "({0} << {1})", "shift_right": "({0} >> {1})", "likely": "{0}",
+}  # fmt: skip
+"""Function of TVM's -> Triton of its arguments."""
+_POWERS = {0.5: "tl.sqrt({0})", -0.5: "tl.rsqrt({0})", 1.0: "{0}", 2.0: "({0} * {0})", 3.0: "({0} * {0} * {0})"}
+_WIDE = ("float16", "bfloat16")
+
+
+def triton_type(dtype: str) -> str:
+    """Return the attribute of ``triton.language`` for a dtype; errors as `Expressions`."""
+    own = {**TRITON_TYPES, "bool": "int1", "int64": "int64", "int16": "int16", "float64": "float64"}
+    if dtype not in own:
+        raise BuildError(f"numbers of type {dtype} have no Triton source; keep them out of the model")
+    return own[dtype]
+
+
+class Expressions:
+    """Writes the values of expressions, loads as lines of their own.
+
+    Parameters
+    ----------
+    text : Script
+        Takes the lines.
+    load : callable
+        Writes a load.
+
+    Attributes
+    ----------
+    helpers : set of str
+        Which of `HELPERS` are used.
+    """
+
+    def __init__(self, tvm: TvmObject, text: Script, load: Load) -> None:
+        self._tvm, self._tirx, self._text, self._load = tvm, tvm.tirx, text, load
+        self.helpers: set[str] = set()
+        self.variables: dict[TvmObject, str] = {}
+
+    def bound(self, variables: Mapping[TvmObject, str]) -> None:
+        """Say what variables are called from now on."""
+        self.variables.update(variables)
+
+    def value(self, node: TvmObject, where: Condition = "") -> str:
+        """Return an expression in Triton.
+
+        Raises
+        ------
+        BuildError
+            It has something that there is no Triton for.
+        """
+        tirx, kind = self._tirx, type(node).__name__
+        if isinstance(node, self._tvm.ir.expr.TensorLoad):
+            return self._load(node, where)
+        if node in self.variables:
+            return self.variables[node]
+        if kind in ("IntImm", "FloatImm"):
+            return _literal(node)
+        if kind in _INFIX:
+            return f"({self.value(node.a, where)} {_INFIX[kind]} {self.value(node.b, where)})"
+        if kind in ("Max", "Min"):
+            function = "maximum" if kind == "Max" else "minimum"
+            return f"tl.{function}({self.value(node.a, where)}, {self.value(node.b, where)})"
+        if kind == "Not":
+            return f"({self.value(node.a, where)} == 0)"
+        if kind in ("Div", "FloorDiv", "Mod", "FloorMod"):
+            return self._quotient(node, kind, where)
+        if kind == "Select":
+            parts = (self.value(one, where) for one in (node.condition, node.true_value, node.false_value))
+            return f"tl.where({', '.join(parts)})"
+        if kind == "Cast":
+            return self._cast(node.value, str(node.ty), where)
+        if isinstance(node, self._tvm.ir.Call):
+            return self._call(node, where)
+        if isinstance(node, tirx.Let):
+            self.variables[node.var] = self.value(node.value, where)
+            return self.value(node.body, where)
+        raise BuildError(f"{kind} {node!s:.80} has no Triton source")
+
+    def _quotient(self, node: TvmObject, kind: str, where: Condition) -> str:
+        left, right = self.value(node.a, where), self.value(node.b, where)
+        is_float = str(node.ty).startswith(("float", "bfloat"))
+        if is_float and kind == "Div":
+            return f"({left} / {right})"
+        if is_float:
+            raise BuildError(f"{kind} of {node.ty} has no Triton source")
+        if self._is_natural(node.a):
+            return f"({left} {'//' if kind.endswith('Div') else '%'} {right})"
+        helper = "_floor_div" if kind.endswith("Div") else "_floor_mod"
+        self.helpers.add(helper)
+        if kind.startswith("Floor"):
+            return f"{helper}({left}, {right})"
+        if kind == "Div":
+            return f"tl.where({left} < 0, -_floor_div(-({left}), {right}), _floor_div({left}, {right}))"
+        return f"tl.where({left} < 0, -_floor_mod(-({left}), {right}), _floor_mod({left}, {right}))"
+
+    def _is_natural(self, node: TvmObject) -> bool:
+        """Whether a whole number is no less than zero whatever its variables are: sums of them alone are looked at."""
+        kind = type(node).__name__
+        if node in self.variables:
+            return True
+        if kind in ("Add", "Mul", "FloorDiv", "FloorMod", "Div", "Mod"):
+            return self._is_natural(node.a) and self._is_natural(node.b)
+        return (number(node) or -1) >= 0 or number(node) == 0
+
+    def _cast(self, value: TvmObject, dtype: str, where: Condition) -> str:
+        own = self.value(value, where)
+        before = str(value.ty)
+        if dtype in _WIDE or (dtype == "float32" and before in _WIDE):
+            dtype = "float32"  # what memory holds is rounded when it is stored
+        if dtype == before:
+            return own
+        if value in self.variables or type(value).__name__ in ("IntImm", "FloatImm"):
+            own = f"({own} + tl.zeros((1,), tl.{'float32' if before.startswith('float') else 'int32'}))"
+        if dtype == "bool":
+            return f"({own} != 0)"
+        return f"({own}).to(tl.{triton_type(dtype)})"
+
+    def _call(self, node: TvmObject, where: Condition) -> str:
+        name = str(getattr(node.op, "name", "")).rpartition(".")[2]
+        if name == "if_then_else":
+            condition, first, second = node.args
+            test = self._named(self.value(condition, where))
+            inside = f"{where} & {test}" if where else test
+            outside = f"{where} & ({test} == 0)" if where else f"({test} == 0)"
+            return f"tl.where({test}, {self.value(first, inside)}, {self.value(second, outside)})"
+        arguments = [self.value(one, where) for one in node.args]
+        if name == "pow":
+            exponent = getattr(node.args[1], "value", None)
+            if exponent in _POWERS:
+                return _POWERS[exponent].format(self._named(arguments[0]))
+            self.helpers.add("_power")
+            return f"_power({', '.join(arguments)})"
+        if name not in _FUNCTIONS:
+            raise BuildError(f"the function {name} has no Triton source")
+        form = _FUNCTIONS[name]
+        if form.count("{0}") > 1:
+            arguments = [self._named(one) for one in arguments]
+        self.helpers |= {helper for helper in HELPERS if form.startswith(f"{helper}(")}
+        return form.format(*arguments)
+
+    def _named(self, expression: str) -> str:
+        """Return a name for a value that is needed more than once."""
+        if expression.isidentifier():
+            return expression
+        name = f"v{len(self._text.lines)}"
+        self._text.line(f"{name} = {expression}")
+        return name
+
+
+def _literal(node: TvmObject) -> str:
+    value, dtype = node.value, str(node.ty)
+    if dtype == "bool":
+        return "1" if value else "0"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)

@@ -1,0 +1,450 @@
+"""A group of nests as one Triton kernel: tiles of rows and columns, each nest's results in registers for the next."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.relax.device.expressions import HELPERS, Expressions, triton_type
+from anatune.codegen.relax.device.groups import MOST_COLS, Form, Group, flat_index, form_of, is_same, simplified
+from anatune.codegen.relax.device.steps import Tensor, Unit
+from anatune.core.hardware.spec import GpuSpec
+from anatune.emit.buffer import Buffer
+from anatune.emit.script import Script
+from anatune.errors import BuildError
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+
+__all__ = ["RestKernel", "rest_kernel"]
+
+_TILE = 2048
+"""Elements of a tile: 16 of each of four warps' lanes."""
+_LEAST_TILE = 256
+_MOST_WARPS = 16
+_LANES, _ELEMENTS = 32, 8
+_STEP = 64
+"""Rows of a tile whose neighbours in memory are rows, and columns at most."""
+_WHOLE = 1 << 16
+"""Columns up to which a place of a largest element is looked for, all at once."""
+_NARROW = 1 << 31
+_WIDE = ("float16", "bfloat16")
+_LOWEST, _HIGHEST = "-3.4028234663852886e+38", "3.4028234663852886e+38"
+_NOTHING = {
+    "Add": ("0", "0.0"), "Max": (_LOWEST, '-float("inf")', 'float("-inf")'), "Min": (_HIGHEST, 'float("inf")'),
+    "Or": ("0",), "And": ("1",),
+}  # fmt: skip
+"""What a reduction begins with that changes nothing."""
+_NEUTRAL = {"Add": "0", "Max": "-{0}", "Min": "{0}", "Or": "0", "And": "1"}
+_JOINS = {
+    "Add": ("({0} + {1})", "tl.sum"), "Max": ("tl.maximum({0}, {1})", "tl.max"),
+    "Min": ("tl.minimum({0}, {1})", "tl.min"), "Or": ("({0} | {1})", "tl.max"), "And": ("({0} & {1})", "tl.min"),
+}  # fmt: skip
+"""What joins two parts of a reduction -> Triton for two, and for all of an axis."""
+
+
+class RestKernel(NamedTuple):
+    """A kernel, and the tensors that its parameters are.
+
+    Attributes
+    ----------
+    program : TritonProgram
+        One kernel; equal groups have equal ones.
+    reads, writes : tuple of Tensor
+        In the order of its parameters.
+    num_bytes : int
+        Read and written.
+    flop : int
+        Operations in float32, loads and stores left out, roughly: one for each term.
+    """
+
+    program: TritonProgram
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    num_bytes: int
+    flop: int
+
+
+def rest_kernel(
+    group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
+) -> RestKernel:
+    """Return the kernel of a group.
+
+    Parameters
+    ----------
+    kept : callable
+        Whether a tensor that the group makes is read by anything else.
+    dtype_of : callable
+        In which dtype memory holds a tensor.
+
+    Raises
+    ------
+    BuildError
+        Something in it has no Triton source.
+    """
+    return _Writer(group, kept, dtype_of, hardware).kernel()
+
+
+def _power(number: float) -> int:
+    """Return the next power of two."""
+    return 1 << max(0, math.ceil(math.log2(max(number, 1))))
+
+
+class _Writer:
+    def __init__(
+        self, group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
+    ) -> None:
+        self.tvm = import_tvm()
+        self.group, self.kept, self.dtype_of = group, kept, dtype_of
+        self.text = Script()
+        self.text.depth = 1
+        self.expressions = Expressions(self.tvm, self.text, self.load)
+        self.names: dict[Tensor, str] = {}
+        """Tensors in memory -> parameters."""
+        self.held: dict[Tensor, str] = {}
+        """Tensors in registers -> values."""
+        self.loaded: dict[str, str] = {}
+        self.reads: list[Tensor] = []
+        self.writes: list[Tensor] = []
+        self.terms = 0
+        self.unit: Unit = group.units[0]
+        self.full = True
+        self.is_flat = not group.cols
+        self._sizes(hardware)
+
+    # -- tiles -------------------------------------------------------------------------------------------------------
+
+    def _sizes(self, hardware: GpuSpec) -> None:
+        group, most = self.group, hardware.compute.num_sms
+        if self.is_flat:
+            self.block_rows, self.block_cols = min(_power(group.rows), _TILE // 2), 1
+            while self.block_rows > _LEAST_TILE // 2 and group.rows < most * self.block_rows:
+                self.block_rows //= 2
+        else:
+            across = self._is_across()
+            whole = _power(group.cols)
+            self.block_cols = min(whole, _STEP) if across else whole if self._is_whole() else min(whole, _TILE)
+            self.block_rows = min(_power(group.rows), _STEP if across else max(1, _TILE // self.block_cols))
+            least = _LANES if across else 1
+            while self.block_rows > least and group.rows < most * self.block_rows:
+                self.block_rows //= 2
+        self.is_stepped = not self.is_flat and self.block_cols < group.cols
+        tile = self.block_rows * self.block_cols
+        self.warps = min(_MOST_WARPS, _power(max(1, tile // (_LANES * _ELEMENTS))))
+        self.grid = -(-group.rows // self.block_rows)
+
+    def _reductions(self) -> list[tuple[Unit, Form]]:
+        return [(unit, form) for unit, form in ((one, form_of(one)) for one in self.group.units) if form.reduced]
+
+    def _is_whole(self) -> bool:
+        """Whether rows have to be seen whole: by more than one reduction, or by one that looks for a place."""
+        alone = len(self._reductions()) == 1 and not any(self.group.full.values())
+        return not alone or any(len(unit.writes) > 1 for unit, _ in self._reductions())
+
+    def _is_across(self) -> bool:
+        """Whether neighbours in memory are rows: of a lone reduction whose loads move along its last spatial loop."""
+        if self._is_whole():
+            return False
+        ((unit, form),) = self._reductions()
+        moves = [access.steps for access in unit.nest.accesses if not access.is_store]
+        along = any(steps[place] == 1 for steps in moves for place in form.reduced)
+        return not along and any(steps[place] == 1 for steps in moves for place in form.spatial)
+
+    # -- the module --------------------------------------------------------------------------------------------------
+
+    def kernel(self) -> RestKernel:
+        """Return it."""
+        group = self.group
+        if group.cols > max(MOST_COLS, self.block_cols) and self._is_whole():
+            raise BuildError(f"{group.units[0].name}: rows of {group.cols} elements are too long for a kernel")
+        for unit in group.units:
+            self._write(unit)
+        body = self.text
+        parameters = [*self.reads, *self.writes]
+        names = [self.names[one] for one in parameters]
+        name = self._name()
+        whole = Script()
+        shape = f"{group.rows} rows of {group.cols}" if group.cols else f"{group.rows} elements"
+        whole.line(f'"""{name.replace("_", " ")}: {shape}.\n')
+        whole.line(f"Launch: {name}[({self.grid},)]({', '.join(names)}, num_warps={self.warps})")
+        whole.line("where")
+        for tensor, word in zip(parameters, names, strict=True):
+            whole.line(f"    {word}: {self.dtype_of(tensor)} {tensor.size}")
+        whole.line('"""\n\nimport triton\nimport triton.language as tl\n\n')
+        helpers = set(self.expressions.helpers)
+        for helper in sorted(helpers):
+            whole.line(f"{HELPERS[helper]}\n")
+        whole.line("@triton.jit")
+        whole.line(f"def {name}({', '.join(f'{word}_ptr' for word in names)}):")
+        for line in (*self._head(), *body.lines):
+            whole.line(line if line.startswith("    ") else f"    {line}")
+        buffers = tuple(
+            Buffer(word, self.dtype_of(tensor), (max(1, tensor.size),))
+            for tensor, word in zip(parameters, names, strict=True)
+        )
+        kernel = TritonKernel(name, buffers, self.grid, self.warps, 1, {"enable_fp_fusion": True})
+        first, *further = (self.names[one] for one in self.writes)
+        program = TritonProgram("", str(whole), (kernel,), first, None, tuple(further))
+        most = max(form.size * form.depth for form in map(form_of, group.units))  # of tables, parts are read
+        num_bytes = sum(buffer.num_bytes * min(buffer.shape[0], most) // buffer.shape[0] for buffer in buffers)
+        return RestKernel(program, tuple(self.reads), tuple(self.writes), num_bytes, self.terms)
+
+    def _name(self) -> str:
+        words = dict.fromkeys(re.sub(r"\d+$", "", unit.name.removeprefix("fused_")) for unit in self.group.units)
+        name = "_".join(words)
+        return re.sub(r"\W", "_", name if len(name) <= 60 else f"{name[:56]}_etc").strip("_") or "rest"
+
+    def _head(self) -> list[str]:
+        group = self.group
+        wide = (
+            ".to(tl.int64)" if max(group.total, *(one.size for one in (*self.reads, *self.writes))) >= _NARROW else ""
+        )
+        rows = f"tl.program_id(0){wide} * {self.block_rows} + tl.arange(0, {self.block_rows})"
+        if self.is_flat:
+            return [f"    at = {rows}", *self._mask_line("inside", "at", self.block_rows, group.rows)]
+        lines = [f"    row = ({rows})[:, None]", *self._mask_line("inside", "row", self.block_rows, group.rows)]
+        return lines if self.is_stepped else [*lines, *self._column_lines("    ", "")]
+
+    def _mask_line(self, name: str, number: str, block: int, extent: int, indent: str = "    ") -> list[str]:
+        return [f"{indent}{name} = {number} < {extent}"] if extent % block else []
+
+    def _column_lines(self, indent: str, first: str) -> list[str]:
+        cols = self.group.cols
+        lanes = f"{first}tl.arange(0, {self.block_cols})[None, :]"
+        return [f"{indent}col = {lanes}", *self._mask_line("within", "col", self.block_cols, cols, indent)]
+
+    # -- nests -------------------------------------------------------------------------------------------------------
+
+    def _write(self, unit: Unit) -> None:
+        """Write one nest."""
+        form = form_of(unit)
+        self.unit = unit
+        self.full = self.group.full[unit.writes[0]] or bool(form.reduced)
+        self._bind(unit, form)
+        if form.reduced:
+            self._reduction(unit, form)
+        else:
+            store = self._stores(unit)[0]
+            self.terms += form.size
+            self._finish(unit.writes[0], store, self.expressions.value(store.value))
+
+    def _bind(self, unit: Unit, form: Form) -> None:
+        """Say what the loops of a nest are."""
+        extents = [number_of(extent) for extent in unit.nest.extents]
+        bound: dict[TvmObject, str] = {}
+        width = max(self.group.cols, 1)
+        for place, (variable, extent) in enumerate(zip(unit.nest.variables, extents, strict=True)):
+            step = form.strides[place]
+            if extent == 1:
+                bound[variable] = "0"
+            elif self.is_flat:
+                bound[variable] = _digit("at", step, extent, form.size)
+            elif place in form.reduced:
+                bound[variable] = _digit("col", step, extent, form.depth)
+            elif form.reduced or not self.full:
+                bound[variable] = _digit("row", step, extent, form.size)
+            elif step * extent <= width and width % (step * extent) == 0:
+                bound[variable] = _digit("col", step, extent, width)
+            elif step % width == 0:
+                bound[variable] = _digit("row", step // width, extent, self.group.rows)
+            else:
+                bound[variable] = _digit(f"(row * {width} + col)", step, extent, form.size)
+        self.expressions.bound(bound)
+
+    def _stores(self, unit: Unit) -> list[TvmObject]:
+        import tvm_ffi
+
+        found: list[TvmObject] = []
+        tvm_ffi.structural_walk(unit.nest.body, (self.tvm.tirx.BufferStore, found.append))
+        return found
+
+    def _finish(self, tensor: Tensor, store: TvmObject, value: str) -> None:
+        """Keep what a nest has made of a tensor, in registers and, where anything else reads it, in memory."""
+        value = self._named(self.unit.name, value)
+        self.held[tensor] = value
+        if not self.kept(tensor):
+            return
+        if tensor not in self.names:
+            self.names[tensor] = f"out{len(self.writes)}"
+            self.writes.append(tensor)
+        wanted, index = self._spread(self._index(store.buffer, store.indices, ""))
+        mask = f", mask={wanted}" if wanted else ""
+        self.text.line(f"tl.store({self.names[tensor]}_ptr + {index}, {value}{mask})")
+
+    def _spread(self, index: str) -> tuple[str, str]:
+        """Return which elements of a tile are there, and places of all of a tile though an index says less."""
+        if self.is_flat:
+            return ("inside" if self.group.rows % self.block_rows else ""), _whole(index, "at")
+        parts = ["inside"] if self.group.rows % self.block_rows else []
+        is_full = self.full and not form_of(self.unit).reduced
+        if is_full and self.group.cols % self.block_cols:
+            parts.append("within")
+        index = _whole(index, "row")
+        return " & ".join(parts), _whole(index, "col") if is_full else index
+
+    def _index(self, buffer: TvmObject, indices: Sequence[TvmObject], where: str) -> str:
+        """Return the number of an element in memory."""
+        flat, form = flat_index(buffer, list(indices)), form_of(self.unit)
+        if self.is_flat and is_same(self.tvm, self.unit, form, flat, 0, self.full, full=True):
+            return "at"
+        if not self.is_flat and is_same(self.tvm, self.unit, form, flat, self.group.cols, self.full, full=True):
+            return f"(row * {self.group.cols} + col)"
+        if not self.is_flat and is_same(self.tvm, self.unit, form, flat, self.group.cols, self.full, full=False):
+            return "row"
+        return self.expressions.value(simplified(self.tvm, self.unit, flat), where)
+
+    def _named(self, word: str, value: str) -> str:
+        word = re.sub(r"\W|\d+$", "_", word.removeprefix("fused_")).strip("_")[:24] or "v"
+        name = f"{word}_{len(self.text.lines)}"
+        self.text.line(f"{name} = {value}")
+        return name
+
+    def load(self, node: TvmObject, where: str) -> str:
+        """Return the elements that a nest loads: those in registers, or from memory."""
+        tensor = self.unit.tensors[node.source]
+        if tensor in self.held:
+            return self.held[tensor]
+        if tensor not in self.names:
+            self.names[tensor] = f"in{len(self.reads)}"
+            self.reads.append(tensor)
+        index = self._index(node.source, node.indices, where)
+        parts = [where] if where else []
+        if self.is_flat:
+            parts += ["inside"] if self.group.rows % self.block_rows else []
+        else:
+            parts += ["inside"] if self.group.rows % self.block_rows and "row" in _words(index) else []
+            parts += ["within"] if self.group.cols % self.block_cols and "col" in _words(index) else []
+        if not {"row", "col", "at"} & _words(index) and not index.isidentifier():
+            parts = []  # the same element everywhere
+        if self._reads_loaded(index):
+            parts = [*dict.fromkeys([*parts, *self._guards()])]
+        dtype = self.dtype_of(tensor)
+        zero = "0" if dtype == "bool" or "int" in dtype else "0.0"
+        mask = f", mask={' & '.join(parts)}, other={zero}" if parts else ""
+        narrow = ".to(tl.float32)" if dtype in _WIDE else ""
+        text = f"tl.load({self.names[tensor]}_ptr + {index}{mask}){narrow}"
+        if text not in self.loaded:
+            name = f"{self.names[tensor]}_{len(self.text.lines)}"
+            self.text.line(f"{name} = {text}")
+            self.loaded[text] = name
+        return self.loaded[text]
+
+    def _guards(self) -> list[str]:
+        """Return the masks of elements that are there."""
+        rows = ["inside"] if self.group.rows % self.block_rows else []
+        return rows + (["within"] if not self.is_flat and self.group.cols % self.block_cols else [])
+
+    def _reads_loaded(self, index: str) -> bool:
+        """Whether an index is made of what was loaded: of what is not there it may be anything."""
+        return any(word not in ("row", "col", "at", "tl") and not word.isdigit() for word in _words(index))
+
+    # -- reductions --------------------------------------------------------------------------------------------------
+
+    def _reduction(self, unit: Unit, form: Form) -> None:
+        stores = self._stores(unit)
+        self.terms += form.size * form.depth
+        if len(stores) > 1:
+            self._place(unit, form, stores)
+            return
+        store = stores[0]
+        kind = type(store.value).__name__
+        sides = [store.value.a, store.value.b] if kind in _JOINS else []
+        own = [one for one in sides if self._is_own(one, store)]
+        if not own:
+            raise BuildError(f"{unit.name}: the reduction {store.value!s:.60} has no Triton source")
+        (term,) = (one for one in sides if not any(one.same_as(other) for other in own))
+        dtype = str(store.value.ty)
+        neutral = self._neutral(kind, dtype)
+        join, whole = _JOINS[kind]
+        if not self.is_stepped:
+            value = self._masked(self._named("term", self.expressions.value(term)), neutral)
+        else:
+            register = triton_type("float32" if dtype in _WIDE else "int32" if dtype == "bool" else dtype)
+            self.loaded = {}
+            self.text.line(f"parts = tl.full(({self.block_rows}, {self.block_cols}), {neutral}, tl.{register})")
+            with self.text.scope(f"for first in range(0, {self.group.cols}, {self.block_cols}):"):
+                for line in self._column_lines("", "first + "):
+                    self.text.line(line)
+                value = self._masked(self._named("term", self.expressions.value(term)), neutral)
+                self.text.line(f"parts = {join.format('parts', value)}")
+            self.loaded = {}
+            value = "parts"
+        if dtype == "bool":
+            value = f"{value}.to(tl.int32)"
+        made = f"{whole}({value}, axis=1, keep_dims=True)"
+        first = self.expressions.value(self._stores_of(unit.nest.first)[0].value)
+        if first not in _NOTHING[kind]:
+            made = join.format(made, first)
+        self._finish(unit.writes[0], store, f"({made} != 0)" if dtype == "bool" else made)
+
+    def _masked(self, value: str, neutral: str) -> str:
+        """Return a value with what joins to nothing where there are no columns."""
+        if not self.group.cols % self.block_cols:
+            return value
+        return f"tl.where(within, {value}, {neutral})"
+
+    def _neutral(self, kind: str, dtype: str) -> str:
+        """Return what changes nothing."""
+        if kind in ("Max", "Min"):
+            most = 'float("inf")'
+            if dtype not in ("float32", *_WIDE):
+                most = str(2 ** (int(re.sub(r"\D", "", dtype) or 8) - 1) - 1)
+            return _NEUTRAL[kind].format(most)
+        return _NEUTRAL[kind] + (".0" if dtype in ("float32", *_WIDE) else "")
+
+    def _stores_of(self, root: TvmObject) -> list[TvmObject]:
+        import tvm_ffi
+
+        found: list[TvmObject] = []
+        tvm_ffi.structural_walk(root, (self.tvm.tirx.BufferStore, found.append))
+        return found
+
+    def _is_own(self, node: TvmObject, store: TvmObject) -> bool:
+        return isinstance(node, self.tvm.ir.expr.TensorLoad) and node.source.same_as(store.buffer)
+
+    def _place(self, unit: Unit, form: Form, stores: Sequence[TvmObject]) -> None:
+        """Write where the largest, or smallest, element of each row is, and what it is: topi's argmax and argmin."""
+        import tvm_ffi
+
+        bound: list[TvmObject] = []
+        tvm_ffi.structural_walk(unit.nest.body, (self.tvm.tirx.Bind, bound.append))
+        places = {str(store.buffer.dtype): store for store in stores}
+        index = next((store for dtype, store in places.items() if dtype in ("int32", "int64")), None)
+        value = next((store for store in stores if index is not None and not store.same_as(index)), None)
+        choice = bound[-1].value if len(bound) == 2 else None
+        test = type(getattr(choice, "condition", None)).__name__
+        if index is None or value is None or choice is None or test not in ("GT", "LT") or len(form.reduced) != 1:
+            raise BuildError(f"{unit.name}: a reduction to several results has no Triton source")
+        if self.group.cols > _WHOLE or self.is_stepped:
+            raise BuildError(f"{unit.name}: rows of {self.group.cols} elements are too long to look for a place in")
+        word = "max" if test == "GT" else "min"
+        far = "-" if word == "max" else ""
+        term = self._masked(self._named("term", self.expressions.value(choice.false_value)), f'{far}float("inf")')
+        term = self._named("term", term)
+        at = self._named("place", f"tl.arg{word}({term}, axis=1, keep_dims=True)")
+        best = self._named("best", f"tl.{word}({term}, axis=1, keep_dims=True)")
+        for store, made in ((index, at), (value, best)):
+            self._finish(unit.tensors[store.buffer], store, made)
+
+
+def number_of(extent: TvmObject) -> int:
+    """Return an extent; sizes are known."""
+    return int(extent)
+
+
+def _digit(number: str, step: int, extent: int, total: int) -> str:
+    """Return one loop's value, of the number that all of them make."""
+    value = number if step == 1 else f"{number} // {step}"
+    if step * extent < total:
+        value = f"{value} % {extent}"
+    return f"({value})" if value != number else number
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def _whole(index: str, name: str) -> str:
+    """Return an index that has a value for every element of a tile."""
+    return index if name in _words(index) else f"({index} + {name} * 0)"

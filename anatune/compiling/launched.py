@@ -1,0 +1,112 @@
+"""Compiled models that are launches of kernels on a GPU: no compiler and no TVM is needed to run them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anatune.arguments import checked_integer
+from anatune.codegen.relax.device.program import DeviceProgram
+from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.memory import Memory
+from anatune.errors import BuildError, RecordError, RunError
+from anatune.files import scratch_folder
+from anatune.graph.nodes import Array
+from anatune.graph.summary import ModelSummary
+from anatune.measure.cuda.driver import open_device
+from anatune.measure.cuda.launched import DeviceRunner
+from anatune.measure.emulate.launched import interpreted
+
+__all__ = ["LaunchedModel", "model_of"]
+
+_NAME = "model.gpu"
+
+
+class LaunchedModel(CompiledModel):
+    """A model for a GPU's matrix units; ``model(*inputs)`` runs it there.
+
+    Inputs are NumPy or torch arrays on the CPU, copied to the device and back in every run. Its code and weights go
+    there before the first run.
+
+    Attributes
+    ----------
+    interprets : bool
+        Whether runs are made by Triton's interpreter on the CPU: minutes, on memory that lies as it does on the device.
+    """
+
+    interprets = False
+
+    @classmethod
+    def of(cls, summary: ModelSummary, program: DeviceProgram, memory: Memory) -> LaunchedModel:
+        """Return a model of its program and weights, in a scratch folder that goes with it."""
+        folder = scratch_folder(BuildError)
+        (folder / _NAME).write_bytes(msgspec.msgpack.encode(program))
+        return cls(summary, folder / _NAME, memory, folder)
+
+    @functools.cached_property
+    def program(self) -> DeviceProgram:
+        """Its kernels and launches.
+
+        Raises
+        ------
+        RecordError
+            The file is of another version.
+        """
+        try:
+            return msgspec.msgpack.decode(self.code.tobytes(), type=DeviceProgram)
+        except msgspec.MsgspecError as error:
+            raise RecordError(f"{self._library}: no program of a model: {error!s:.200}; compile it again") from None
+
+    @functools.cached_property
+    def _runner(self) -> DeviceRunner:
+        device = open_device()
+        arch = self.summary.arch
+        if device.arch != arch.rstrip("a"):
+            device.close()
+            raise RunError(
+                f"the model was compiled for {self.summary.hardware} ({arch}), and the GPU here is of {device.arch}; "
+                "compile it for this one (--hw host_gpu)"
+            )
+        return DeviceRunner(self.program, self.memory, self.summary.inputs, self.summary.outputs, device)
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        if self.interprets:
+            return interpreted(self.program, self.memory, arrays, self.summary.outputs)
+        return self._runner.run(arrays)
+
+    def __call__(self, *inputs: object) -> Any:
+        """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
+        arrays, _ = self._arrays(inputs)
+        return self._returned(self._run(arrays), lambda array: array, inputs)
+
+    def prepared(self, *inputs: object) -> Callable[[], object]:
+        """Return a call without arguments on `inputs`, copies included, for timing; errors as a call."""
+        arrays, _ = self._arrays(inputs)
+        return functools.partial(self._run, arrays)
+
+    def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
+        """Return the time of each kernel in one run, by events on the device: the least of several, s."""
+        repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
+        arrays, _ = self._arrays(inputs or tuple(self.random_inputs()))
+        self._runner.run(arrays)
+        return self._runner.times(repeats)
+
+    def reset(self) -> None:
+        """Do nothing: such models have no state."""
+
+    def sources(self) -> dict[str, str]:
+        """Return the Triton text of each kernel, by the name of its launches."""
+        own = self.program
+        return {launch.name: own.programs[own.kernels[launch.kernel].program].source for launch in own.launches}
+
+
+def model_of(
+    summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_kept: bool = False
+) -> CompiledModel:
+    """Return a compiled model of any kind, as `CompiledModel` takes it."""
+    kind = LaunchedModel if summary.launches else CompiledModel
+    return kind(summary, library, memory, scratch, is_kept=is_kept)

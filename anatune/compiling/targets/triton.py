@@ -1,0 +1,346 @@
+"""Whole models for the matrix units of GPUs: every kernel is Triton's, compiled where there may be no GPU.
+
+Products, convolutions and attentions are planned; everything between them is loops that are joined and written as
+Triton. What comes out is machine code and launches: nothing of TVM's is in it.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from anatune import api
+from anatune.codegen.compat import bare_target
+from anatune.codegen.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
+from anatune.codegen.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
+from anatune.codegen.relax.device.stubs import plain_product, stub
+from anatune.codegen.relax.frontends import Imported
+from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.triton.compiler import check_target
+from anatune.compiling.checking import checked
+from anatune.compiling.launched import LaunchedModel
+from anatune.compiling.memory import new_memory
+from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of
+from anatune.compiling.planning import PlannedKernel, in_parallel
+from anatune.compiling.request import Request
+from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators.attention import attention, attention_of_tokens
+from anatune.errors import BuildError, DeviceError, SpaceError
+from anatune.graph.integers.scaled import has_integers
+from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
+from anatune.graph.operators import ATTENTION, PRODUCTS
+from anatune.graph.passes.attention import with_attention
+from anatune.graph.passes.device import attention_of, without_rows
+from anatune.graph.passes.layouts import everywhere, laid_out
+from anatune.graph.passes.order import MATRIX_UNITS, after
+from anatune.graph.passes.precision import WIDE, precision_of
+from anatune.graph.passes.simplify import simplified, source_of
+from anatune.graph.products import workload_named, workload_of
+from anatune.graph.summary import ModelSummary, OperatorSummary, num_bytes_of
+from anatune.measure.cuda.triton_pool import compiled_kernels
+from anatune.model.learned.corrections import NONE
+from anatune.templates import TRITON
+from anatune.templates.gpu.streaming import streaming_s
+from anatune.tuning.machine import usable_cores
+from anatune.version import __version__
+
+__all__ = ["TritonTarget"]
+
+_MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2}
+"""Of an output, over its largest magnitude, beside the original in float32."""
+_ADVICE = "anatune.verify says of each planned kernel's schedule whether the interpreter agrees"
+
+
+class _Choice(NamedTuple):
+    schedule: Schedule
+    prediction: Prediction
+
+
+class TritonTarget(ModelTarget):
+    """A GPU with matrix units, which need not be there; see `ModelTarget`.
+
+    Raises
+    ------
+    SpaceError
+        Threads were asked for, or a precision that its matrix units have not.
+    DeviceError
+        Trials were asked for.
+    BuildError
+        Triton compiles nothing for it.
+    """
+
+    hardware: GpuSpec
+
+    def __init__(self, hardware: GpuSpec, request: Request) -> None:
+        if request.threads is not None:
+            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
+        if request.trials or request.records is not None:
+            raise DeviceError(
+                f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
+                "and records out"
+            )
+        if request.precision is not None and request.precision not in HALVES:
+            raise SpaceError(
+                f"compile: precision is {request.precision}, expected {' or '.join(HALVES)} of a GPU; leave it out for "
+                "a model of 16 bits"
+            )
+        super().__init__(hardware, 1, request, bare_target("x86_64"))
+        check_target(hardware)
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def planned(self, graph: Graph) -> PlannedModel:
+        """Return an imported model behind all passes, with the model's first choices of kernels."""
+        if has_integers(graph):
+            raise BuildError(
+                f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
+                "compile the float32 model"
+            )
+        self.precision = self.request.precision or precision_of(graph)
+        if self.precision not in HALVES:
+            raise SpaceError(
+                f"compile: the model is {self.precision}, which {self.hardware.name}'s matrix units do not multiply "
+                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]})"
+            )
+        probe = workload_named("matmul", m=512, n=512, k=512, dtype=self.precision)
+        TRITON.supports(probe, self.hardware)
+        graph = after(MATRIX_UNITS, graph)
+        graph = simplified(laid_out(graph, everywhere(graph)))
+        graph = with_attention(graph, lambda node: self._attention(node) is not None)
+        graph = simplified(without_rows(rewritten(graph, _without_mask)))
+        kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
+        written = {id(source_of(value)) for value in graph.outputs}
+        for node in graph.nodes():
+            workload, offsets = self._workload(node, is_output=id(node) in written)
+            if workload is not None:
+                kernels.setdefault((workload, offsets), []).append(node)
+        choices = self._chosen(list(dict.fromkeys(workload for workload, _ in kernels)))
+        planned = []
+        for number, ((workload, _), nodes) in enumerate(kernels.items()):
+            name = f"anatune_{number}_{workload.operator}"
+            planned.append(PlannedKernel(name, *choices[workload], tuple(nodes)))
+        return PlannedModel(graph, planned)
+
+    def _workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
+        """Return what a node asks of a planned kernel, and the offsets of its operands; None: no template takes it."""
+        if node.op == ATTENTION:
+            found = self._attention(node)
+            assert found is not None
+            return found
+        if node.op not in PRODUCTS:
+            return None, ()
+        plain = workload_of(node)
+        word = f"{self.precision}:{WIDE}" if is_output else self.precision
+        workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
+        return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
+
+    def _attention(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
+        """Return an attention's workload and where its operands begin; None: the template does not take it."""
+        found = attention_of(node)
+        if found is None:
+            return None
+        kv_heads, pitch_q, pitch_kv, offsets = found
+        own = node.attributes
+        if own["dim"] & 7 or any(offset * 2 % 16 for offset in offsets) or pitch_q % 8 or pitch_kv % 8:
+            return None  # rows begin at multiples of 16 bytes
+        plain = attention(
+            own["batch"], own["heads"], kv_heads, own["queries"], own["keys"], own["dim"],
+            causal=bool(own.get("is_causal", len(node.arguments) > 3)), dtype=self.precision,
+        )  # fmt: skip
+        workload = attention_of_tokens(plain, pitch_q, pitch_kv)
+        return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
+
+    def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, _Choice]:
+        """Return the model's first choice for each workload."""
+
+        def first(workload: Workload) -> _Choice | None:
+            plan = api.plan(workload, self.hardware, 1, template=TRITON.name, correction=NONE)
+            return _Choice(plan.schedules[0], plan.predictions[0]) if plan.schedules else None
+
+        tell = self.request.progress
+        found = in_parallel(first, workloads, lambda done: tell(done, len(workloads)) if tell is not None else None)
+        for workload, choice in found.items():
+            if choice is None:
+                raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
+        return {workload: choice for workload, choice in found.items() if choice is not None}
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def code(self, planned: PlannedModel) -> Code:
+        """Not used: `build` makes no library."""
+        raise NotImplementedError
+
+    def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
+        """Return a planned model as machine code and launches.
+
+        Raises
+        ------
+        BuildError
+            An operator has no Triton source, or Triton refuses a kernel.
+        SpaceError
+            A kernel needs more of the device than there is, or the model more memory.
+        """
+        made, stubs = self._lowered(planned)
+        device = self._compiled(made.calls, made.arena_bytes)
+        memory = new_memory(made.weight_bytes)
+        for form in made.forms:
+            array = made.value(form)
+            memory[form.offset : form.offset + array.nbytes] = array.reshape(-1).view("uint8")
+        facts = {launch.name: device.kernels[launch.kernel].facts for launch in reversed(device.launches)}
+        summary = self._summary(planned, made, facts)
+        return ModelBuild(LaunchedModel.of(summary, device, memory), planned, stubs)
+
+    def described(self, planned: PlannedModel) -> ModelSummary:
+        """Return what is predicted of a planned model, nothing compiled; errors as `build`."""
+        made, _ = self._lowered(planned)
+        return self._summary(planned, made, {})
+
+    def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[int, ModelKernel]]:
+        """Return a planned model as calls of programs, and what stands for each product and attention."""
+        stubs: dict[int, ModelKernel] = {}
+        calls: dict[str, Planned] = {}
+        for kernel in planned.kernels:
+            program = TRITON.program(kernel.schedule)
+            for node in kernel.nodes:
+                stubs[id(node)] = stub(kernel.name, _shapes(node), kernel.schedule.key)
+            operands = tuple(access.tensor for access in kernel.workload.operands)
+            _, offsets = self._workload(kernel.nodes[0], is_output=False)
+            calls[kernel.name] = Planned(program, operands, offsets or (0,) * len(operands))
+        self._add_plain(planned.graph, stubs)
+        made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target)
+        self._check_memory(planned.graph, made)
+        return made, stubs
+
+    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel]) -> None:
+        """Add products that no template takes: loops as everything else."""
+        known: dict[Workload, ModelKernel] = {}
+        for node in graph.nodes():
+            if node.op in PRODUCTS and id(node) not in stubs:
+                workload = workload_of(node)
+                if workload not in known:
+                    known[workload] = plain_product(f"{workload.operator}_{len(known)}", workload)
+                stubs[id(node)] = known[workload]
+
+    def _check_memory(self, graph: Graph, made: Lowered) -> None:
+        """Raise SpaceError for a model that the device's memory does not hold."""
+        size = self.hardware.dram.capacity_bytes
+        given = sum(map(num_bytes_of, (*inputs_of(graph), *outputs_of(graph))))
+        total = made.weight_bytes + made.arena_bytes + given
+        if size is not msgspec.UNSET and total > size:
+            raise SpaceError(
+                f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name} (weights "
+                f"{made.weight_bytes / 1e9:.1f}, activations {made.arena_bytes / 1e9:.1f}, inputs and outputs "
+                f"{given / 1e9:.1f}), which has {size / 1e9:.1f}; take a smaller batch or another device"
+            )
+
+    def _compiled(self, calls: Sequence[DeviceCall], arena_bytes: int) -> DeviceProgram:
+        """Return the machine code of all programs, and the launches of the calls."""
+        programs = list({call.program.source: call.program for call in calls}.values())
+        numbers = {program.source: number for number, program in enumerate(programs)}
+        wanted = [(number, kernel) for number, program in enumerate(programs) for kernel in program.kernels]
+        images = compiled_kernels(
+            [(programs[number], kernel) for number, kernel in wanted], self.hardware, usable_cores()
+        )
+        kernels: dict[tuple[int, str], int] = {}
+        found: list[DeviceKernel] = []
+        code = b""
+        for (number, kernel), image in zip(wanted, images, strict=True):
+            kernels[number, kernel.name] = len(found)
+            found.append(
+                DeviceKernel(
+                    program=number,
+                    function=image.name,
+                    first=len(code),
+                    num_bytes=len(image.image),
+                    grid=kernel.grid,
+                    block=image.threads or 1,
+                    dynamic_shared_bytes=image.dynamic_shared_bytes or 0,
+                    scratch_bytes=image.scratch_bytes or 0,
+                    facts=image.facts.with_dynamic(image.dynamic_shared_bytes or 0),
+                )
+            )
+            code += image.image
+        # what the compiler keeps between instructions of a launch lies behind everything else
+        most = max((kernel.grid * kernel.scratch_bytes for kernel in found), default=0)
+        scratch = Region("arena", 0, arena_bytes, most)
+        launches = []
+        for call in calls:
+            number = numbers[call.program.source]
+            for kernel in call.program.kernels:
+                regions = tuple(call.regions[buffer.tensor] for buffer in kernel.parameters)
+                place = kernels[number, kernel.name]
+                kept = scratch if found[place].scratch_bytes else None
+                launches.append(DeviceLaunch(place, regions, kept, call.name))
+        return DeviceProgram(tuple(programs), tuple(found), tuple(launches), arena_bytes + most, code)
+
+    def _summary(self, planned: PlannedModel, made: Lowered, facts: Mapping[str, CompilerFacts]) -> ModelSummary:
+        """Return what is known of the model; `facts`: what the compiler said of planned kernels, by name."""
+        rows: Counter[str] = Counter()
+        seconds: dict[str, float] = {}
+        for call in made.calls:
+            if call.rest is None and call.name != "convert":
+                continue
+            num_bytes = call.rest.num_bytes if call.rest else sum(one.num_bytes for one in call.regions.values())
+            rows[call.name] += 1
+            own = streaming_s(self.hardware, num_bytes, call.rest.flop if call.rest else 0)
+            seconds[call.name] = seconds.get(call.name, 0.0) + own
+        return ModelSummary(
+            version=__version__,
+            hardware=self.hardware.name,
+            arch=self.hardware.arch,
+            machine=platform.machine(),
+            features=(),
+            threads=1,
+            precision=self.precision,
+            is_tuple=planned.graph.is_tuple and not planned.is_single,
+            inputs=inputs_of(planned.graph),
+            outputs=outputs_of(planned.graph),
+            weights=(),
+            weight_bytes=made.weight_bytes,
+            kernels=tuple(kernel_summary(kernel, facts.get(kernel.name)) for kernel in planned.kernels),
+            operators=(),
+            rows=tuple(OperatorSummary(name, count, seconds[name]) for name, count in rows.items()),
+            device="gpu",
+            launches=sum(len(call.program.kernels) for call in made.calls),
+            arena_bytes=made.arena_bytes,
+        )
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def is_checked(self, source: Imported) -> bool:
+        """Whether all launches are run by Triton's interpreter: it takes minutes, and is asked for."""
+        return bool(self.request.check)
+
+    def check(self, build: ModelBuild, source: Imported) -> Checked:
+        """Return how far outputs are from the original's, every kernel run by Triton's interpreter."""
+        model = build.compiled
+        assert isinstance(model, LaunchedModel)
+        if source.reference is None:
+            return Checked()
+        model.interprets = True
+        allowed = _MOST_ERROR[self.precision]
+        try:
+            return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
+        finally:
+            model.interprets = False
+
+
+def _without_mask(node: Node) -> Value:
+    """Return an attention without the mask that says no more than that it is causal."""
+    if node.op != ATTENTION:
+        return node
+    return node.of(node.arguments[:3], is_causal=len(node.arguments) > 3)
+
+
+def _shapes(node: Node) -> list[tuple[int, ...]]:
+    """Return the shapes of a node's operands and its result."""
+    return [tensor_type(one).shape for one in (*(a for a in node.arguments if isinstance(a, Value)), node)]

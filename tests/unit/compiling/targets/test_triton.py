@@ -1,0 +1,276 @@
+"""Models for matrix units: compiled for GPUs that are not there, run by Triton's interpreter on the device's memory."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm", reason="operators are written as loops by TVM")
+pytest.importorskip("triton", reason="kernels are compiled by Triton")
+pytest.importorskip("torch", reason="the models are PyTorch's")
+
+import torch
+
+import anatune
+from anatune.compiling import launched, session
+from anatune.errors import BuildError, DeviceError, RunError, SpaceError, WorkloadError
+from anatune.measure.cuda.driver import BorrowedBuffer, GpuFunction
+from anatune.measure.emulate.triton_interpreter import interpret
+from anatune.measure.run.correctness import array_dtype
+from tests.unit.compiling.models import residual_network
+
+nn, functional = torch.nn, torch.nn.functional
+
+
+class Block(nn.Module):
+    """A layer of a transformer on tokens."""
+
+    def __init__(self, causal=False, dim=64, heads=2, groups=2):
+        super().__init__()
+        self.heads, self.groups, self.causal = heads, groups, causal
+        inner = dim * groups // heads
+        self.table, self.first, self.second = nn.Embedding(100, dim), nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.last = nn.LayerNorm(dim)
+        self.query, self.key, self.value = nn.Linear(dim, dim), nn.Linear(dim, inner), nn.Linear(dim, inner)
+        self.out, self.up, self.down = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        batch, count, dim = x.shape
+        normed = self.first(x)
+
+        def heads(made, number):
+            return made.view(batch, count, number, dim // self.heads).transpose(1, 2)
+
+        query = heads(self.query(normed), self.heads)
+        key, value = (heads(one(normed), self.groups) for one in (self.key, self.value))
+        shared = self.heads // self.groups
+        key, value = (
+            one[:, :, None].expand(-1, -1, shared, -1, -1).reshape(batch, self.heads, count, -1) for one in (key, value)
+        )
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, count, dim))
+        return self.last(x + self.down(functional.gelu(self.up(self.second(x)))))
+
+
+def block(**options):
+    torch.manual_seed(0)
+    return Block(**options).eval(), (torch.randint(0, 100, (2, 24)),)
+
+
+def compiled(model, inputs, hw="h100", **more):
+    return anatune.compile(model, inputs, hw=hw, **{"precision": "bfloat16", **more})
+
+
+def error(model, own, inputs):
+    own.interprets = True
+    got = own(*(one.numpy() for one in inputs))
+    want = model(*inputs).detach().numpy()
+    return np.abs(got - want).max() / np.abs(want).max()
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    model, inputs = block()
+    return model, inputs, compiled(model, inputs)
+
+
+def test_a_transformer_layer_is_eight_launches_and_right(transformer):
+    model, inputs, own = transformer
+    names = [launch.name for launch in own.program.launches]
+    assert [name.split("_")[-1] for name in names] == [
+        "norm", "matmul", "attention", "matmul", "norm", "matmul", "matmul", "norm"
+    ]  # fmt: skip
+    assert own.summary.launches == 8
+    assert own.summary.operators == ()
+    assert own.summary.precision == "bfloat16"
+    assert error(model, own, inputs) < 2e-2
+    text = own.report()
+    assert "left to TVM: nothing" in text
+    assert "8 launches" in text
+    assert all("import triton" in source for source in own.sources().values())
+
+
+@pytest.mark.parametrize("hw", ["mi300x", "rtx3090"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_causal_attention_of_shared_heads_on_other_devices(hw, groups):
+    model, inputs = block(causal=True, groups=groups)
+    own = compiled(model, inputs, hw)
+    assert any("--causal" in kernel.workload for kernel in own.summary.kernels)
+    assert error(model, own, inputs) < 2e-2
+
+
+def test_a_residual_network_has_its_epilogues_in_its_kernels():
+    model, image = residual_network()
+    inputs = (image,)
+    own = compiled(model, inputs, precision="float16")
+    steps = {kernel.epilogue for kernel in own.summary.kernels}
+    assert ("bias", "add", "relu") in steps
+    assert {kernel.layout for kernel in own.summary.kernels} == {"NHWC", ""}
+    assert error(model, own, inputs) < 1e-2
+
+
+def test_a_model_of_16_bits_keeps_its_inputs_and_outputs():
+    model, inputs = block()
+    own = compiled(model.bfloat16(), inputs, "mi300x", precision=None)
+    assert own.summary.outputs[0].dtype == "bfloat16"
+    own.interprets = True
+    (got,) = (own(inputs[0].numpy()),)
+    want = model.float()(*inputs).detach().numpy()
+    assert np.abs(got.astype(np.float32) - want).max() / np.abs(want).max() < 5e-2
+
+
+def test_check_runs_all_launches_in_the_interpreter(tmp_path):
+    model = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 16)).eval()
+    own = compiled(model, (torch.randn(20, 32),), check=True)
+    assert own.summary.check is not None
+    assert own.summary.check.error < 2e-2
+
+
+def test_it_is_saved_and_loaded(transformer, tmp_path):
+    model, inputs, own = transformer
+    own.save(tmp_path / "model")
+    assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".gpu", ".bin"}
+    other = anatune.load(tmp_path / "model")
+    assert other.program == own.program
+    assert error(model, other, inputs) < 2e-2
+    with pytest.raises(DeviceError, match="no GPU can be used here"):
+        anatune.load(tmp_path / "model")(inputs[0].numpy())
+
+
+class InterpretedDevice:
+    """A GPU whose kernels are run by Triton's interpreter, one launch at a time, in bytes of one address space."""
+
+    arch = "sm_90"
+
+    def __init__(self, program):
+        self.program, self.memory, self.launched, self.top = program, {}, [], 1 << 20
+
+    def allocate(self, num_bytes):
+        found = BorrowedBuffer(self.top, num_bytes)
+        self.memory[self.top] = np.full(max(1, num_bytes), 0xFF, np.uint8)
+        self.top += -(-max(1, num_bytes) // 256) * 256
+        return found
+
+    def at(self, address, num_bytes):
+        start = max(one for one in self.memory if one <= address)
+        return self.memory[start][address - start : address - start + num_bytes]
+
+    def upload(self, buffer, array):
+        self.at(buffer.address, array.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def download(self, buffer, array):
+        array.reshape(-1).view(np.uint8)[:] = self.at(buffer.address, array.nbytes)
+
+    def load(self, image, name, dynamic_shared_bytes):
+        assert image[:4] == b"\x7fELF"
+        (kernel,) = {
+            place
+            for place, one in enumerate(self.program.kernels)
+            if self.program.image[one.first : one.first + one.num_bytes] == image
+        }
+        return GpuFunction(name, 1, 0, 0, dynamic_shared_bytes, 1024, None, kernel)
+
+    def prepare(self, function, grid, block, arguments):
+        kernel = self.program.kernels[function.handle]
+        assert (kernel.grid, kernel.block, kernel.function) == (grid, block, function.name)
+        text = self.program.programs[kernel.program]
+        *pointers, _, null = arguments
+        assert int(null) == 0
+        assert len(text.kernels) == 1
+
+        def call():
+            self.launched.append(function.name)
+            arrays = {
+                buffer.tensor: self.at(place.address, place.num_bytes).view(array_dtype(buffer.dtype))
+                for buffer, place in zip(text.kernels[0].parameters, pointers, strict=True)
+            }
+            written = (text.result, *text.further)
+            made = interpret(text, {name: array for name, array in arrays.items() if name not in written})
+            for name, array in made.items():
+                arrays[name][:] = array.reshape(-1)
+
+        return call
+
+    def close(self):
+        """Nothing is held."""
+
+    def time_calls(self, call, samples):
+        call()
+        return [1e-6] * samples
+
+
+def test_launches_on_a_device_are_right_and_timed(transformer, monkeypatch):
+    model, inputs, own = transformer
+    monkeypatch.setattr(own, "interprets", False)
+    device = InterpretedDevice(own.program)
+    monkeypatch.setattr(launched, "open_device", lambda: device)
+    want = model(*inputs).detach().numpy()
+    for _ in range(2):
+        got = own(inputs[0])
+        assert isinstance(got, torch.Tensor)
+        assert np.abs(got.numpy() - want).max() / np.abs(want).max() < 2e-2
+    assert len(device.launched) == 16
+    times = own.profile(repeats=2)
+    assert set(times) == {launch.name for launch in own.program.launches}
+    assert times["anatune_1_attention"] == pytest.approx(1e-6)
+    device.arch = "sm_80"
+    other = anatune.compiling.launched.LaunchedModel.of(own.summary, own.program, own.memory)
+    with pytest.raises(RunError, match=r"compiled for h100_sxm \(sm_90\), and the GPU here is of sm_80"):
+        other(inputs[0])
+
+
+def test_devices_are_compared_without_compiling():
+    model, inputs = block()
+    found = session.compare(model, inputs, hw=["h100", "rtx3090"], precision="bfloat16")
+    assert [one.hardware for one in found] == ["h100_sxm", "rtx3090"]
+    assert found[0].whole_s < found[1].whole_s
+    assert found[0].whole_s > sum(kernel.total_s for kernel in found[0].kernels)
+    with pytest.raises(SpaceError, match="xeon_8480 is a CPU, expected GPUs"):
+        session.compare(model, inputs, hw=["xeon_8480"], precision="bfloat16")
+
+
+LINEAR = (nn.Linear(32, 16).eval(), (torch.zeros(4, 32),))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"hw": "mi300x", "precision": None}, SpaceError, r"the model is float32, .* name a precision"),
+        ({"hw": "rtx2080ti"}, SpaceError, "has no matrix units that Triton makes code for"),
+        ({"precision": "float32"}, SpaceError, "precision is float32, expected float16 or bfloat16 of a GPU"),
+        ({"threads": 2}, SpaceError, "threads are for CPUs"),
+        ({"hw": "mi300x", "trials": 4, "precision": None}, DeviceError, "planned, not measured"),
+    ],
+)
+def test_what_cannot_be_asked_for(options, kind, message):
+    with pytest.raises(kind, match=message):
+        compiled(*LINEAR, **options)
+
+
+def test_a_model_that_no_memory_holds_is_refused():
+    class Large(nn.Module):
+        def forward(self, x):
+            return x.reshape(1, -1).expand(1 << 30, 16).exp() + 1.0
+
+    with pytest.raises(SpaceError, match=r"needs .* GB on rtx3090 \(weights .*, activations .*\), which has 24.0"):
+        compiled(Large().eval(), (torch.zeros(16),), "rtx3090")
+
+
+def test_operators_without_kernels_and_state_are_refused():
+    class Sums(nn.Module):
+        def forward(self, x):
+            return x.cumsum(1)
+
+    with pytest.raises(BuildError, match="cumsum: the operator is more than loops"):
+        compiled(Sums().eval(), (torch.zeros(3, 4),))
+
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4))
+
+        def forward(self, x):
+            self.count += x
+            return self.count * 2
+
+    with pytest.raises(WorkloadError, match=r"keeps .* between calls, which models for CPUs do"):
+        compiled(Counter().eval(), (torch.zeros(4),))
