@@ -110,3 +110,27 @@ def test_dear_functions_are_tables(op, dtype):
     zero = 128 if dtype == "uint8" else 5
     nodes = m.check(m.through(m.node(op, m.through("x", 0.03, zero, dtype)), 0.008, 20, dtype), unit=0.008)
     assert ops(nodes) == [QUANTIZE, "lookup", DEQUANTIZE]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_formulas_that_are_rounded_on_their_way_are_one_table(dtype):
+    """GPT-2's GELU as quantisers leave it: x is used three times, and what lies between has 8 bits."""
+    m = Model(3, 50)
+    zero = 128 if dtype == "uint8" else 0
+    x = m.through("x", 0.03, zero, dtype)
+    half = m.through(m.node("Mul", x, m.known(np.float32(0.5))), 0.015, zero, dtype)
+    cube = m.through(m.node("Mul", m.through(m.node("Mul", x, x), 0.06, 0 if dtype == "uint8" else -128, dtype), x),
+                     0.5, zero, dtype)  # fmt: skip
+    inner = m.through(m.node("Add", x, m.node("Mul", cube, m.known(np.float32(0.044715)))), 0.05, zero, dtype)
+    tanh = m.through(m.node("Tanh", inner), 0.008, zero, dtype)
+    y = m.node("Mul", half, m.node("Add", tanh, m.known(np.float32(1.0))))
+    nodes = m.check(m.through(y, 0.03, 20, dtype), unit=0.03)
+    assert ops(nodes) == [QUANTIZE, "lookup", DEQUANTIZE]
+
+
+def test_a_sum_of_two_tensors_is_no_table():
+    m = Model(3, 50)
+    x = m.through("x", 0.03, 128)
+    y = m.through(m.node("Softmax", x, axis=1), 0.004, 0)
+    nodes = m.check(m.through(m.node("Tanh", m.node("Add", x, y)), 0.008, 128), unit=0.008)
+    assert "lookup" not in ops(nodes)
