@@ -63,8 +63,13 @@ class LaunchedModel(CompiledModel):
 
     @functools.cached_property
     def _runner(self) -> DeviceRunner:
-        device = open_device()
         arch = self.summary.arch
+        if arch.startswith("gfx"):
+            raise RunError(
+                f"the model was compiled for {self.summary.hardware} ({arch}), and nothing launches kernels of AMD's "
+                "yet; interprets = True runs it on the CPU, compile(check=True) compares it with the original"
+            )
+        device = open_device()
         if device.arch != arch.rstrip("a"):
             device.close()
             raise RunError(

@@ -309,16 +309,13 @@ class _Writer:
             self.names[tensor] = f"in{len(self.reads)}"
             self.reads.append(tensor)
         index = self._index(node.source, node.indices, where)
+        # where an element is not there, what was loaded may say anything, and a condition has a value for all of a tile
+        is_guarded = bool(where) or self._reads_loaded(index)
         parts = [where] if where else []
-        if self.is_flat:
-            parts += ["inside"] if self.group.rows % self.block_rows else []
-        else:
-            parts += ["inside"] if self.group.rows % self.block_rows and "row" in _words(index) else []
-            parts += ["within"] if self.group.cols % self.block_cols and "col" in _words(index) else []
-        if not {"row", "col", "at"} & _words(index) and not index.isidentifier():
-            parts = []  # the same element everywhere
-        if self._reads_loaded(index):
-            parts = [*dict.fromkeys([*parts, *self._guards()])]
+        parts += [name for name, number in self._guards().items() if is_guarded or number in _words(index)]
+        if is_guarded:
+            for number in ("at",) if self.is_flat else ("row", "col") if self.full else ("row",):
+                index = _whole(index, number)
         dtype = self.dtype_of(tensor)
         zero = "0" if dtype == "bool" or "int" in dtype else "0.0"
         mask = f", mask={' & '.join(parts)}, other={zero}" if parts else ""
@@ -330,10 +327,12 @@ class _Writer:
             self.loaded[text] = name
         return self.loaded[text]
 
-    def _guards(self) -> list[str]:
-        """Return the masks of elements that are there."""
-        rows = ["inside"] if self.group.rows % self.block_rows else []
-        return rows + (["within"] if not self.is_flat and self.group.cols % self.block_cols else [])
+    def _guards(self) -> dict[str, str]:
+        """Return which elements of a tile are there: names of masks, and the numbers that they are about."""
+        found = {"inside": "at" if self.is_flat else "row"} if self.group.rows % self.block_rows else {}
+        if not self.is_flat and self.full and self.group.cols % self.block_cols:
+            found["within"] = "col"
+        return found
 
     def _reads_loaded(self, index: str) -> bool:
         """Whether an index is made of what was loaded: of what is not there it may be anything."""

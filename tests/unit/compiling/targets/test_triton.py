@@ -1,5 +1,6 @@
 """Models for matrix units: compiled for GPUs that are not there, run by Triton's interpreter on the device's memory."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import torch
 
 import anatune
 from anatune.compiling import launched, session
+from anatune.compiling.launched import LaunchedModel
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError, WorkloadError
 from anatune.measure.cuda.driver import BorrowedBuffer, GpuFunction
 from anatune.measure.emulate.triton_interpreter import interpret
@@ -134,6 +136,10 @@ def test_it_is_saved_and_loaded(transformer, tmp_path):
     assert error(model, other, inputs) < 2e-2
     with pytest.raises(DeviceError, match="no GPU can be used here"):
         anatune.load(tmp_path / "model")(inputs[0].numpy())
+    amd = msgspec.structs.replace(own.summary, arch="gfx942", machine="another")
+    LaunchedModel.of(amd, own.program, own.memory).save(tmp_path / "amd")
+    with pytest.raises(RunError, match="nothing launches kernels of AMD's yet"):
+        anatune.load(tmp_path / "amd")(inputs[0].numpy())
 
 
 class InterpretedDevice:
@@ -213,7 +219,7 @@ def test_launches_on_a_device_are_right_and_timed(transformer, monkeypatch):
     assert set(times) == {launch.name for launch in own.program.launches}
     assert times["anatune_1_attention"] == pytest.approx(1e-6)
     device.arch = "sm_80"
-    other = anatune.compiling.launched.LaunchedModel.of(own.summary, own.program, own.memory)
+    other = LaunchedModel.of(own.summary, own.program, own.memory)
     with pytest.raises(RunError, match=r"compiled for h100_sxm \(sm_90\), and the GPU here is of sm_80"):
         other(inputs[0])
 

@@ -130,6 +130,20 @@ def test_a_residual_sum_and_the_norm_behind_it_are_one_kernel_with_two_results()
     np.testing.assert_allclose(normed, norm(x + y, WEIGHT, BIAS), rtol=1e-3, atol=1e-4)
 
 
+def test_rows_that_are_alike_beside_others():
+    """A load of columns alone under a condition of rows alone, in tiles of several rows."""
+
+    def make(x, row):
+        return building.softmax(building.concat([building.broadcast(row, (3, 40)), x], 0), 1)
+
+    graph = graph_of(make, ((700, 40), F), ((1, 40), F))
+    (call,) = lower(graph).calls
+    assert "tl.arange(0, 4))[:, None]" in call.program.source
+    x, row = drawn((700, 40)), drawn((1, 40))
+    (got,) = run(graph, lower(graph), [x, row])
+    np.testing.assert_allclose(got, softmax(np.concatenate([row, row, row, x])), rtol=1e-4, atol=1e-6)
+
+
 def test_layers_that_are_alike_are_one_program():
     square = Constant(drawn((48, 48)))
 
