@@ -193,6 +193,8 @@ def compile_model(
     from anatune.report.models import model_dict, model_lines
 
     if asked.compare:
+        if html is not None or elsewhere != Elsewhere():
+            raise UsageError("--compare prints a table of predictions; leave --html and who measures out")
         _compare(model, asked, as_json=as_json)
         return
     if asked.price:
@@ -248,6 +250,9 @@ def compile_model(
         return
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
     where = "" if compiled.summary.device == "cpu" else f", where there is a GPU of {compiled.summary.arch}"
+    if compiled.summary.arch.startswith("gfx"):
+        note(f"written to {output}")
+        return
     note(f"written to {output}; `anatune run {output} --benchmark` times it{where}")
 
 
@@ -257,8 +262,9 @@ def _compare(model: Path, asked: CompileOptions, *, as_json: bool) -> None:
     from anatune.compiling import session
     from anatune.report.models import comparison_dict, comparison_lines
 
-    given = {name for name in asked.__struct_fields__ if getattr(asked, name) not in (None, False, 0)}
-    others = given - {"hw", "compare", "price", "precision", "input_shape", "size", "accuracy"}
+    usual = CompileOptions()
+    given = {name for name in asked.__struct_fields__ if getattr(asked, name) != getattr(usual, name)}
+    others = given - {"hw", "compare", "price", "precision", "input_shape", "size"}
     if others:
         raise UsageError(f"--compare plans and predicts; leave out --{min(others).replace('_', '-')}")
     names = [name.strip() for name in str(asked.hw).split(",")]

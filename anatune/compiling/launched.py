@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ from anatune.arguments import checked_integer
 from anatune.codegen.relax.device.program import DeviceProgram
 from anatune.compiling.compiled import CompiledModel
 from anatune.compiling.memory import Memory
-from anatune.errors import BuildError, RecordError, RunError
+from anatune.errors import AnatuneError, BuildError, RecordError, RunError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary
+from anatune.graph.torch.arrays import torch_of_array
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.launched import DeviceRunner
 from anatune.measure.emulate.launched import interpreted
 
-__all__ = ["LaunchedModel", "model_of"]
+__all__ = ["LaunchedModel", "is_here", "model_of"]
 
 _NAME = "model.gpu"
 
@@ -86,7 +88,11 @@ class LaunchedModel(CompiledModel):
     def __call__(self, *inputs: object) -> Any:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
         arrays, _ = self._arrays(inputs)
-        return self._returned(self._run(arrays), lambda array: array, inputs)
+        found = self._run(arrays)
+        torch = sys.modules.get("torch")
+        if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
+            found = [torch_of_array(array) for array in found]
+        return tuple(found) if self.summary.is_tuple else found[0]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
         """Return a call without arguments on `inputs`, copies included, for timing; errors as a call."""
@@ -107,6 +113,17 @@ class LaunchedModel(CompiledModel):
         """Return the Triton text of each kernel, by the name of its launches."""
         own = self.program
         return {launch.name: own.programs[own.kernels[launch.kernel].program].source for launch in own.launches}
+
+
+def is_here(arch: str) -> bool:
+    """Whether this machine's first GPU runs code of an architecture."""
+    if arch.startswith("gfx"):
+        return False
+    try:
+        with open_device() as device:
+            return device.arch == arch.rstrip("a")
+    except (AnatuneError, OSError):
+        return False
 
 
 def model_of(

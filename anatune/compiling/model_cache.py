@@ -37,7 +37,7 @@ __all__ = ["MOST_BYTES", "ModelCache"]
 
 MOST_BYTES = 2 << 30
 """Size that the folder is kept below: some twenty models of the size of ResNet-50."""
-_COMPILERS = ("tvm", "tvm_ffi", "numpy", "scipy", "numba", "llvmlite", "onnx", "torch")
+_COMPILERS = ("tvm", "tvm_ffi", "numpy", "scipy", "numba", "llvmlite", "onnx", "torch", "triton")
 _PIECE_BYTES = 1 << 18
 """Of a file: larger pieces would be new memory each time."""
 _LOCATION = b"location"

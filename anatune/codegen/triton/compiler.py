@@ -46,6 +46,7 @@ _TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
     "int8": "i8", "int16": "i16", "uint8": "u8", "int32": "i32", "int64": "i64", "bool": "i1",
+    "uint16": "u16", "uint32": "u32", "uint64": "u64",
 }  # fmt: skip
 _ALIGNMENT = 16
 """Bytes that every pointer is a multiple of."""

@@ -24,7 +24,8 @@ from anatune.compiling.targets.gpu_planning import choose_graph, in_both_orders,
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, RunError, SpaceError
 from anatune.graph.integers.scaled import has_integers
-from anatune.graph.nodes import Graph
+from anatune.graph.nodes import HALVES, Graph
+from anatune.graph.passes.precision import precision_of
 from anatune.measure.verify import verify
 from anatune.model.learned.corrections import NONE
 from anatune.records.place import record_place
@@ -69,6 +70,8 @@ class GpuTarget(ModelTarget):
     def planned(self, graph: Graph) -> PlannedModel:
         """Return an imported model with channels first or last, and the model's or the records' choices of kernels."""
         request = self.request
+        if precision_of(graph) == HALVES[1]:
+            raise SpaceError(f"compile: the model is {HALVES[1]}; name it (--precision {HALVES[1]}), for matrix units")
         planned = choose_graph(in_both_orders(graph), self.hardware, request.accuracy, request.progress)
         if request.records is None or not request.reuse:
             return planned

@@ -6,6 +6,7 @@ Triton. What comes out is machine code and launches: nothing of TVM's is in it.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.triton.compiler import check_target
 from anatune.compiling.checking import checked
-from anatune.compiling.launched import LaunchedModel
+from anatune.compiling.launched import LaunchedModel, is_here
 from anatune.compiling.memory import new_memory
 from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of
 from anatune.compiling.planning import PlannedKernel, in_parallel
@@ -95,6 +96,11 @@ class TritonTarget(ModelTarget):
             )
         super().__init__(hardware, 1, request, bare_target("x86_64"))
         check_target(hardware)
+        self._check_units(request.precision or HALVES[0])
+
+    def _check_units(self, precision: str) -> None:
+        """Raise SpaceError unless the GPU's matrix units multiply numbers of a precision."""
+        TRITON.supports(workload_named("matmul", m=512, n=512, k=512, dtype=precision), self.hardware)
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
@@ -111,8 +117,7 @@ class TritonTarget(ModelTarget):
                 f"compile: the model is {self.precision}, which {self.hardware.name}'s matrix units do not multiply "
                 f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]})"
             )
-        probe = workload_named("matmul", m=512, n=512, k=512, dtype=self.precision)
-        TRITON.supports(probe, self.hardware)
+        self._check_units(self.precision)
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
         graph = with_attention(graph, lambda node: self._attention(node) is not None)
@@ -139,6 +144,10 @@ class TritonTarget(ModelTarget):
         if node.op not in PRODUCTS:
             return None, ()
         plain = workload_of(node)
+        if (
+            math.prod(axis.extent for axis in plain.reduction_axes) == 1
+        ):  # positions times frequencies: a multiplication
+            return None, ()
         word = f"{self.precision}:{WIDE}" if is_output else self.precision
         workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
         return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
@@ -317,16 +326,17 @@ class TritonTarget(ModelTarget):
     # -- checking ----------------------------------------------------------------------------------------------------
 
     def is_checked(self, source: Imported) -> bool:
-        """Whether all launches are run by Triton's interpreter: it takes minutes, and is asked for."""
-        return bool(self.request.check)
+        """Whether outputs are compared: where such a GPU is; elsewhere in Triton's interpreter, which takes minutes."""
+        asked = self.request.check
+        return bool(asked) or (asked is None and source.reference is not None and is_here(self.hardware.arch))
 
     def check(self, build: ModelBuild, source: Imported) -> Checked:
-        """Return how far outputs are from the original's, every kernel run by Triton's interpreter."""
+        """Return how far outputs are from the original's, on the GPU or in Triton's interpreter."""
         model = build.compiled
         assert isinstance(model, LaunchedModel)
         if source.reference is None:
             return Checked()
-        model.interprets = True
+        model.interprets = not is_here(self.hardware.arch)
         allowed = _MOST_ERROR[self.precision]
         try:
             return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))

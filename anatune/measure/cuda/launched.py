@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from anatune.codegen.relax.device.program import DeviceProgram, Region
+from anatune.errors import DeviceError, RunError
 from anatune.graph.summary import TensorSummary
 from anatune.measure.cuda.driver import BorrowedBuffer, GpuBuffer, GpuDevice
 from anatune.measure.run.correctness import Array, array_dtype
@@ -49,8 +51,13 @@ class DeviceRunner:
             "input": [_bytes_of(one) for one in inputs],
             "output": [_bytes_of(one) for one in outputs],
         }
-        self._memory = {role: [device.allocate(size) for size in own] for role, own in sizes.items()}
-        weakref.finalize(self, _free, [buffer for own in self._memory.values() for buffer in own])
+        device.activate()
+        owned: list[GpuBuffer] = []
+        weakref.finalize(self, _free, device, owned)
+        self._memory: dict[str, list[GpuBuffer]] = {}
+        for role, own in sizes.items():
+            self._memory[role] = [device.allocate(size) for size in own]
+            owned += self._memory[role]
         device.upload(self._memory["weight"][0], weights)
         functions = [
             device.load(program.image[one.first : one.first + one.num_bytes], one.function, one.dynamic_shared_bytes)
@@ -71,6 +78,7 @@ class DeviceRunner:
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Return what the model makes of its inputs."""
+        self._device.activate()  # another thread may call
         for buffer, array in zip(self._memory["input"], arrays, strict=True):
             self._device.upload(buffer, array)
         self.launch()
@@ -85,12 +93,9 @@ class DeviceRunner:
         for call in self._calls:
             call()
 
-    def time_s(self, samples: int) -> list[float]:
-        """Return the seconds of runs on inputs that are there, by events."""
-        return self._device.time_calls(self.launch, samples=samples)
-
     def times(self, samples: int) -> dict[str, float]:
         """Return the least seconds of each kernel's launches in a run, by events around each launch."""
+        self._device.activate()
         found: dict[str, float] = {}
         for name, call in zip(self._names, self._calls, strict=True):
             found[name] = found.get(name, 0.0) + min(self._device.time_calls(call, samples=samples))
@@ -101,6 +106,9 @@ def _bytes_of(one: TensorSummary) -> int:
     return int(np.prod([int(size) for size in one.shape], dtype=np.int64)) * array_dtype(one.dtype).itemsize
 
 
-def _free(buffers: Iterable[GpuBuffer]) -> None:
-    for buffer in buffers:
-        buffer.free()
+def _free(device: GpuDevice, buffers: Iterable[GpuBuffer]) -> None:
+    with contextlib.suppress(RunError, DeviceError):  # it may be gone
+        device.activate()
+        for buffer in buffers:
+            buffer.free()
+        device.close()

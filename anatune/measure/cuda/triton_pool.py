@@ -77,6 +77,6 @@ def compiled_kernels(
         try:
             return list(pool.map(build, wanted))
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # what still compiles ends with its process
             for worker in own:
                 worker.kill()

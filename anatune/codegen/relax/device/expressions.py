@@ -11,7 +11,7 @@ from anatune.emit.script import Script
 from anatune.errors import BuildError
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
-__all__ = ["HELPERS", "Condition", "Expressions", "triton_type"]
+__all__ = ["HELPERS", "Condition", "Expressions", "finite", "triton_type"]
 
 Condition = str
 """Of a load: where it may be made; "": everywhere."""
@@ -72,11 +72,22 @@ _FUNCTIONS = {
 """Function of TVM's -> Triton of its arguments."""
 _POWERS = {0.5: "tl.sqrt({0})", -0.5: "tl.rsqrt({0})", 1.0: "{0}", 2.0: "({0} * {0})", 3.0: "({0} * {0} * {0})"}
 _WIDE = ("float16", "bfloat16")
+_OTHERS = ("int16", "int64", "uint16", "uint32", "uint64", "float64")
+_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+
+
+def finite(value: str, dtype: str) -> str:
+    """Return a float32 value as memory of a dtype may hold it: no number becomes infinite, as masks would."""
+    if dtype not in _LARGEST:
+        return value
+    most, far = _LARGEST[dtype], 'float("inf")'
+    high = f"tl.where(({value} > {most!r}) & ({value} < {far}), {most!r}, {value})"
+    return f"tl.where(({value} < -{most!r}) & ({value} > -{far}), -{most!r}, {high})"
 
 
 def triton_type(dtype: str) -> str:
     """Return the attribute of ``triton.language`` for a dtype; errors as `Expressions`."""
-    own = {**TRITON_TYPES, "bool": "int1", "int64": "int64", "int16": "int16", "float64": "float64"}
+    own = {**TRITON_TYPES, "bool": "int1", **{name: name for name in _OTHERS}}
     if dtype not in own:
         raise BuildError(f"numbers of type {dtype} have no Triton source; keep them out of the model")
     return own[dtype]
@@ -150,15 +161,11 @@ class Expressions:
             return f"({left} / {right})"
         if is_float:
             raise BuildError(f"{kind} of {node.ty} has no Triton source")
-        if self._is_natural(node.a):
+        if not kind.startswith("Floor") or self._is_natural(node.a):  # Triton's own truncate, as C's
             return f"({left} {'//' if kind.endswith('Div') else '%'} {right})"
         helper = "_floor_div" if kind.endswith("Div") else "_floor_mod"
         self.helpers.add(helper)
-        if kind.startswith("Floor"):
-            return f"{helper}({left}, {right})"
-        if kind == "Div":
-            return f"tl.where({left} < 0, -_floor_div(-({left}), {right}), _floor_div({left}, {right}))"
-        return f"tl.where({left} < 0, -_floor_mod(-({left}), {right}), _floor_mod({left}, {right}))"
+        return f"{helper}({left}, {right})"
 
     def _is_natural(self, node: TvmObject) -> bool:
         """Whether a whole number is no less than zero whatever its variables are: sums of them alone are looked at."""

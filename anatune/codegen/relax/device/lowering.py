@@ -10,10 +10,11 @@ import numpy as np
 
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.device.arena import Life, placed
+from anatune.codegen.relax.device.expressions import finite, triton_type
 from anatune.codegen.relax.device.groups import Group, grouped
 from anatune.codegen.relax.device.program import ALIGNMENT, Region, Role
 from anatune.codegen.relax.device.rest import RestKernel, rest_kernel
-from anatune.codegen.relax.device.steps import Call, Steps, Tensor, steps_of
+from anatune.codegen.relax.device.steps import Call, Steps, Tensor, Unit, steps_of
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.writing import Weight, written
 from anatune.core.hardware.spec import GpuSpec
@@ -183,16 +184,20 @@ class _Lowering:
         """Decide what memory holds each tensor in."""
         outputs = set(self.steps.outputs)
         follows: set[Tensor] = set()
+        sums: set[Tensor] = set()
+        """Of many elements: of 16 bits they might overflow, or lose what is subtracted from them."""
         for step in self.steps.steps:
             if isinstance(step, Call) or any(one in follows or self._is_number(one) for one in step.reads):
                 follows.update(step.writes)
+            if isinstance(step, Unit) and any(step.nest.is_reduction):
+                sums.update(step.writes)
             if isinstance(step, Call):
                 program = self.planned[step.function]
                 self.dtypes[step.writes[0]] = program.dtype(program.program.result)
                 for name, tensor in zip(program.operands, step.reads, strict=True):
                     if tensor.role == "weight":
                         self.dtypes.setdefault(tensor, program.dtype(name))
-        for tensor in follows:
+        for tensor in follows - sums:
             if tensor.dtype == "float32" and tensor not in self.dtypes and tensor not in outputs:
                 self.dtypes[tensor] = self.precision
 
@@ -305,9 +310,8 @@ _WHOLE = ("bool", "int8", "uint8", "int16", "int32", "int64")
 
 def _conversion(size: int, before: str, after: str) -> TritonProgram:
     """Return a program that copies elements into another dtype."""
-    from anatune.codegen.relax.device.expressions import triton_type
-
     block = 1024
+    value = finite("value", after) if before == "float32" else "value"
     grid = -(-size // block)
     wide = ".to(tl.int64)" if size >= 1 << 31 else ""
     source = f'''"""Copies {size} elements of {before} to {after}."""
@@ -319,7 +323,8 @@ import triton.language as tl
 @triton.jit
 def convert(source_ptr, copy_ptr):
     at = tl.program_id(0){wide} * {block} + tl.arange(0, {block})
-    tl.store(copy_ptr + at, tl.load(source_ptr + at, mask=at < {size}).to(tl.{triton_type(after)}), mask=at < {size})
+    value = tl.load(source_ptr + at, mask=at < {size})
+    tl.store(copy_ptr + at, ({value}).to(tl.{triton_type(after)}), mask=at < {size})
 '''
     buffers = (Buffer("source", before, (size,)), Buffer("copy", after, (size,)))
     kernel = TritonKernel("convert", buffers, grid, 4, 1, {"enable_fp_fusion": True})

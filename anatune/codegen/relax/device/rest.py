@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.relax.device.expressions import HELPERS, Expressions, triton_type
+from anatune.codegen.relax.device.expressions import HELPERS, Expressions, finite, triton_type
 from anatune.codegen.relax.device.groups import MOST_COLS, Form, Group, flat_index, form_of, is_same, simplified
 from anatune.codegen.relax.device.steps import Tensor, Unit
 from anatune.core.hardware.spec import GpuSpec
@@ -36,7 +36,7 @@ _NOTHING = {
     "Or": ("0",), "And": ("1",),
 }  # fmt: skip
 """What a reduction begins with that changes nothing."""
-_NEUTRAL = {"Add": "0", "Max": "-{0}", "Min": "{0}", "Or": "0", "And": "1"}
+_NEUTRAL = {"Add": "0", "Or": "0", "And": "1"}
 _JOINS = {
     "Add": ("({0} + {1})", "tl.sum"), "Max": ("tl.maximum({0}, {1})", "tl.max"),
     "Min": ("tl.minimum({0}, {1})", "tl.min"), "Or": ("({0} | {1})", "tl.max"), "And": ("({0} & {1})", "tl.min"),
@@ -270,6 +270,7 @@ class _Writer:
             self.writes.append(tensor)
         wanted, index = self._spread(self._index(store.buffer, store.indices, ""))
         mask = f", mask={wanted}" if wanted else ""
+        value = finite(value, self.dtype_of(tensor)) if tensor.dtype == "float32" else value
         self.text.line(f"tl.store({self.names[tensor]}_ptr + {index}, {value}{mask})")
 
     def _spread(self, index: str) -> tuple[str, str]:
@@ -386,10 +387,11 @@ class _Writer:
     def _neutral(self, kind: str, dtype: str) -> str:
         """Return what changes nothing."""
         if kind in ("Max", "Min"):
-            most = 'float("inf")'
-            if dtype not in ("float32", *_WIDE):
-                most = str(2 ** (int(re.sub(r"\D", "", dtype) or 8) - 1) - 1)
-            return _NEUTRAL[kind].format(most)
+            if dtype in ("float32", "float64", *_WIDE):
+                return ("-" if kind == "Max" else "") + 'float("inf")'
+            bits = int(re.sub(r"\D", "", dtype) or 8)
+            least, most = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            return str(least if kind == "Max" else most)
         return _NEUTRAL[kind] + (".0" if dtype in ("float32", *_WIDE) else "")
 
     def _stores_of(self, root: TvmObject) -> list[TvmObject]:
@@ -408,22 +410,27 @@ class _Writer:
 
         bound: list[TvmObject] = []
         tvm_ffi.structural_walk(unit.nest.body, (self.tvm.tirx.Bind, bound.append))
-        places = {str(store.buffer.dtype): store for store in stores}
-        index = next((store for dtype, store in places.items() if dtype in ("int32", "int64")), None)
-        value = next((store for store in stores if index is not None and not store.same_as(index)), None)
-        choice = bound[-1].value if len(bound) == 2 else None
+        choice = bound[-1].value if len(bound) == len(stores) == 2 else None
         test = type(getattr(choice, "condition", None)).__name__
-        if index is None or value is None or choice is None or test not in ("GT", "LT") or len(form.reduced) != 1:
+        column = unit.nest.variables[form.reduced[0]]
+        if (
+            choice is None
+            or test not in ("GT", "LT")
+            or len(form.reduced) != 1
+            or not (
+                getattr(bound[0].value, "false_value", None) is not None and bound[0].value.false_value.same_as(column)
+            )
+        ):
             raise BuildError(f"{unit.name}: a reduction to several results has no Triton source")
         if self.group.cols > _WHOLE or self.is_stepped:
             raise BuildError(f"{unit.name}: rows of {self.group.cols} elements are too long to look for a place in")
         word = "max" if test == "GT" else "min"
-        far = "-" if word == "max" else ""
-        term = self._masked(self._named("term", self.expressions.value(choice.false_value)), f'{far}float("inf")')
+        neutral = self._neutral(word.capitalize(), str(choice.false_value.ty))
+        term = self._masked(self._named("term", self.expressions.value(choice.false_value)), neutral)
         term = self._named("term", term)
         at = self._named("place", f"tl.arg{word}({term}, axis=1, keep_dims=True)")
         best = self._named("best", f"tl.{word}({term}, axis=1, keep_dims=True)")
-        for store, made in ((index, at), (value, best)):
+        for store, made in zip(stores, (at, best), strict=True):
             self._finish(unit.tensors[store.buffer], store, made)
 
 

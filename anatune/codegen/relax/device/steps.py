@@ -12,7 +12,7 @@ import numpy as np
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.building import fused
 from anatune.codegen.relax.kernels import KERNEL
-from anatune.codegen.relax.rest.nests import Nest
+from anatune.codegen.relax.rest.nests import Nest, replaced
 from anatune.codegen.relax.rest.schedule import inlined, nest_in, statements
 from anatune.errors import BuildError
 from anatune.graph.nodes import Array
@@ -195,10 +195,21 @@ class _Reader:
         return found
 
     def nest(self, name: str, statement: TvmObject) -> Nest:
-        nest = nest_in(self.tvm, statement)
+        nest = nest_in(self.tvm, statement) or self.scalar(statement)
         if nest is None:
             raise _refused(name)
         return nest
+
+    def scalar(self, statement: TvmObject) -> Nest | None:
+        """Return a statement on tensors of one element without loops as a nest; None: it is none."""
+        tvm, body = self.tvm, statement
+        if isinstance(statement, tvm.s_tir.SBlockRealize) and statement.block.init is None:
+            zeros = {one.var: tvm.tirx.const(0, "int64") for one in statement.block.iter_vars}
+            body = replaced(statement.block.body, zeros, tvm)
+        if not isinstance(body, tvm.tirx.BufferStore):
+            return None
+        one = tvm.tirx.Var("i", "int64")
+        return Nest([one], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset())
 
 
 def _refused(name: str) -> BuildError:

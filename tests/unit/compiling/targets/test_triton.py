@@ -115,9 +115,24 @@ def test_a_model_of_16_bits_keeps_its_inputs_and_outputs():
     own = compiled(model.bfloat16(), inputs, "mi300x", precision=None)
     assert own.summary.outputs[0].dtype == "bfloat16"
     own.interprets = True
-    (got,) = (own(inputs[0].numpy()),)
+    got = own(inputs[0].numpy())
+    assert own(inputs[0]).dtype == torch.bfloat16
     want = model.float()(*inputs).detach().numpy()
     assert np.abs(got.astype(np.float32) - want).max() / np.abs(want).max() < 5e-2
+
+
+def test_positions_are_not_multiplied_in_16_bits():
+    class Turned(nn.Module):
+        def forward(self, places, x):
+            frequencies = 1.0 / 100 ** (torch.arange(8) / 8.0)
+            angles = (frequencies[None, :, None] @ places[:, None, :].float()).transpose(1, 2)
+            return x * angles.cos()
+
+    inputs = (torch.arange(1000, 1006)[None], torch.ones(1, 6, 8))
+    own = compiled(Turned().eval(), inputs)
+    own.interprets = True
+    got = own(*(one.numpy() for one in inputs))
+    np.testing.assert_allclose(got, Turned()(*inputs).numpy(), atol=2e-2)
 
 
 def test_check_runs_all_launches_in_the_interpreter(tmp_path):
@@ -195,6 +210,9 @@ class InterpretedDevice:
                 arrays[name][:] = array.reshape(-1)
 
         return call
+
+    def activate(self):
+        """There is one context."""
 
     def close(self):
         """Nothing is held."""

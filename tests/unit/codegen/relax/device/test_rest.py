@@ -17,6 +17,8 @@ F = "float32"
 
 
 def drawn(shape, dtype=F):
+    if dtype.startswith("u"):
+        return RNG.integers(200, 256, shape).astype(dtype)
     if dtype == F:
         return RNG.standard_normal(shape).astype(F)
     return RNG.integers(-9, 9, shape).astype(dtype)
@@ -85,6 +87,20 @@ CASES = {
     "table": (
         lambda i: building.taken(Constant(TABLE), i, 0), lambda i: TABLE[i], [((4, 5), "place")],
     ),
+    "places_of_integers": (
+        lambda x: building.arg_extreme("argmax", x, 1, keepdims=False), lambda x: x.argmax(1), [((5, 11), "int64")],
+    ),
+    "bytes": (
+        lambda x: (building.reduced("min", x, (1,), keepdims=False), building.reduced("max", x, (1,), keepdims=False)),
+        lambda x: (x.min(1), x.max(1)),
+        [((7, 37), "uint8")],
+    ),
+    "scalars": (
+        lambda x, y: building.elementwise("multiply", x, building.elementwise("exp", y)),
+        lambda x, y: x * np.exp(y),
+        [((5, 3), F), ((), F)],
+    ),
+    "unsigned": (lambda x: building.cast(x, F), lambda x: x.astype(F), [((5, 3), "uint32")]),
     "truth": (
         lambda x: building.cast(building.elementwise("greater", x, 0.0), "int64"),
         lambda x: (x > 0).astype(np.int64),
@@ -160,8 +176,7 @@ def test_layers_that_are_alike_are_one_program():
 
 def test_what_lies_between_kernels_has_16_bits_and_outputs_their_own_dtype():
     def make(x):
-        inner = building.reduced("mean", building.elementwise("exp", x), (0,), keepdims=True)
-        return building.elementwise("add", building.elementwise("exp", x), inner)
+        return building.softmax(building.permute(building.softmax(x, 1), (1, 0)), 1)
 
     made = lower(graph_of(make, ((64, 48), F)))
     dtypes = {
@@ -203,6 +218,25 @@ def test_grouped_convolutions_are_loops():
             plane = whole[:, channel // 2 * 2 + c, r : r + 7 : 2, s : s + 9]
             want[:, channel] += plane * weight[channel, c, r, s]
     np.testing.assert_allclose(got, np.clip(want + bias[:, None, None], 0, 6), rtol=2e-2, atol=2e-2)
+
+
+def test_sums_between_kernels_are_float32_and_masks_stay_finite():
+    """Of rows that are too long for one kernel; of float16, the sum of squares would be infinite."""
+    scale = Constant(np.full((1, 20000), 2.0, np.float32))
+
+    def make(x, seen):
+        hidden = building.elementwise("multiply", building.elementwise("subtract", seen, 1.0), 3.4e38)
+        ones, zeros = Constant(np.ones(20000, np.float32)), Constant(np.zeros(20000, np.float32))
+        normed = building.layer_norm(building.elementwise("multiply", x, scale), ones, zeros, (1,), 1e-5)
+        total = building.elementwise("add", normed, hidden)
+        return normed, building.elementwise("subtract", total, hidden)
+
+    graph = graph_of(make, ((2, 20000), F), ((2, 20000), F))
+    x = 50 * drawn((2, 20000))
+    seen = (np.arange(40000).reshape(2, 20000) % 3 > 0).astype(F)
+    normed, other = run(graph, lower(graph, "float16"), [x, seen])
+    np.testing.assert_allclose(normed, norm(2 * x, 1.0, 0.0), rtol=2e-2, atol=2e-2)
+    assert np.isfinite(other).all()
 
 
 @pytest.mark.parametrize(
