@@ -50,6 +50,9 @@ CASES = {
         lambda x: x // 3 % 4,
         [((6, 7), "int64")],
     ),
+    "quotients": (
+        lambda x: building.elementwise("divide", x, -3), lambda x: np.trunc(x / -3).astype(int), [((6, 7), "int64")],
+    ),
     "where": (
         lambda x, y: building.where(building.elementwise("greater", x, y), x, y),
         np.maximum,
