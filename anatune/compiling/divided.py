@@ -17,8 +17,8 @@ from anatune.codegen.relax.frontends import Imported, imported
 from anatune.codegen.relax.machine import check_gpu
 from anatune.compiling import folder
 from anatune.compiling.compiled import CompiledModel
-from anatune.compiling.launched import model_of
 from anatune.compiling.request import Request
+from anatune.compiling.targets.launched import model_of
 from anatune.errors import BuildError, RecordError, RunError, WorkloadError
 from anatune.graph.nodes import Array
 from anatune.graph.onnx.dividing import Part, divided

@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from anatune.compiling.compiled import CompiledModel
-from anatune.compiling.launched import model_of
 from anatune.compiling.request import Request
+from anatune.compiling.targets.launched import model_of
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.decoding import from_json
 from anatune.disk_cache import DiskCache, sources_of, versions_of

@@ -414,15 +414,11 @@ def comparison_dict(summaries: Sequence[ModelSummary], prices: Sequence[float | 
             "launches": one.launches,
             "weight_bytes": one.weight_bytes,
             "arena_bytes": one.arena_bytes,
-            "bound_by": _slowest(one).bound_by if one.kernels else "",
+            "bound_by": max(one.kernels, key=lambda kernel: kernel.total_s).bound_by if one.kernels else "",
             "per_million_runs": None if price is None else 1e6 * one.whole_s * price / 3600.0,
         }
         for one, price in zip(summaries, prices, strict=True)
     ]
-
-
-def _slowest(summary: ModelSummary) -> KernelSummary:
-    return max(summary.kernels, key=lambda kernel: kernel.total_s)
 
 
 def comparison_lines(summaries: Sequence[ModelSummary], prices: Sequence[float | None], *, width: int) -> list[Line]:

@@ -23,12 +23,12 @@ from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.triton.compiler import check_target
 from anatune.compiling.checking import checked
-from anatune.compiling.launched import LaunchedModel, is_here
 from anatune.compiling.memory import new_memory
 from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of
 from anatune.compiling.planning import PlannedKernel, in_parallel
 from anatune.compiling.request import Request
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.compiling.targets.launched import LaunchedModel, is_here
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
@@ -39,15 +39,15 @@ from anatune.errors import BuildError, DeviceError, SpaceError
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
 from anatune.graph.operators import ATTENTION, PRODUCTS
-from anatune.graph.passes.attention import with_attention
-from anatune.graph.passes.device import attention_of, without_rows
+from anatune.graph.passes.attention import attention_of, with_attention
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
 from anatune.graph.passes.precision import WIDE, precision_of
+from anatune.graph.passes.rows import without_rows
 from anatune.graph.passes.simplify import simplified, source_of
 from anatune.graph.products import workload_named, workload_of
 from anatune.graph.summary import ModelSummary, OperatorSummary, num_bytes_of
-from anatune.measure.cuda.triton_pool import compiled_kernels
+from anatune.measure.cuda.apart import compiled_kernels
 from anatune.model.learned.corrections import NONE
 from anatune.templates import TRITON
 from anatune.templates.gpu.streaming import streaming_s

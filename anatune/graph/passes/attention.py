@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from anatune.graph.operators import ATTENTION, BATCH_MATMUL, MATMUL, SOFTMAX
 from anatune.graph.passes.simplify import permuted, reshaped, simplified, source_of
 from anatune.graph.strided import Place, View, view_of
 
-__all__ = ["with_attention"]
+__all__ = ["TokenAttention", "attention_of", "with_attention"]
 
 _DIMENSIONS = 4
 """Of what has batch, heads, rows and columns."""
@@ -234,3 +235,60 @@ def _product(group: Sequence[Node], data: Value) -> Node:
     rows = tensor_type(group[0]).shape[0]
     kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
     return group[0].of((data, *operands), kind)
+
+
+class TokenAttention(NamedTuple):
+    """How an attention's operands lie as rows of tokens.
+
+    Attributes
+    ----------
+    kv_heads : int
+        Heads of keys and values.
+    pitch_q, pitch_kv : int
+        Elements between tokens of queries, and of keys and values.
+    offsets : tuple of int
+        Elements before the first of queries, of keys, of values.
+    """
+
+    kv_heads: int
+    pitch_q: int
+    pitch_kv: int
+    offsets: tuple[int, ...]
+
+
+def attention_of(node: Node) -> TokenAttention | None:
+    """Return how an attention's operands lie; None: not as rows of tokens, or it is more than softmax of products.
+
+    Heads have to lie beside each other in rows of tokens, batches behind each other, and the mask to be causal.
+    """
+    own = node.attributes
+    batch, heads, queries, keys, dim = (own[name] for name in ("batch", "heads", "queries", "keys", "dim"))
+    if own["value_dim"] != dim or own["causal"] is not None:  # with such masks no row is empty
+        return None
+    if not math.isclose(own["scale"] * math.sqrt(dim), 1.0, rel_tol=1e-5) or not _is_seen_as(node, queries, keys):
+        return None
+    places: tuple[Place, Place, Place] = own["places"]
+    q, k, v = places
+    shared = heads if k.head == v.head == 0 else k.group
+    if k.row != v.row or shared not in (v.group, heads) or q.group != 1:
+        return None
+    for place, tokens, near in ((q, queries, heads == 1), (k, keys, heads == shared), (v, keys, heads == shared)):
+        if (not near and place.head != dim) or (batch > 1 and place.batch != tokens * place.row):
+            return None
+    rows = heads * dim
+    offsets = tuple(place.offset for place in places)
+    return TokenAttention(heads // shared, q.row or rows, k.row or rows // shared, offsets)
+
+
+def _is_seen_as(node: Node, queries: int, keys: int) -> bool:
+    """Whether a query sees all keys, or under a mask those up to its own place and no others."""
+    if "is_causal" in node.attributes:  # it was looked at before
+        return True
+    if len(node.arguments) <= 3:
+        return not node.attributes["visible"]
+    mask = node.arguments[3]
+    if not isinstance(mask, Constant) or mask.array.shape != (queries, keys) or keys < queries:
+        return False
+    lowest = np.finfo(np.float32).min
+    seen = np.tril(np.ones((queries, keys), bool), keys - queries)
+    return bool((mask.array[seen] == 0).all() and (mask.array[~seen] <= lowest / 2).all())

@@ -88,4 +88,4 @@ MATRIX_UNITS: tuple[Pass, ...] = (
     simplified,
 )
 """Of a model for a GPU's matrix units: attentions are looked for next, then rows become operators again
-(`passes.device`)."""
+(`rows.without_rows`)."""

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from anatune.graph import building
 from anatune.graph.nodes import (
     FOREIGN,
     Argument,
@@ -21,7 +22,7 @@ from anatune.graph.nodes import (
 from anatune.graph.operators import CONCAT, LAYER_NORM, SCATTER, SOFTMAX
 from anatune.graph.passes.simplify import reshaped, source_of
 
-__all__ = ["with_concatenations", "with_rows", "with_scatters"]
+__all__ = ["with_concatenations", "with_rows", "with_scatters", "without_rows"]
 
 _DTYPE = "float32"
 
@@ -202,3 +203,45 @@ def _concat(node: Node, parts: list[Value], axis: int) -> Value:
     )
     made = Node(CONCAT, matrices, TensorType((outer, math.prod(shape[axis:])), _DTYPE))
     return reshaped(made, shape)
+
+
+def without_rows(graph: Graph) -> Graph:
+    """Return a graph whose softmaxes and layer norms are operators that anybody knows."""
+
+    def replace(node: Node) -> Value:
+        if node.op == SOFTMAX:
+            return _plain_softmax(node)
+        if node.op == LAYER_NORM:
+            return _plain_norm(node)
+        return node
+
+    return rewritten(graph, replace)
+
+
+def _plain_softmax(node: Node) -> Value:
+    own = node.attributes
+    data, *masks = node.arguments
+    rows, length = tensor_type(node).shape
+    if own["scale"] != 1.0:
+        data = building.elementwise("multiply", data, own["scale"])
+    for mask in masks:
+        parts = rows // own["block"]
+        own_rows = tensor_type(mask).shape[0] // parts
+        whole = building.reshape(data, (parts, own["block"] // own_rows, own_rows, length))
+        added = building.elementwise("add", whole, building.reshape(mask, (parts, 1, own_rows, length)))
+        data = building.reshape(added, (rows, length))
+    made = building.softmax(data, 1)
+    if not own["zero_rows"]:
+        return made
+    most = building.reduced("max", data, (1,), keepdims=True)
+    empty = building.elementwise("equal", most, -np.inf)
+    zeros = Constant(np.zeros((1, 1), np.float32))
+    condition, nothing = (building.broadcast(one, (rows, length)) for one in (empty, zeros))
+    return building.where(condition, nothing, made)
+
+
+def _plain_norm(node: Node) -> Value:
+    data, *known = node.arguments
+    length = tensor_type(node).shape[1]
+    factor, term = known or (Constant(np.ones(length, np.float32)), Constant(np.zeros(length, np.float32)))
+    return building.layer_norm(data, factor, term, (1,), node.attributes["epsilon"])

@@ -160,7 +160,6 @@ class _Writer:
             raise BuildError(f"{group.units[0].name}: rows of {group.cols} elements are too long for a kernel")
         for unit in group.units:
             self._write(unit)
-        body = self.text
         parameters = [*self.reads, *self.writes]
         names = [self.names[one] for one in parameters]
         name = self._name()
@@ -172,12 +171,11 @@ class _Writer:
         for tensor, word in zip(parameters, names, strict=True):
             whole.line(f"    {word}: {self.dtype_of(tensor)} {tensor.size}")
         whole.line('"""\n\nimport triton\nimport triton.language as tl\n\n')
-        helpers = set(self.expressions.helpers)
-        for helper in sorted(helpers):
+        for helper in sorted(self.expressions.helpers):
             whole.line(f"{HELPERS[helper]}\n")
         whole.line("@triton.jit")
         whole.line(f"def {name}({', '.join(f'{word}_ptr' for word in names)}):")
-        for line in (*self._head(), *body.lines):
+        for line in (*self._head(), *self.text.lines):
             whole.line(line if line.startswith("    ") else f"    {line}")
         buffers = tuple(
             Buffer(word, self.dtype_of(tensor), (max(1, tensor.size),))
@@ -231,7 +229,7 @@ class _Writer:
 
     def _bind(self, unit: Unit, form: Form) -> None:
         """Say what the loops of a nest are."""
-        extents = [number_of(extent) for extent in unit.nest.extents]
+        extents = [int(extent) for extent in unit.nest.extents]
         bound: dict[TvmObject, str] = {}
         width = max(self.group.cols, 1)
         for place, (variable, extent) in enumerate(zip(unit.nest.variables, extents, strict=True)):
@@ -432,11 +430,6 @@ class _Writer:
         best = self._named("best", f"tl.{word}({term}, axis=1, keep_dims=True)")
         for store, made in zip(stores, (at, best), strict=True):
             self._finish(unit.tensors[store.buffer], store, made)
-
-
-def number_of(extent: TvmObject) -> int:
-    """Return an extent; sizes are known."""
-    return int(extent)
 
 
 def _digit(number: str, step: int, extent: int, total: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.relax.kernels import ModelKernel, kernel_function
 from anatune.core.activations import ACTIVATIONS
@@ -49,10 +47,10 @@ def plain_product(name: str, workload: Workload) -> ModelKernel:
     extents = workload.extents
     reduced = {axis.name: te.reduce_axis((0, axis.extent), axis.name) for axis in workload.reduction_axes}
 
-    def element(access: Access, values: dict[str, Any]) -> TvmObject:
+    def element(access: Access, values: dict[str, TvmObject]) -> TvmObject:
         indices, inside = [], []
         for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
-            index: Any = offset
+            index: TvmObject = offset
             for term in terms:
                 index = index + values[term.axis] * term.coefficient
             last = offset + sum(term.coefficient * (extents[term.axis] - 1) for term in terms)
@@ -62,21 +60,21 @@ def plain_product(name: str, workload: Workload) -> ModelKernel:
         loaded = operands[access.tensor](*indices)
         return tvm.tirx.if_then_else(tvm.tirx.all(*inside), loaded, tvm.tirx.const(0.0, _WIDE)) if inside else loaded
 
-    def axes_of(places: tuple[Any, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def axes_of(places: tuple[TvmObject, ...]) -> dict[str, TvmObject]:
+        found: dict[str, TvmObject] = {}
         for terms, place in zip(workload.write.indices, places, strict=True):
             for term in terms:
                 found[term.axis] = tvm.tirx.indexmod(tvm.tirx.indexdiv(place, term.coefficient), extents[term.axis])
         return found
 
-    def total(*places: Any) -> TvmObject:
+    def total(*places: TvmObject) -> TvmObject:
         values = {**axes_of(places), **reduced}
         left, right = (element(access, values) for access in workload.reads)
         return te.sum(left * right, axis=list(reduced.values()))
 
     result = te.compute(workload.write.shape, total, name="product")
 
-    def finished(*places: Any) -> TvmObject:
+    def finished(*places: TvmObject) -> TvmObject:
         value, values = result(*places), axes_of(places)
         reads = iter(workload.epilogue_reads)
         for step in workload.epilogue:

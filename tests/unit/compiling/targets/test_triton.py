@@ -11,8 +11,9 @@ pytest.importorskip("torch", reason="the models are PyTorch's")
 import torch
 
 import anatune
-from anatune.compiling import launched, session
-from anatune.compiling.launched import LaunchedModel
+from anatune.compiling import session
+from anatune.compiling.targets import launched
+from anatune.compiling.targets.launched import LaunchedModel
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError, WorkloadError
 from anatune.measure.cuda.driver import BorrowedBuffer, GpuFunction
 from anatune.measure.emulate.triton_interpreter import interpret

@@ -6,7 +6,6 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,7 @@ from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary
 from anatune.graph.torch.arrays import torch_of_array
 from anatune.measure.cuda.driver import open_device
-from anatune.measure.cuda.launched import DeviceRunner
+from anatune.measure.cuda.launching import DeviceRunner
 from anatune.measure.emulate.launched import interpreted
 
 __all__ = ["LaunchedModel", "is_here", "model_of"]
@@ -85,7 +84,7 @@ class LaunchedModel(CompiledModel):
             return interpreted(self.program, self.memory, arrays, self.summary.outputs)
         return self._runner.run(arrays)
 
-    def __call__(self, *inputs: object) -> Any:
+    def __call__(self, *inputs: object) -> object:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
         arrays, _ = self._arrays(inputs)
         found = self._run(arrays)
