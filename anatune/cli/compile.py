@@ -32,6 +32,8 @@ from anatune.cli.outputs import check_html, write_page
 from anatune.cli.tune.output import ModelDisplay
 
 if TYPE_CHECKING:
+    from anatune.compiling.compiled import CompiledModel
+    from anatune.files import Output
     from anatune.tuning.cost import ModelEstimate
 
 __all__ = ["compile_model"]
@@ -190,12 +192,9 @@ def compile_model(
     from anatune.compiling.folder import check_place
     from anatune.measure.named_hardware import hardware
     from anatune.records.place import is_missing
-    from anatune.report.models import model_dict, model_lines
 
     if asked.compare:
-        if html is not None or elsewhere != Elsewhere():
-            raise UsageError("--compare prints a table of predictions; leave --html and who measures out")
-        _compare(model, asked, as_json=as_json)
+        _compare(model, asked, elsewhere, html, as_json=as_json)
         return
     if asked.price:
         raise UsageError("--price is for --compare; leave it out")
@@ -239,29 +238,44 @@ def compile_model(
             raise
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
+    _tell(compiled, asked, page_file, model.stem, told if as_json else None)
+
+
+def _tell(
+    compiled: CompiledModel,
+    asked: CompileOptions,
+    page_file: Output | None,
+    name: str,
+    told: list[ModelEstimate] | None,
+) -> None:
+    """Print what a model has become; `told`: as JSON, with what was estimated."""
+    from anatune.report.models import model_dict, model_lines
+
     measured = compiled.profile() if asked.measure else None
     if page_file is not None:
         from anatune.pages.compiled import model_page
 
-        write_page(model_page(compiled, measured, name=model.stem), page_file)
-    if as_json:
+        write_page(model_page(compiled, measured, name=name), page_file)
+    if told is not None:
         estimate = msgspec.to_builtins(told[0]) if told else None
-        print_json({"folder": str(output), **model_dict(compiled.summary, measured), "estimate": estimate})
+        print_json({"folder": str(asked.output), **model_dict(compiled.summary, measured), "estimate": estimate})
         return
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
     where = "" if compiled.summary.device == "cpu" else f", where there is a GPU of {compiled.summary.arch}"
     if compiled.summary.arch.startswith("gfx"):
-        note(f"written to {output}")
+        note(f"written to {asked.output}")
         return
-    note(f"written to {output}; `anatune run {output} --benchmark` times it{where}")
+    note(f"written to {asked.output}; `anatune run {asked.output} --benchmark` times it{where}")
 
 
-def _compare(model: Path, asked: CompileOptions, *, as_json: bool) -> None:
+def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Path | None, *, as_json: bool) -> None:
     """Print what a model is predicted to be on several devices."""
     from anatune.cli.progress import Progress
     from anatune.compiling import session
     from anatune.report.models import comparison_dict, comparison_lines
 
+    if html is not None or elsewhere != Elsewhere():
+        raise UsageError("--compare prints a table of predictions; leave --html and who measures out")
     usual = CompileOptions()
     given = {name for name in asked.__struct_fields__ if getattr(asked, name) != getattr(usual, name)}
     others = given - {"hw", "compare", "price", "precision", "input_shape", "size"}
