@@ -18,7 +18,7 @@ _GROUPS = {
     "Sizes and state of a model": "--input-shape --size --state",
     "Precision of a model": "--precision --calibrate --percentile",
     "Ranges of extents": "--kernels --loss --mean",
-    "Predictions": "--model --plain --compile",
+    "Predictions": "--model --plain --compile --compare --price",
     "Search": "--strategy --start --seed --keep --no-diverse",
     "When it ends": "--trials --time-limit --stop-at --patience",
     "Records": "--records --resume --no-reuse --session --outcome --worker --limit",
