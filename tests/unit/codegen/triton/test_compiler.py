@@ -146,5 +146,5 @@ def test_types_of_pointers():
     assert set(DTYPE_BYTES) <= set(compiler._TYPES)
     assert pointer_type("bfloat16") == "*bf16"
     assert words <= {*tl.dtype.SINT_TYPES, *tl.dtype.UINT_TYPES, *tl.dtype.FP_TYPES, "i1"} | {
-        "i8", "u8", "i16", "i32", "i64", "fp16", "bf16", "fp32", "fp64",
+        "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp16", "bf16", "fp32", "fp64",
     }  # fmt: skip
