@@ -57,8 +57,6 @@ class GpuTarget(ModelTarget):
     def __init__(self, hardware: GpuSpec, request: Request) -> None:
         if request.threads is not None:
             raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
-        if request.precision is not None:
-            raise SpaceError(f"compile: precision is for CPUs, and {hardware.name} is none; leave it out")
         if request.trials:
             raise DeviceError(
                 f"compile: kernels for {hardware.name} are not measured by compile; `anatune tune` on that GPU writes "

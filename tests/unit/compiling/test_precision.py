@@ -120,8 +120,8 @@ def test_precisions_that_are_none_or_not_the_processors(tmp_path):
         compile_model(tmp_path / "model.onnx", precision="half")
     with pytest.raises(SpaceError, match=r"ryzen_3700x has no instructions for it: in software .* takes \d.* times"):
         compile_model(tmp_path / "model.onnx", hw=fixed(), precision="bfloat16")
-    with pytest.raises(SpaceError, match="precision is for CPUs"):
-        compile_model(tmp_path / "model.onnx", hw="rtx3090", precision="bfloat16")
+    with pytest.raises(SpaceError, match="precision is float32, expected float16 or bfloat16 of a GPU"):
+        compile_model(tmp_path / "model.onnx", hw="rtx3090", precision="float32")
 
 
 def test_models_on_tiles(tmp_path, with_loops, monkeypatch):  # noqa: F811
