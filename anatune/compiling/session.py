@@ -217,6 +217,7 @@ def compare(
         if device.kind != "gpu":
             raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
     source = imported(model, example_inputs, sizes).widened()
+    graph = None
     found: list[ModelSummary] = []
     for device in devices:
         assert device.kind == "gpu"
@@ -224,7 +225,8 @@ def compare(
             on_device(len(found))
         target = TritonTarget(device, Request(precision=precision))
         _check(source, target)
-        found.append(target.described(target.planned(source.graph())))
+        graph = graph or source.graph()
+        found.append(target.described(target.planned(graph)))
     return found
 
 

@@ -32,6 +32,7 @@ from anatune.templates.cpu.program.ranged import ranged_program
 
 __all__ = [
     "KERNEL",
+    "OPAQUE",
     "ModelKernel",
     "Packer",
     "RangedCalls",
@@ -45,7 +46,7 @@ KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
 _PIECE = 256
 """Rows of a product with any number of them that one nest runs for."""
-_OPAQUE = 8
+OPAQUE = 8
 """TVM's word for a function that nothing is fused with."""
 
 
@@ -157,7 +158,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
 
 def kernel_function(text: str, llvm: str, name: str, kind: str) -> TvmObject:
     """Return a program as a function of a model that TVM's passes leave as it is; `kind`: what kernel it is."""
-    return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": _OPAQUE})
+    return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE})
 
 
 def _packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:

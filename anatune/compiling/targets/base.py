@@ -176,15 +176,15 @@ class ModelTarget(ABC):
         """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tuned`."""
         raise NotImplementedError
 
-    @abstractmethod
     def code(self, planned: PlannedModel) -> Code:
-        """Return what TVM builds of a planned model.
+        """Return what TVM builds of a planned model, for `build`.
 
         Raises
         ------
         BuildError
             TVM has no code for something.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def is_checked(self, source: Imported) -> bool:

@@ -6,11 +6,9 @@ Triton. What comes out is machine code and launches: nothing of TVM's is in it.
 
 from __future__ import annotations
 
-import math
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +25,7 @@ from anatune.compiling.memory import new_memory
 from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of
 from anatune.compiling.planning import PlannedKernel, in_parallel
 from anatune.compiling.request import Request
-from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel
 from anatune.compiling.targets.launched import LaunchedModel, is_here
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
@@ -43,6 +41,7 @@ from anatune.graph.passes.attention import attention_of, with_attention
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
 from anatune.graph.passes.precision import WIDE, precision_of
+from anatune.graph.passes.products import unfused
 from anatune.graph.passes.rows import without_rows
 from anatune.graph.passes.simplify import simplified, source_of
 from anatune.graph.products import workload_named, workload_of
@@ -59,11 +58,6 @@ __all__ = ["TritonTarget"]
 _MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2}
 """Of an output, over its largest magnitude, beside the original in float32."""
 _ADVICE = "anatune.verify says of each planned kernel's schedule whether the interpreter agrees"
-
-
-class _Choice(NamedTuple):
-    schedule: Schedule
-    prediction: Prediction
 
 
 class TritonTarget(ModelTarget):
@@ -121,7 +115,7 @@ class TritonTarget(ModelTarget):
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
         graph = with_attention(graph, lambda node: self._attention(node) is not None)
-        graph = simplified(without_rows(rewritten(graph, _without_mask)))
+        graph = simplified(without_rows(rewritten(rewritten(graph, _without_mask), self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {id(source_of(value)) for value in graph.outputs}
         for node in graph.nodes():
@@ -135,6 +129,11 @@ class TritonTarget(ModelTarget):
             planned.append(PlannedKernel(name, *choices[workload], tuple(nodes)))
         return PlannedModel(graph, planned)
 
+    def _alone(self, node: Node) -> Value:
+        """Return a node, without what is fused into it where no template takes it."""
+        is_plain = node.op in PRODUCTS and self._workload(node, is_output=False)[0] is None
+        return unfused(node) if is_plain else node
+
     def _workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
         """Return what a node asks of a planned kernel, and the offsets of its operands; None: no template takes it."""
         if node.op == ATTENTION:
@@ -144,9 +143,7 @@ class TritonTarget(ModelTarget):
         if node.op not in PRODUCTS:
             return None, ()
         plain = workload_of(node)
-        if (
-            math.prod(axis.extent for axis in plain.reduction_axes) == 1
-        ):  # positions times frequencies: a multiplication
+        if plain.num_reduced == 1:  # positions times frequencies: a multiplication
             return None, ()
         word = f"{self.precision}:{WIDE}" if is_output else self.precision
         workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
@@ -168,25 +165,19 @@ class TritonTarget(ModelTarget):
         workload = attention_of_tokens(plain, pitch_q, pitch_kv)
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
-    def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, _Choice]:
-        """Return the model's first choice for each workload."""
+    def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:
+        """Return the model's first choice for each workload, and what is predicted of it."""
 
-        def first(workload: Workload) -> _Choice | None:
+        def first(workload: Workload) -> tuple[Schedule, Prediction]:
             plan = api.plan(workload, self.hardware, 1, template=TRITON.name, correction=NONE)
-            return _Choice(plan.schedules[0], plan.predictions[0]) if plan.schedules else None
+            if not plan.schedules:
+                raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
+            return plan.schedules[0], plan.predictions[0]
 
         tell = self.request.progress
-        found = in_parallel(first, workloads, lambda done: tell(done, len(workloads)) if tell is not None else None)
-        for workload, choice in found.items():
-            if choice is None:
-                raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
-        return {workload: choice for workload, choice in found.items() if choice is not None}
+        return in_parallel(first, workloads, lambda done: tell(done, len(workloads)) if tell is not None else None)
 
     # -- building ----------------------------------------------------------------------------------------------------
-
-    def code(self, planned: PlannedModel) -> Code:
-        """Not used: `build` makes no library."""
-        raise NotImplementedError
 
     def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
         """Return a planned model as machine code and launches.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anatune.graph import building
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type, values_in
 from anatune.graph.operators import (
     BATCH_MATMUL,
@@ -15,12 +16,14 @@ from anatune.graph.operators import (
     MATMUL,
     PRODUCTS,
     SCALED_MATMUL,
+    applied,
     operator_of,
 )
 from anatune.graph.passes.scaling import channel_axis, channel_values
 from anatune.graph.passes.simplify import reshaped
+from anatune.graph.products import orders_of
 
-__all__ = ["with_products"]
+__all__ = ["unfused", "with_products"]
 
 _DTYPE = "float32"
 
@@ -156,3 +159,19 @@ def _product(node: Node, steps: list[_Step]) -> Node:
             operands.append(reshaped(other, kind.shape))
     attributes["epilogue"] = tuple(step.word for step in steps if step.word)
     return Node(op, (data, weight, *operands), kind, attributes)
+
+
+def unfused(node: Node) -> Value:
+    """Return a product of anatune's with the steps that were fused into it as operators behind it."""
+    data, weight, *operands = node.arguments
+    made: Value = node.of((data, weight), epilogue=())
+    rank = len(tensor_type(node).shape)
+    channels = 1 if node.op == CONVOLUTION and not orders_of(node)[1].is_last else rank - 1
+    for step in node.attributes["epilogue"]:
+        if step == "bias":
+            sizes = [1] * rank
+            sizes[channels] = tensor_type(node).shape[channels]
+            made = building.elementwise("add", made, building.reshape(operands.pop(0), sizes))
+        else:
+            made = building.elementwise(step, made, operands.pop(0)) if step == "add" else applied(f"nn.{step}", made)
+    return made

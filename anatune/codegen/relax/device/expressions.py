@@ -11,7 +11,7 @@ from anatune.emit.script import Script
 from anatune.errors import BuildError
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
-__all__ = ["HELPERS", "Condition", "Expressions", "finite", "triton_type"]
+__all__ = ["HELPERS", "LARGEST", "Condition", "Expressions", "finite", "triton_type"]
 
 Condition = str
 """Of a load: where it may be made; "": everywhere."""
@@ -73,14 +73,15 @@ _FUNCTIONS = {
 _POWERS = {0.5: "tl.sqrt({0})", -0.5: "tl.rsqrt({0})", 1.0: "{0}", 2.0: "({0} * {0})", 3.0: "({0} * {0} * {0})"}
 _WIDE = ("float16", "bfloat16")
 _OTHERS = ("int16", "int64", "uint16", "uint32", "uint64", "float64")
-_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+"""Numbers of 16 bits."""
 
 
 def finite(value: str, dtype: str) -> str:
     """Return a float32 value as memory of a dtype may hold it: no number becomes infinite, as masks would."""
-    if dtype not in _LARGEST:
+    if dtype not in LARGEST:
         return value
-    most, far = _LARGEST[dtype], 'float("inf")'
+    most, far = LARGEST[dtype], 'float("inf")'
     high = f"tl.where(({value} > {most!r}) & ({value} < {far}), {most!r}, {value})"
     return f"tl.where(({value} < -{most!r}) & ({value} > -{far}), -{most!r}, {high})"
 
@@ -113,10 +114,12 @@ class Expressions:
         self._tvm, self._tirx, self._text, self._load = tvm, tvm.tirx, text, load
         self.helpers: set[str] = set()
         self.variables: dict[TvmObject, str] = {}
+        self._loops: set[TvmObject] = set()
 
     def bound(self, variables: Mapping[TvmObject, str]) -> None:
-        """Say what variables are called from now on."""
+        """Say what the variables of loops are called from now on."""
         self.variables.update(variables)
+        self._loops.update(variables)
 
     def value(self, node: TvmObject, where: Condition = "") -> str:
         """Return an expression in Triton.
@@ -170,11 +173,11 @@ class Expressions:
     def _is_natural(self, node: TvmObject) -> bool:
         """Whether a whole number is no less than zero whatever its variables are: sums of them alone are looked at."""
         kind = type(node).__name__
-        if node in self.variables:
+        if node in self._loops:
             return True
         if kind in ("Add", "Mul", "FloorDiv", "FloorMod", "Div", "Mod"):
             return self._is_natural(node.a) and self._is_natural(node.b)
-        return (number(node) or -1) >= 0 or number(node) == 0
+        return (number(node) if number(node) is not None else -1) >= 0  # type: ignore[operator]
 
     def _cast(self, value: TvmObject, dtype: str, where: Condition) -> str:
         own = self.value(value, where)

@@ -4,7 +4,7 @@ Notation
 --------
 row-major : element (i, j, ..) of a nest is number ``i * size_of_all_inner + ..``; spatial loops before reductions.
 rows, cols : a kernel's elements are those of a matrix. Nests that reduce make a number of each row of it; others one
-    of each element, or of each row. A kernel without reductions has one row.
+    of each element, or of each row. A kernel without reductions has elements alone.
 full : a nest, or a tensor, of all elements; else it is of rows.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.relax.device.steps import Call, Tensor, Unit
+from anatune.codegen.relax.device.steps import Call, Tensor, Unit, loads_in, stores_in
 from anatune.codegen.relax.rest.nests import number
 
 __all__ = ["MOST_COLS", "Form", "Group", "flat_index", "form_of", "grouped", "is_same", "simplified"]
@@ -145,7 +145,7 @@ def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
     if not group.is_open or not _writes_in_order(tvm, unit, form):
         return False
     is_full = bool(form.reduced) or form.size == rows * max(cols, 1)
-    for buffer, flat in _loads(tvm, unit):
+    for buffer, flat in _loads(unit):
         tensor = unit.tensors[buffer]
         if tensor in group.full and not is_same(tvm, unit, form, flat, cols, is_full, full=group.full[tensor]):
             return False
@@ -155,13 +155,9 @@ def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
     return True
 
 
-def _loads(tvm: TvmObject, unit: Unit) -> list[tuple[TvmObject, TvmObject]]:
+def _loads(unit: Unit) -> list[tuple[TvmObject, TvmObject]]:
     """Return the loads of a nest but those of what it writes: buffers and numbers of elements."""
-    import tvm_ffi
-
-    found: list[TvmObject] = []
-    tvm_ffi.structural_walk(unit.nest.body, (tvm.ir.expr.TensorLoad, found.append))
-    own = [(one.source, flat_index(one.source, list(one.indices))) for one in found]
+    own = [(one.source, flat_index(one.source, list(one.indices))) for one in loads_in(unit.nest.body)]
     return [(buffer, flat) for buffer, flat in own if unit.tensors[buffer] not in unit.writes]
 
 
@@ -185,11 +181,7 @@ def _factors(tvm: TvmObject, unit: Unit, flat: TvmObject) -> list[int] | None:
 
 def _writes_in_order(tvm: TvmObject, unit: Unit, form: Form) -> bool:
     """Whether results lie in memory as the spatial loops count."""
-    import tvm_ffi
-
-    stores: list[TvmObject] = []
-    tvm_ffi.structural_walk(unit.nest.body, (tvm.tirx.BufferStore, stores.append))
-    for store in stores:
+    for store in stores_in(unit.nest.body):
         factors = _factors(tvm, unit, flat_index(store.buffer, list(store.indices)))
         if factors is None or factors[-1]:
             return False

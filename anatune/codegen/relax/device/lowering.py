@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
 
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.device.arena import Life, placed
-from anatune.codegen.relax.device.expressions import finite, triton_type
+from anatune.codegen.relax.device.expressions import LARGEST, finite, triton_type
 from anatune.codegen.relax.device.groups import Group, grouped
 from anatune.codegen.relax.device.program import ALIGNMENT, Region, Role
 from anatune.codegen.relax.device.rest import RestKernel, rest_kernel
@@ -96,14 +97,12 @@ class Lowered(NamedTuple):
 
 def narrowed(array: Array, dtype: str) -> Array:
     """Return an array in a dtype; what is too large for 16 bits becomes their largest number."""
-    import ml_dtypes
-
-    if array.dtype.name == dtype or dtype not in ("float16", "bfloat16"):
+    if array.dtype.name == dtype or dtype not in LARGEST:
         return np.ascontiguousarray(array)
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    most = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
-    finite = np.where(np.isinf(array), array, np.clip(array, -most, most))
-    return np.ascontiguousarray(finite.astype(kind))
+    import_module("ml_dtypes")  # NumPy has bfloat16 from it
+    most = LARGEST[dtype]
+    whole = np.where(np.isinf(array), array, np.clip(array, -most, most))
+    return np.ascontiguousarray(whole.astype(dtype))
 
 
 def lowered(
@@ -153,7 +152,6 @@ class _Lowering:
         self.forms: dict[tuple[int, str], WeightForm] = {}
         self.weight_bytes = 0
         self.programs: list[tuple[str, TritonProgram, dict[str, tuple[Tensor, int]], RestKernel | None]] = []
-        self.scratch: list[dict[str, Buffer]] = []
 
     def lowered(self) -> Lowered:
         """Return it."""
@@ -185,24 +183,26 @@ class _Lowering:
         outputs = set(self.steps.outputs)
         follows: set[Tensor] = set()
         sums: set[Tensor] = set()
-        """Of many elements: of 16 bits they might overflow, or lose what is subtracted from them."""
+        """Of many elements: of 16 bits they might overflow, or lose what nests subtract from them."""
+        nested: set[Tensor] = set()
         for step in self.steps.steps:
             if isinstance(step, Call) or any(one in follows or self._is_number(one) for one in step.reads):
                 follows.update(step.writes)
-            if isinstance(step, Unit) and any(step.nest.is_reduction):
-                sums.update(step.writes)
+            if isinstance(step, Unit):
+                nested.update(step.reads)
+                sums.update(step.writes if any(step.nest.is_reduction) else ())
             if isinstance(step, Call):
                 program = self.planned[step.function]
                 self.dtypes[step.writes[0]] = program.dtype(program.program.result)
                 for name, tensor in zip(program.operands, step.reads, strict=True):
                     if tensor.role == "weight":
                         self.dtypes.setdefault(tensor, program.dtype(name))
-        for tensor in follows - sums:
+        for tensor in follows - (sums & nested):
             if tensor.dtype == "float32" and tensor not in self.dtypes and tensor not in outputs:
                 self.dtypes[tensor] = self.precision
 
     def _is_number(self, tensor: Tensor) -> bool:
-        return tensor.role in ("input", "weight") and tensor.size > 1 and tensor.dtype not in _WHOLE
+        return tensor.role in ("input", "weight") and tensor.size > 1 and "float" in tensor.dtype
 
     def dtype_of(self, tensor: Tensor) -> str:
         """Return in which dtype memory holds a tensor."""
@@ -303,9 +303,6 @@ class _Lowering:
             self.forms[key] = WeightForm(*key, self.weight_bytes)
             self.weight_bytes += -(-self._bytes(tensor) // ALIGNMENT) * ALIGNMENT
         return self.forms[key]
-
-
-_WHOLE = ("bool", "int8", "uint8", "int16", "int32", "int64")
 
 
 def _conversion(size: int, before: str, after: str) -> TritonProgram:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.relax.device.expressions import HELPERS, Expressions, finite, triton_type
-from anatune.codegen.relax.device.groups import MOST_COLS, Form, Group, flat_index, form_of, is_same, simplified
-from anatune.codegen.relax.device.steps import Tensor, Unit
+from anatune.codegen.relax.device.groups import Form, Group, flat_index, form_of, is_same, simplified
+from anatune.codegen.relax.device.steps import Tensor, Unit, parts_of, stores_in
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
@@ -156,8 +156,6 @@ class _Writer:
     def kernel(self) -> RestKernel:
         """Return it."""
         group = self.group
-        if group.cols > max(MOST_COLS, self.block_cols) and self._is_whole():
-            raise BuildError(f"{group.units[0].name}: rows of {group.cols} elements are too long for a kernel")
         for unit in group.units:
             self._write(unit)
         parameters = [*self.reads, *self.writes]
@@ -223,7 +221,7 @@ class _Writer:
         if form.reduced:
             self._reduction(unit, form)
         else:
-            store = self._stores(unit)[0]
+            store = stores_in(unit.nest.body)[0]
             self.terms += form.size
             self._finish(unit.writes[0], store, self.expressions.value(store.value))
 
@@ -250,13 +248,6 @@ class _Writer:
                 bound[variable] = _digit(f"(row * {width} + col)", step, extent, form.size)
         self.expressions.bound(bound)
 
-    def _stores(self, unit: Unit) -> list[TvmObject]:
-        import tvm_ffi
-
-        found: list[TvmObject] = []
-        tvm_ffi.structural_walk(unit.nest.body, (self.tvm.tirx.BufferStore, found.append))
-        return found
-
     def _finish(self, tensor: Tensor, store: TvmObject, value: str) -> None:
         """Keep what a nest has made of a tensor, in registers and, where anything else reads it, in memory."""
         value = self._named(self.unit.name, value)
@@ -273,14 +264,11 @@ class _Writer:
 
     def _spread(self, index: str) -> tuple[str, str]:
         """Return which elements of a tile are there, and places of all of a tile though an index says less."""
-        if self.is_flat:
-            return ("inside" if self.group.rows % self.block_rows else ""), _whole(index, "at")
-        parts = ["inside"] if self.group.rows % self.block_rows else []
         is_full = self.full and not form_of(self.unit).reduced
-        if is_full and self.group.cols % self.block_cols:
-            parts.append("within")
-        index = _whole(index, "row")
-        return " & ".join(parts), _whole(index, "col") if is_full else index
+        numbers = ("at",) if self.is_flat else ("row", "col") if is_full else ("row",)
+        for number in numbers:
+            index = _whole(index, number)
+        return " & ".join(name for name, number in self._guards().items() if number in numbers), index
 
     def _index(self, buffer: TvmObject, indices: Sequence[TvmObject], where: str) -> str:
         """Return the number of an element in memory."""
@@ -340,7 +328,7 @@ class _Writer:
     # -- reductions --------------------------------------------------------------------------------------------------
 
     def _reduction(self, unit: Unit, form: Form) -> None:
-        stores = self._stores(unit)
+        stores = stores_in(unit.nest.body)
         self.terms += form.size * form.depth
         if len(stores) > 1:
             self._place(unit, form, stores)
@@ -371,7 +359,7 @@ class _Writer:
         if dtype == "bool":
             value = f"{value}.to(tl.int32)"
         made = f"{whole}({value}, axis=1, keep_dims=True)"
-        first = self.expressions.value(self._stores_of(unit.nest.first)[0].value)
+        first = self.expressions.value(stores_in(unit.nest.first)[0].value)
         if first not in _NOTHING[kind]:
             made = join.format(made, first)
         self._finish(unit.writes[0], store, f"({made} != 0)" if dtype == "bool" else made)
@@ -392,22 +380,12 @@ class _Writer:
             return str(least if kind == "Max" else most)
         return _NEUTRAL[kind] + (".0" if dtype in ("float32", *_WIDE) else "")
 
-    def _stores_of(self, root: TvmObject) -> list[TvmObject]:
-        import tvm_ffi
-
-        found: list[TvmObject] = []
-        tvm_ffi.structural_walk(root, (self.tvm.tirx.BufferStore, found.append))
-        return found
-
     def _is_own(self, node: TvmObject, store: TvmObject) -> bool:
         return isinstance(node, self.tvm.ir.expr.TensorLoad) and node.source.same_as(store.buffer)
 
     def _place(self, unit: Unit, form: Form, stores: Sequence[TvmObject]) -> None:
         """Write where the largest, or smallest, element of each row is, and what it is: topi's argmax and argmin."""
-        import tvm_ffi
-
-        bound: list[TvmObject] = []
-        tvm_ffi.structural_walk(unit.nest.body, (self.tvm.tirx.Bind, bound.append))
+        bound = parts_of(unit.nest.body, self.tvm.tirx.Bind)
         choice = bound[-1].value if len(bound) == len(stores) == 2 else None
         test = type(getattr(choice, "condition", None)).__name__
         column = unit.nest.variables[form.reduced[0]]

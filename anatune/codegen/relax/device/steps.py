@@ -17,7 +17,7 @@ from anatune.codegen.relax.rest.schedule import inlined, nest_in, statements
 from anatune.errors import BuildError
 from anatune.graph.nodes import Array
 
-__all__ = ["Call", "Steps", "Tensor", "Unit", "steps_of"]
+__all__ = ["Call", "Steps", "Tensor", "Unit", "loads_in", "parts_of", "steps_of", "stores_in"]
 
 
 @dataclass(eq=False)
@@ -190,7 +190,8 @@ class _Reader:
         known |= {buffer: self.tensor(buffer) for buffer in made.body.block.alloc_buffers}
         found = []
         for nest in nests:
-            read, wrote = (tuple(dict.fromkeys(known[one] for one in some)) for some in _touched(self.tvm, nest))
+            wrote = tuple(dict.fromkeys(known[one.buffer] for one in stores_in(nest.body)))
+            read = dict.fromkeys(known[one.source] for one in loads_in(nest.body))
             found.append(Unit(name, nest, known, tuple(one for one in read if one not in wrote), wrote))
         return found
 
@@ -218,17 +219,20 @@ def _refused(name: str) -> BuildError:
     )
 
 
-def _touched(tvm: TvmObject, nest: Nest) -> tuple[list[TvmObject], list[TvmObject]]:
-    """Return the buffers that a nest reads, and those that it writes."""
+def parts_of(root: TvmObject, kind: TvmObject) -> list[TvmObject]:
+    """Return the parts of a kind that a statement or an expression has: loads, stores."""
     import tvm_ffi
 
-    read: list[TvmObject] = []
-    written: list[TvmObject] = []
-    tvm_ffi.structural_walk(
-        nest.body,
-        [
-            (tvm.ir.expr.TensorLoad, lambda one: read.append(one.source)),
-            (tvm.tirx.BufferStore, lambda one: written.append(one.buffer)),
-        ],
-    )
-    return read, written
+    found: list[TvmObject] = []
+    tvm_ffi.structural_walk(root, (kind, found.append))
+    return found
+
+
+def stores_in(root: TvmObject) -> list[TvmObject]:
+    """Return the stores of a statement."""
+    return parts_of(root, import_tvm().tirx.BufferStore)
+
+
+def loads_in(root: TvmObject) -> list[TvmObject]:
+    """Return the loads of a statement or an expression."""
+    return parts_of(root, import_tvm().ir.expr.TensorLoad)

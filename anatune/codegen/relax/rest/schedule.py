@@ -10,7 +10,7 @@ import logging
 import math
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
-from anatune.codegen.relax.kernels import KERNEL
+from anatune.codegen.relax.kernels import KERNEL, OPAQUE
 from anatune.codegen.relax.rest.loops import written
 from anatune.codegen.relax.rest.nests import Nest, nest_of, number
 
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 _LOADS_AGAIN = 8
 """Loads of an element of all its readers together from which on it is stored."""
-_OPAQUE, _INJECTIVE = 8, 2
-"""TVM's words for functions that nothing is fused with, and whose results are made of an element of each tensor."""
+_INJECTIVE = 2
+"""TVM's word for functions whose results are made of an element of each tensor."""
 _DEAR = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "exp2", "log", "log10",
     "log1p", "log2", "pow", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
@@ -93,9 +93,9 @@ def with_gathers(module: TvmObject) -> TvmObject:
         if type(function).__name__ != "PrimFunc" or function.attrs is None or KERNEL in function.attrs:
             continue
         if any(type(one.ty).__name__ == "PrimType" for one in function.params):
-            module[name] = function.with_attr("op_pattern", _OPAQUE)
+            module[name] = function.with_attr("op_pattern", OPAQUE)
             continue
-        if int(function.attrs.get("op_pattern", 0)) != _OPAQUE:
+        if int(function.attrs.get("op_pattern", 0)) != OPAQUE:
             continue
         body = function.body.block.body
         nest = None if isinstance(body, tvm.tirx.SeqStmt) else nest_in(tvm, body)

@@ -5,12 +5,15 @@ import numpy as np
 import anatune
 from anatune.codegen.compat import bare_target
 from anatune.codegen.relax.device.lowering import lowered
+from anatune.codegen.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram
 from anatune.codegen.relax.device.stubs import plain_product
-from anatune.graph.nodes import Graph, Input, TensorType, tensor_type
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.graph.nodes import Graph, Input, TensorType, rewritten, tensor_type
 from anatune.graph.operators import PRODUCTS
+from anatune.graph.passes.products import unfused
 from anatune.graph.products import workload_of
-from anatune.measure.emulate.triton_interpreter import interpret
-from anatune.measure.run.correctness import array_dtype
+from anatune.graph.summary import TensorSummary
+from anatune.measure.emulate.launched import interpreted
 
 H100 = anatune.hardware("h100")
 
@@ -24,6 +27,7 @@ def graph_of(make, *kinds):
 
 def lower(graph, precision="bfloat16", hardware=H100):
     """Return a graph as launches, its products as loops."""
+    graph = rewritten(graph, lambda node: unfused(node) if node.op in PRODUCTS else node)
     own = {
         id(node): plain_product(f"product_{place}", workload_of(node))
         for place, node in enumerate(graph.nodes())
@@ -33,31 +37,19 @@ def lower(graph, precision="bfloat16", hardware=H100):
 
 
 def run(graph, made, arrays):
-    """Return the outputs, memory as it lies on a device; what nobody has written is NaN."""
-    kinds = [tensor_type(one) for one in graph.outputs]
-    results = [np.zeros(kind.shape, array_dtype(kind.dtype)) for kind in kinds]
+    """Return the outputs of launches that nothing was compiled for."""
     weights = np.zeros(made.weight_bytes, np.uint8)
     for form in made.forms:
         array = made.value(form)
         weights[form.offset : form.offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-    memory = {
-        "input": [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in arrays],
-        "weight": [weights],
-        "arena": [np.full(made.arena_bytes, 0xFF, np.uint8)],
-        "output": [one.reshape(-1).view(np.uint8) for one in results],
-    }
-
-    def at(region):
-        return memory[region.role][region.place][region.offset : region.offset + region.num_bytes]
-
-    for call in made.calls:
-        program = call.program
-        written = (program.result, *program.further)
-        given = {
-            name: at(call.regions[name]).view(array_dtype(buffer.dtype))
-            for name, buffer in program.tensors.items()
-            if name not in written
-        }
-        for name, array in interpret(program, given).items():
-            at(call.regions[name])[:] = array.reshape(-1).view(np.uint8)
-    return results
+    kernels, launches = [], []
+    for number, call in enumerate(made.calls):
+        for kernel in call.program.kernels:
+            regions = tuple(call.regions[buffer.tensor] for buffer in kernel.parameters)
+            launches.append(DeviceLaunch(len(kernels), regions, None, call.name))
+            kernels.append(DeviceKernel(number, kernel.name, 0, 0, kernel.grid, 1, 0, 0, CompilerFacts(1)))
+    programs = tuple(call.program for call in made.calls)
+    program = DeviceProgram(programs, tuple(kernels), tuple(launches), made.arena_bytes, b"")
+    kinds = [tensor_type(one) for one in graph.outputs]
+    outputs = [TensorSummary("", kind.dtype, kind.shape) for kind in kinds]
+    return interpreted(program, weights, arrays, outputs)
