@@ -20,6 +20,7 @@ from anatune.measure.emulate.emulator import compiler
 from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
 from anatune.records.store import RecordStore
+from anatune.tuning.ending import choose_contenders
 from anatune.tuning.manifest import MANIFEST, build_manifest, read_manifest
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
@@ -63,8 +64,12 @@ def test_a_session_whose_kernels_are_emulated_as_they_are(state):
     assert [trial.measurement.outcome for trial in result.trials] == [Outcome.OK] * 3
     assert result.trials[0] is result.plan_first
     assert result.trials[0].predicted_s > 0
-    assert result.compare is not None
-    assert result.best_trial.measurement.relative == min(trial.measurement.relative for trial in result.trials)
+    # times of this machine decide how many trials are near the best one, and are measured again
+    contenders = choose_contenders(result.trials, result.plan_first)
+    assert (result.compare is None) == (len(contenders) < 2)
+    again = [] if result.compare is None else [contender.number for contender in result.compare.contenders]
+    assert again == [trial.number for trial in contenders if len(contenders) > 1]
+    assert result.best_trial.number == (contenders[0].number if result.compare is None else result.compare.best)
     one, trials = recorded(records)
     assert one.hardware == H200
     told = {
@@ -76,7 +81,7 @@ def test_a_session_whose_kernels_are_emulated_as_they_are(state):
         "built": "here",
     }
     assert {name: one.settings[name] for name in told} == told
-    assert len(trials) == 3 + len(result.compare.contenders)
+    assert len(trials) == 3 + len(again)
 
 
 def test_a_device_that_disappears_is_one_line_and_the_session_goes_on_later(state):
