@@ -176,6 +176,11 @@ def compile(
 
         target = _target(device, request)
         source = imported(model, example_inputs, sizes, dynamic_shapes, state)
+        if source.is_described:
+            raise WorkloadError(
+                f"compile: weights of {source.name} are on the meta device, which keeps shapes alone; load them, or "
+                "predict what it would be by anatune.compare"
+            )
         _check(source, target)
         divided = _divided(source, device, target) if fallback is not None else None
         compiled = _compiled(source, target) if divided is None else divided

@@ -6,7 +6,7 @@ Products are no part of this: `anatune.measure.run.reference` computes them from
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,13 +20,15 @@ from anatune.graph.nodes import (
     Shape,
     TensorType,
     Value,
+    is_unknown,
     mapped,
     tensor_type,
+    unknown,
     values_in,
 )
 from anatune.graph.operators import operator_of
 
-__all__ = ["computed", "value_of"]
+__all__ = ["computed", "concatenated", "value_of"]
 
 _MOST_ELEMENTS = 1 << 24
 """Largest result that is made of smaller constants: a mask is, a tensor of gigabytes is not."""
@@ -49,6 +51,9 @@ def computed(node: Node) -> Value:
     if operator.reads_type_only and arguments and isinstance(arguments[0], Value):
         assert isinstance(arguments[0].type, TensorType)
         arguments = (Constant(np.broadcast_to(np.zeros((), node.type.dtype), arguments[0].type.shape)), *arguments[1:])
+    if any(isinstance(value, Constant) and is_unknown(value.array) for value in values_in(arguments)):
+        is_constant = all(isinstance(value, Constant) for value in values_in(arguments))
+        return Constant(unknown(node.type)) if is_constant else node
     is_half = node.type.dtype in HALVES
     values = [_known(argument, is_half=is_half) for argument in arguments]
     known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
@@ -65,6 +70,15 @@ def computed(node: Node) -> Value:
     except (TypeError, ValueError, IndexError, AttributeError):  # an attribute that means more than NumPy knows
         return node
     return Constant(result) if result.shape == node.type.shape else node
+
+
+def concatenated(arrays: Sequence[Array], axis: int) -> Array:
+    """Return arrays one behind the other."""
+    if not all(map(is_unknown, arrays)):
+        return np.concatenate(arrays, axis=axis)
+    shape = list(arrays[0].shape)
+    shape[axis] = sum(array.shape[axis] for array in arrays)
+    return unknown(TensorType(tuple(shape), arrays[0].dtype.name))
 
 
 def _sums_nothing(node: Node) -> bool:

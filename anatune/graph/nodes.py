@@ -35,11 +35,13 @@ __all__ = [
     "Shape",
     "TensorType",
     "Value",
+    "is_unknown",
     "item_of",
     "mapped",
     "rewritten",
     "rewritten_beside",
     "tensor_type",
+    "unknown",
     "values_in",
 ]
 
@@ -109,9 +111,30 @@ class Constant(Value):
         self.array = np.asarray(array).view()
         self.array.flags.writeable = False
 
+    def converted(self, dtype: str) -> Constant:
+        """Return it in another dtype."""
+        kind = TensorType(self.array.shape, dtype)
+        return Constant(unknown(kind) if is_unknown(self.array) else self.array.astype(dtype))
+
     def forget(self) -> None:
         """Give the memory of the array back: what the graph is for has been built, nobody reads its values again."""
         self.array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
+
+
+_UNKNOWN: dict[str, Array] = {}
+"""Dtype -> the one element that all of an unknown array's are."""
+
+
+def unknown(kind: TensorType) -> Array:
+    """Return an array, without memory, for one whose elements nobody knows: weights on PyTorch's meta device."""
+    return np.broadcast_to(_UNKNOWN.setdefault(kind.dtype, np.zeros((), kind.dtype)), kind.shape)
+
+
+def is_unknown(array: Array) -> bool:
+    """Whether an array, or what it is a view of, is `unknown`."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array is _UNKNOWN.get(array.dtype.name)
 
 
 Argument = Any

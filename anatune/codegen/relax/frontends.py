@@ -71,6 +71,8 @@ class Imported:
         The last inputs and outputs of the graph, and of the reference.
     is_wide : bool
         Whether the graph computes in float32 what the model computes in 16 bits.
+    is_described : bool
+        Whether weights have shapes and dtypes, but no values.
     """
 
     read: Callable[[Mapping[str, int]], Graph]
@@ -82,6 +84,7 @@ class Imported:
     onnx: tuple[OnnxObject, dict[str, list[int]]] | None = None
     state: tuple[StatePair, ...] = ()
     is_wide: bool = False
+    is_described: bool = False
 
     def widened(self) -> Imported:
         """Return the model computed in float32, its state included, where it asks for 16 bits."""
@@ -266,7 +269,9 @@ def _exported(
         return graph_of_program(simple, name, {symbol.expression: sizes[word] for word, symbol in symbols.items()})
 
     is_single = returns is None or returns.is_leaf()
-    found = Imported(read, name, reference, example, is_single, narrowed(own, asked.ranges, name))
+    ranges = narrowed(own, asked.ranges, name)
+    is_described = any(tensor.is_meta for tensor in simple.state_dict.values())
+    found = Imported(read, name, reference, example, is_single, ranges, is_described=is_described)
     return _with_state(found, asked, own, written=[(word, buffers.get(word)) for word, _ in written])
 
 

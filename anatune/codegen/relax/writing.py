@@ -27,6 +27,7 @@ from anatune.graph.nodes import (
     Shape,
     TensorType,
     Value,
+    is_unknown,
     tensor_type,
 )
 from anatune.graph.operators import DEQUANTIZE, PRODUCTS, PUT, QUANTIZE
@@ -112,6 +113,8 @@ def written(
 def _repeated(value: Constant) -> Array | None:
     """Return the part that a large constant repeats; None: it has to be a weight."""
     array = value.array
+    if is_unknown(array):
+        return None
     part = array[tuple(slice(None if stride else 1) for stride in array.strides)]
     return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
 

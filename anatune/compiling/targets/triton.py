@@ -32,7 +32,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.operators.attention import attention, attention_of_tokens
+from anatune.core.workload.operators.attention import attention, strided_attention
 from anatune.errors import BuildError, DeviceError, SpaceError
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
@@ -41,7 +41,7 @@ from anatune.graph.passes.attention import attention_of, with_attention
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
 from anatune.graph.passes.precision import WIDE, precision_of
-from anatune.graph.passes.products import unfused
+from anatune.graph.passes.products import unfused, with_joined_products
 from anatune.graph.passes.rows import without_rows
 from anatune.graph.passes.simplify import simplified, source_of
 from anatune.graph.products import workload_named, workload_of
@@ -115,6 +115,7 @@ class TritonTarget(ModelTarget):
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
         graph = with_attention(graph, lambda node: self._attention(node) is not None)
+        graph = with_joined_products(graph, takes_columns=True)
         graph = simplified(without_rows(rewritten(rewritten(graph, _without_mask), self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {id(source_of(value)) for value in graph.outputs}
@@ -154,15 +155,15 @@ class TritonTarget(ModelTarget):
         found = attention_of(node)
         if found is None:
             return None
-        kv_heads, pitch_q, pitch_kv, offsets = found
         own = node.attributes
-        if own["dim"] & 7 or any(offset * 2 % 16 for offset in offsets) or pitch_q % 8 or pitch_kv % 8:
+        steps = (own["dim"], *found.offsets, *(step for place in found.strides for step in place))
+        if any(step % 8 for step in steps):
             return None  # rows begin at multiples of 16 bytes
         plain = attention(
-            own["batch"], own["heads"], kv_heads, own["queries"], own["keys"], own["dim"],
+            own["batch"], own["heads"], found.kv_heads, own["queries"], own["keys"], own["dim"],
             causal=bool(own.get("is_causal", len(node.arguments) > 3)), dtype=self.precision,
         )  # fmt: skip
-        workload = attention_of_tokens(plain, pitch_q, pitch_kv)
+        workload, offsets = strided_attention(plain, found.strides), found.offsets
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
     def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from anatune.core.generation import MOST_ELEMENTS
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
-from anatune.graph.operators import ATTENTION, BATCH_MATMUL, MATMUL, SOFTMAX
+from anatune.graph.operators import ATTENTION, BATCH_MATMUL, SOFTMAX
+from anatune.graph.passes.products import with_joined_products
 from anatune.graph.passes.simplify import permuted, reshaped, simplified, source_of
 from anatune.graph.strided import Place, View, view_of
 
-__all__ = ["TokenAttention", "attention_of", "with_attention"]
+__all__ = ["StridedAttention", "attention_of", "with_attention"]
 
 _DIMENSIONS = 4
 """Of what has batch, heads, rows and columns."""
@@ -58,7 +59,7 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
         return reshaped(turned, tensor_type(own).shape)
 
     fused = rewritten_beside(graph, replace)
-    return _joined(simplified(fused)) if made else graph
+    return with_joined_products(simplified(fused)) if made else graph
 
 
 def _is_attention(node: Node, uses: Counter[int]) -> bool:
@@ -161,108 +162,28 @@ def _visible(softmax: Node, queries: int) -> tuple[int, ...]:
     return tuple(int(one) for one in last) if last.min() < keys else ()
 
 
-def _joined(graph: Graph) -> Graph:
-    """Return a graph in which products of the same data that attentions alone read are one product."""
-    uses = graph.uses()
-    readers: Counter[int] = Counter()
-    places: dict[int, list[tuple[Place, int, int]]] = {}
-    for node in graph.nodes():
-        if node.op == ATTENTION:
-            own = node.attributes
-            sizes = (own["dim"], own["dim"], own["value_dim"])
-            for value, place, size in zip(node.arguments, own["places"], sizes, strict=False):
-                readers[id(value)] += 1
-                places.setdefault(id(value), []).append((place, own["heads"], size))
-    groups: dict[tuple[int, tuple[str, ...]], list[Node]] = {}
-    for node in graph.nodes():
-        if node.op == MATMUL and 0 < readers[id(node)] == uses[id(node)] and _is_known(node):
-            width = tensor_type(node).shape[1]
-            if all(_in_columns(*one, width) for one in places[id(node)]):
-                groups.setdefault((id(node.arguments[0]), node.attributes["epilogue"]), []).append(node)
-    columns: dict[int, tuple[int, int]] = {}
-    """``id`` of a product -> which group it is of, and its first column there."""
-    together = [group for group in groups.values() if len(group) > 1]
-    for number, group in enumerate(together):
-        start = 0
-        for node in group:
-            columns[id(node)] = number, start
-            start += tensor_type(node).shape[1]
-    made: dict[int, Node] = {}
-
-    def replace(own: Node, old: Node) -> Value:
-        if id(old) in columns:
-            number = columns[id(old)][0]
-            if number not in made:
-                made[number] = _product(together[number], own.arguments[0])
-            return made[number]
-        if own.op != ATTENTION:
-            return own
-        found = []
-        for value, place in zip(old.arguments, old.attributes["places"], strict=False):
-            if id(value) in columns:
-                number, start = columns[id(value)]
-                place = _moved(place, tensor_type(value).shape[1], tensor_type(made[number]).shape[1], start)
-            found.append(place)
-        return own.of(own.arguments, places=tuple(found))
-
-    return rewritten_beside(graph, replace)
-
-
-def _is_known(node: Node) -> bool:
-    """Whether everything but the data is constant, and nothing of the result's size is added."""
-    return "add" not in node.attributes["epilogue"] and all(
-        isinstance(argument, Constant) for argument in node.arguments[1:]
-    )
-
-
-def _in_columns(place: Place, heads: int, size: int, width: int) -> bool:
-    """Whether a place is columns of the rows of a matrix."""
-    inside = place.offset + (heads // place.group - 1) * place.head + size <= width
-    return inside and place.row in (0, width) and place.batch % width == 0
-
-
-def _moved(place: Place, width: int, wider: int, start: int) -> Place:
-    """Return a place in a matrix that has become columns of a wider one."""
-    return place._replace(offset=place.offset + start, batch=place.batch // width * wider, row=wider)
-
-
-def _product(group: Sequence[Node], data: Value) -> Node:
-    """Return the products of a group side by side."""
-    operands = [
-        Constant(np.concatenate([constant.array for constant in constants], axis=-1))
-        for constants in zip(*(node.arguments[1:] for node in group), strict=True)
-    ]
-    rows = tensor_type(group[0]).shape[0]
-    kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
-    return group[0].of((data, *operands), kind)
-
-
-class TokenAttention(NamedTuple):
-    """How an attention's operands lie as rows of tokens.
+class StridedAttention(NamedTuple):
+    """How an attention's operands lie.
 
     Attributes
     ----------
     kv_heads : int
         Heads of keys and values.
-    pitch_q, pitch_kv : int
-        Elements between tokens of queries, and of keys and values.
+    strides : tuple of three (int, int, int)
+        Of queries, keys and values: elements between sequences, heads and tokens.
     offsets : tuple of int
-        Elements before the first of queries, of keys, of values.
+        Elements before the first of each.
     """
 
     kv_heads: int
-    pitch_q: int
-    pitch_kv: int
+    strides: tuple[tuple[int, int, int], ...]
     offsets: tuple[int, ...]
 
 
-def attention_of(node: Node) -> TokenAttention | None:
-    """Return how an attention's operands lie; None: not as rows of tokens, or it is more than softmax of products.
-
-    Heads have to lie beside each other in rows of tokens, batches behind each other, and the mask to be causal.
-    """
+def attention_of(node: Node) -> StridedAttention | None:
+    """Return how an attention's operands lie; None: it is more than softmax of products under a causal mask."""
     own = node.attributes
-    batch, heads, queries, keys, dim = (own[name] for name in ("batch", "heads", "queries", "keys", "dim"))
+    heads, queries, keys, dim = (own[name] for name in ("heads", "queries", "keys", "dim"))
     if own["value_dim"] != dim or own["causal"] is not None:  # with such masks no row is empty
         return None
     if not math.isclose(own["scale"] * math.sqrt(dim), 1.0, rel_tol=1e-5) or not _is_seen_as(node, queries, keys):
@@ -270,14 +191,10 @@ def attention_of(node: Node) -> TokenAttention | None:
     places: tuple[Place, Place, Place] = own["places"]
     q, k, v = places
     shared = heads if k.head == v.head == 0 else k.group
-    if k.row != v.row or shared not in (v.group, heads) or q.group != 1:
+    if shared not in (v.group, heads) or q.group != 1:
         return None
-    for place, tokens, near in ((q, queries, heads == 1), (k, keys, heads == shared), (v, keys, heads == shared)):
-        if (not near and place.head != dim) or (batch > 1 and place.batch != tokens * place.row):
-            return None
-    rows = heads * dim
-    offsets = tuple(place.offset for place in places)
-    return TokenAttention(heads // shared, q.row or rows, k.row or rows // shared, offsets)
+    strides = tuple((place.batch, place.head, place.row) for place in places)
+    return StridedAttention(heads // shared, strides, tuple(place.offset for place in places))
 
 
 def _is_seen_as(node: Node, queries: int, keys: int) -> bool:

@@ -74,7 +74,7 @@ def widened(graph: Graph, held: Collection[int] = (), kept: Collection[int] = ()
         if isinstance(argument, Scalar) and argument.dtype in HALVES:
             return argument._replace(dtype=WIDE)
         if id(argument) not in made and isinstance(argument, Constant) and _is_half(argument):
-            made[id(argument)] = Constant(argument.array.astype(WIDE))
+            made[id(argument)] = argument.converted(WIDE)
         return made.get(id(argument), argument)
 
     for node in nodes:

@@ -1,15 +1,19 @@
-"""Convolutions and matrix products with the steps that follow each and can be fused into it, as anatune's."""
+"""Convolutions and matrix products as anatune's: with the steps that follow each, and those of the same data as one."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from anatune.graph import building
+from anatune.graph.folding import concatenated
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type, values_in
 from anatune.graph.operators import (
+    ATTENTION,
     BATCH_MATMUL,
     CONVOLUTION,
     CONVOLUTIONS,
@@ -22,10 +26,13 @@ from anatune.graph.operators import (
 from anatune.graph.passes.scaling import channel_axis, channel_values
 from anatune.graph.passes.simplify import reshaped
 from anatune.graph.products import orders_of
+from anatune.graph.strided import Place
 
-__all__ = ["unfused", "with_products"]
+__all__ = ["unfused", "with_joined_products", "with_products"]
 
 _DTYPE = "float32"
+_KEPT = ("bias",)
+"""Steps of a product that its columns keep beside others'."""
 
 
 class _Step(NamedTuple):
@@ -175,3 +182,118 @@ def unfused(node: Node) -> Value:
         else:
             made = building.elementwise(step, made, operands.pop(0)) if step == "add" else applied(f"nn.{step}", made)
     return made
+
+
+def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
+    """Return a graph in which products of the same data are one, where readers can take columns without a copy.
+
+    Parameters
+    ----------
+    graph : Graph
+        Behind `passes.attention`.
+    takes_columns : bool
+        Whether all but products can; else attentions alone.
+    """
+    groups: dict[tuple[int, tuple[str, ...]], list[Node]] = {}
+    for node in _candidates(graph, takes_columns):
+        steps = node.attributes["epilogue"]
+        key = tuple(step for step in steps if step in _KEPT) if takes_columns else steps
+        groups.setdefault((id(node.arguments[0]), key), []).append(node)
+    columns: dict[int, tuple[int, int]] = {}
+    """``id`` of a product -> which group it is of, and its first column there."""
+    together = [group for group in groups.values() if len(group) > 1]
+    for number, group in enumerate(together):
+        start = 0
+        for node in group:
+            columns[id(node)] = number, start
+            start += tensor_type(node).shape[1]
+    made: dict[int, Node] = {}
+
+    def replace(own: Node, old: Node) -> Value:
+        if id(old) in columns:
+            number, start = columns[id(old)]
+            if number not in made:
+                made[number] = _side_by_side(together[number], own.arguments[0])
+            part = building.sliced(made[number], [1], [start], [start + tensor_type(own).shape[1]])
+            for step in own.attributes["epilogue"]:
+                if step not in made[number].attributes["epilogue"]:
+                    part = applied(f"nn.{step}", part)
+            return part
+        if own.op != ATTENTION:
+            return own
+        operands, found = list(own.arguments), []
+        for at, (value, place) in enumerate(zip(old.arguments, old.attributes["places"], strict=False)):
+            if id(value) in columns:
+                number, start = columns[id(value)]
+                operands[at] = made[number]
+                place = _moved(place, tensor_type(value).shape[1], tensor_type(made[number]).shape[1], start)
+            found.append(place)
+        return own.of(tuple(operands), places=tuple(found))
+
+    return rewritten_beside(graph, replace) if together else graph
+
+
+def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
+    """Return products of constants whose readers all take columns."""
+    readers: Counter[int] = Counter()
+    places: dict[int, list[tuple[Place, int, int]]] = {}
+    """``id`` of a product -> where attentions read it, their heads and the sizes of these."""
+    users: dict[int, list[Node]] = {}
+    for node in graph.nodes():
+        for value in values_in(node.arguments):
+            users.setdefault(id(value), []).append(node)
+        if node.op == ATTENTION:
+            own = node.attributes
+            sizes = (own["dim"], own["dim"], own["value_dim"])
+            for value, place, size in zip(node.arguments, own["places"], sizes, strict=False):
+                readers[id(value)] += 1
+                places.setdefault(id(value), []).append((place, own["heads"], size))
+    kept = {id(value) for value in graph.outputs}
+
+    def is_loose(value: Value) -> bool:
+        """Whether nobody reads a value, through reshapes, but what has loops of its own."""
+        return id(value) not in kept and all(
+            is_loose(user) if user.op == "reshape" else user.op not in (*PRODUCTS, ATTENTION)
+            for user in users.get(id(value), ())
+            if not (user.op == ATTENTION and id(value) in places)
+        )
+
+    return [
+        node
+        for node in graph.nodes()
+        if node.op == MATMUL
+        and _is_known(node)
+        and (is_loose(node) if takes_columns else id(node) not in kept and readers[id(node)] == len(users[id(node)]))
+        and all(_in_columns(*one, tensor_type(node).shape[1]) for one in places.get(id(node), ()))
+    ]
+
+
+def _is_known(node: Node) -> bool:
+    """Whether everything but the data is constant, and nothing of the result's size is added."""
+    return "add" not in node.attributes["epilogue"] and all(
+        isinstance(argument, Constant) for argument in node.arguments[1:]
+    )
+
+
+def _in_columns(place: Place, heads: int, size: int, width: int) -> bool:
+    """Whether a place is columns of the rows of a matrix."""
+    inside = place.offset + (heads // place.group - 1) * place.head + size <= width
+    return inside and place.row in (0, width) and place.batch % width == 0
+
+
+def _moved(place: Place, width: int, wider: int, start: int) -> Place:
+    """Return a place in a matrix that has become columns of a wider one."""
+    return place._replace(offset=place.offset + start, batch=place.batch // width * wider, row=wider)
+
+
+def _side_by_side(group: Sequence[Node], data: Value) -> Node:
+    """Return the products of a group side by side, with the steps that all of them have."""
+    operands = [
+        Constant(concatenated([constant.array for constant in constants], -1))
+        for constants in zip(*(node.arguments[1:] for node in group), strict=True)
+    ]
+    steps = [node.attributes["epilogue"] for node in group]
+    common = steps[0] if len(set(steps)) == 1 else tuple(step for step in steps[0] if step in _KEPT)
+    rows = tensor_type(group[0]).shape[0]
+    kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
+    return group[0].of((data, *operands), kind, epilogue=common)

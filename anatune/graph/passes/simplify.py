@@ -19,6 +19,7 @@ from anatune.graph.nodes import (
     Shape,
     TensorType,
     Value,
+    is_unknown,
     mapped,
     rewritten,
     tensor_type,
@@ -53,6 +54,8 @@ def simplified(graph: Graph) -> Graph:
 def _twin(value: Constant, constants: dict[Hashable, list[Constant]]) -> Constant:
     """Return the first one of equal constants; `constants` has those that there were, by type and some elements."""
     array = value.array
+    if is_unknown(array):
+        return value
     some = array[tuple(slice(None, None, max(1, size // 3)) for size in array.shape)]
     alike = constants.setdefault((value.type, some.tobytes()), [])
     for one in alike:
@@ -78,10 +81,8 @@ def reshaped(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def permuted(value: Value, axes: tuple[int, ...]) -> Value:
-    """Return a value with its dimensions in another order; where only dimensions of size 1 move, that is a reshape."""
-    made = applied("permute_dims", value, axes=axes)
-    moved = [axis for axis in axes if tensor_type(value).shape[axis] > 1]
-    return reshaped(value, tensor_type(made).shape) if moved == sorted(moved) else _simpler(made)
+    """Return a value with its dimensions in another order."""
+    return _simpler(applied("permute_dims", value, axes=axes))
 
 
 def _simpler(node: Node) -> Value:
@@ -104,8 +105,9 @@ def _simpler(node: Node) -> Value:
         return _with_one_weight(node)
     if node.op == "permute_dims":
         axes = node.attributes["axes"]
-        if axes == tuple(range(len(axes))):
-            return first
+        moved = [axis for axis in axes if tensor_type(first).shape[axis] > 1]
+        if moved == sorted(moved):  # dimensions of size 1 alone move
+            return reshaped(first, tensor_type(node).shape)
         if isinstance(first, Node) and first.op == "permute_dims":
             return permuted(first.arguments[0], tuple(first.attributes["axes"][axis] for axis in axes))
     return computed(node)

@@ -6,14 +6,19 @@ from importlib import import_module
 
 import numpy as np
 
-from anatune.graph.nodes import Array
+from anatune.graph.nodes import Array, TensorType, unknown
 from anatune.untyped import TorchObject
 
 __all__ = ["array_of_torch", "torch_of_array"]
 
 
 def array_of_torch(tensor: TorchObject) -> Array:
-    """Return the elements of a tensor, where they lie."""
+    """Return the elements of a tensor, where they lie; `unknown` ones of a meta tensor."""
+    if tensor.is_meta:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype == "bfloat16":
+            import_module("ml_dtypes")
+        return unknown(TensorType(tuple(tensor.shape), dtype))
     found = tensor.detach().cpu()
     if found.dtype.itemsize != 2 or str(found.dtype) != "torch.bfloat16":
         array: Array = found.numpy()

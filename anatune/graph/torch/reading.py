@@ -266,6 +266,8 @@ class _Reader:
         tensor = tensor.detach()
         try:
             kind = _type_of(tensor, self.sizes)
+            if tensor.is_meta:
+                return Constant(array_of_torch(tensor))
             if tensor.layout != self.torch.strided:
                 tensor = tensor.to_dense()
             tensor = tensor.cpu().resolve_conj().resolve_neg()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from anatune.core.workload.kernels import EPSILON, LARGEST
@@ -92,10 +93,14 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
     heads, kv_heads, seq_q, seq_kv, window = (
         int(str(own[name])) for name in ("heads", "kv_heads", "seq_q", "seq_kv", "window")
     )
-    if is_of_tokens := "pitch_q" in own:
-        several = {"queries": heads, "keys": kv_heads, "values": kv_heads}
-        sizes = int(str(own["batch"])), int(str(own["head_dim"]))
-        operands = {name: _by_head(operands[name], *sizes, count) for name, count in several.items()}
+    if strides := own.get("strides"):
+        assert isinstance(strides, tuple)
+        tokens = {"queries": (heads, seq_q), "keys": (kv_heads, seq_kv), "values": (kv_heads, seq_kv)}
+        batch, dim = (int(str(own[name])) for name in ("batch", "head_dim"))
+        operands = {
+            name: as_strided(operands[name], (batch, *size, dim), [8 * step for step in (*place, 1)])  # type: ignore[misc]
+            for (name, size), place in zip(tokens.items(), strides, strict=True)
+        }
     queries, shared = operands["queries"], heads // kv_heads
     result = np.empty(queries.shape)
     last = np.arange(seq_q)[:, None] + (seq_kv - seq_q)
@@ -110,12 +115,7 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
                     scores[hidden] = -np.inf
                 powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
                 result[batch, head] = powers @ value / powers.sum(axis=-1, keepdims=True)
-    return result.transpose(0, 2, 1, 3).reshape(workload.write.shape) if is_of_tokens else result
-
-
-def _by_head(rows: Values, batch: int, dim: int, heads: int) -> Values:
-    """Return (batch, heads, tokens, dim) of rows of tokens, which may be longer than all heads."""
-    return rows[:, : heads * dim].reshape(batch, -1, heads, dim).transpose(0, 2, 1, 3)
+    return result.transpose(0, 2, 1, 3).reshape(workload.write.shape) if strides else result
 
 
 def _cached(operands: Mapping[str, Values], name: str, batch: int, group: int, seq_kv: int) -> Values:

@@ -18,10 +18,13 @@ from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.relax.device.steps import Call, Tensor, Unit, loads_in, stores_in
 from anatune.codegen.relax.rest.nests import number
 
-__all__ = ["MOST_COLS", "Form", "Group", "flat_index", "form_of", "grouped", "is_same", "simplified"]
+__all__ = ["MOST_COLS", "Form", "Group", "flat_index", "form_of", "grouped", "is_same", "side_by_side", "simplified"]
 
 MOST_COLS = 1 << 14
 """Elements of a row that a kernel holds whole: of more, a reduction is made in steps by a kernel of its own."""
+
+_MOST_TOGETHER = 4
+"""Groups of one launch."""
 
 
 class Form(NamedTuple):
@@ -114,6 +117,28 @@ def grouped(steps: Sequence[Call | Unit]) -> list[Call | Group]:
         if place == len(found):
             found.append(_alone(tvm, step) if isinstance(step, Unit) else step)
         made.update(dict.fromkeys(step.writes, place))
+    return found
+
+
+def side_by_side(items: Sequence[Call | Group]) -> list[Call | tuple[Group, ...]]:
+    """Return items with groups that need nothing of each other in one place: that of the earliest."""
+    found: list[Call | tuple[Group, ...]] = []
+    made: dict[Tensor, int] = {}
+    for item in items:
+        steps = item.units if isinstance(item, Group) else [item]
+        place = len(found)
+        if not isinstance(item, Group):
+            found.append(item)
+        else:
+            needed = max((made[one] for step in steps for one in step.reads if one in made), default=-1)
+            for at in range(place - 1, needed, -1):
+                others = found[at]
+                if isinstance(others, tuple) and not isinstance(others, Call) and len(others) < _MOST_TOGETHER:
+                    place, found[at] = at, (*others, item)
+                    break
+            else:
+                found.append((item,))
+        made.update((tensor, place) for step in steps for tensor in step.writes)
     return found
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.device.arena import Life, placed
 from anatune.codegen.relax.device.expressions import LARGEST, finite, triton_type
-from anatune.codegen.relax.device.groups import Group, grouped
+from anatune.codegen.relax.device.groups import Group, grouped, side_by_side
+from anatune.codegen.relax.device.modules import RestKernel, rest_kernel
 from anatune.codegen.relax.device.program import ALIGNMENT, Region, Role
-from anatune.codegen.relax.device.rest import RestKernel, rest_kernel
 from anatune.codegen.relax.device.steps import Call, Steps, Tensor, Unit, steps_of
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.writing import Weight, written
@@ -146,7 +146,7 @@ class _Lowering:
     ) -> None:
         self.steps, self.weights, self.planned = steps, weights, planned
         self.precision, self.hardware = precision, hardware
-        self.items: list[Call | Group] = grouped(steps.steps)
+        self.items: list[Call | tuple[Group, ...]] = side_by_side(grouped(steps.steps))
         self.dtypes: dict[Tensor, str] = {}
         self.cast: dict[tuple[Tensor, str], Tensor] = {}
         self.forms: dict[tuple[int, str], WeightForm] = {}
@@ -215,7 +215,8 @@ class _Lowering:
     def _readers(self) -> dict[Tensor, set[int]]:
         found: dict[Tensor, set[int]] = {}
         for place, item in enumerate(self.items):
-            for step in item.units if isinstance(item, Group) else [item]:
+            steps = [item] if isinstance(item, Call) else [unit for group in item for unit in group.units]
+            for step in steps:
                 for tensor in step.reads:
                     found.setdefault(tensor, set()).add(place)
         return found

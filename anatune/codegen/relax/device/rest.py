@@ -1,23 +1,22 @@
-"""A group of nests as one Triton kernel: tiles of rows and columns, each nest's results in registers for the next."""
+"""A group of nests as Triton: tiles of rows and columns, each nest's results in registers for the next."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.relax.device.expressions import HELPERS, Expressions, finite, triton_type
+from anatune.codegen.relax.device.expressions import Expressions, finite, triton_type
 from anatune.codegen.relax.device.groups import Form, Group, flat_index, form_of, is_same, simplified
 from anatune.codegen.relax.device.steps import Tensor, Unit, parts_of, stores_in
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
 from anatune.errors import BuildError
-from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["RestKernel", "rest_kernel"]
+__all__ = ["Part", "part_of"]
 
 _TILE = 2048
 """Elements of a tile: 16 of each of four warps' lanes."""
@@ -44,46 +43,25 @@ _JOINS = {
 """What joins two parts of a reduction -> Triton for two, and for all of an axis."""
 
 
-class RestKernel(NamedTuple):
-    """A kernel, and the tensors that its parameters are.
+class Part(NamedTuple):
+    """A group's lines, where ``program`` is which of its `grid` programs runs, and what `RestKernel` says of it."""
 
-    Attributes
-    ----------
-    program : TritonProgram
-        One kernel; equal groups have equal ones.
-    reads, writes : tuple of Tensor
-        In the order of its parameters.
-    num_bytes : int
-        Read and written.
-    flop : int
-        Operations in float32, loads and stores left out, roughly: one for each term.
-    """
-
-    program: TritonProgram
-    reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...]
+    name: str
+    shape: str
+    lines: list[str]
+    helpers: set[str]
+    names: Mapping[Tensor, str]
+    reads: list[Tensor]
+    writes: list[Tensor]
+    grid: int
+    warps: int
     num_bytes: int
-    flop: int
+    terms: int
 
 
-def rest_kernel(
-    group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
-) -> RestKernel:
-    """Return the kernel of a group.
-
-    Parameters
-    ----------
-    kept : callable
-        Whether a tensor that the group makes is read by anything else.
-    dtype_of : callable
-        In which dtype memory holds a tensor.
-
-    Raises
-    ------
-    BuildError
-        Something in it has no Triton source.
-    """
-    return _Writer(group, kept, dtype_of, hardware).kernel()
+def part_of(group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec) -> Part:
+    """Return the lines of a group; parameters and errors as `modules.rest_kernel`."""
+    return _Writer(group, kept, dtype_of, hardware).part()
 
 
 def _power(number: float) -> int:
@@ -98,7 +76,6 @@ class _Writer:
         self.tvm = import_tvm()
         self.group, self.kept, self.dtype_of = group, kept, dtype_of
         self.text = Script()
-        self.text.depth = 1
         self.expressions = Expressions(self.tvm, self.text, self.load)
         self.names: dict[Tensor, str] = {}
         """Tensors in memory -> parameters."""
@@ -153,38 +130,21 @@ class _Writer:
 
     # -- the module --------------------------------------------------------------------------------------------------
 
-    def kernel(self) -> RestKernel:
+    def part(self) -> Part:
         """Return it."""
         group = self.group
         for unit in group.units:
             self._write(unit)
-        parameters = [*self.reads, *self.writes]
-        names = [self.names[one] for one in parameters]
-        name = self._name()
-        whole = Script()
         shape = f"{group.rows} rows of {group.cols}" if group.cols else f"{group.rows} elements"
-        whole.line(f'"""{name.replace("_", " ")}: {shape}.\n')
-        whole.line(f"Launch: {name}[({self.grid},)]({', '.join(names)}, num_warps={self.warps})")
-        whole.line("where")
-        for tensor, word in zip(parameters, names, strict=True):
-            whole.line(f"    {word}: {self.dtype_of(tensor)} {tensor.size}")
-        whole.line('"""\n\nimport triton\nimport triton.language as tl\n\n')
-        for helper in sorted(self.expressions.helpers):
-            whole.line(f"{HELPERS[helper]}\n")
-        whole.line("@triton.jit")
-        whole.line(f"def {name}({', '.join(f'{word}_ptr' for word in names)}):")
-        for line in (*self._head(), *self.text.lines):
-            whole.line(line if line.startswith("    ") else f"    {line}")
-        buffers = tuple(
-            Buffer(word, self.dtype_of(tensor), (max(1, tensor.size),))
-            for tensor, word in zip(parameters, names, strict=True)
-        )
-        kernel = TritonKernel(name, buffers, self.grid, self.warps, 1, {"enable_fp_fusion": True})
-        first, *further = (self.names[one] for one in self.writes)
-        program = TritonProgram("", str(whole), (kernel,), first, None, tuple(further))
         most = max(form.size * form.depth for form in map(form_of, group.units))  # of tables, parts are read
-        num_bytes = sum(buffer.num_bytes * min(buffer.shape[0], most) // buffer.shape[0] for buffer in buffers)
-        return RestKernel(program, tuple(self.reads), tuple(self.writes), num_bytes, self.terms)
+        num_bytes = sum(
+            Buffer("", self.dtype_of(one), (min(max(1, one.size), most),)).num_bytes
+            for one in (*self.reads, *self.writes)
+        )
+        return Part(
+            self._name(), shape, [*self._head(), *self.text.lines], self.expressions.helpers, self.names, self.reads,
+            self.writes, self.grid, self.warps, num_bytes, self.terms,
+        )  # fmt: skip
 
     def _name(self) -> str:
         words = dict.fromkeys(re.sub(r"\d+$", "", unit.name.removeprefix("fused_")) for unit in self.group.units)
@@ -196,19 +156,19 @@ class _Writer:
         wide = (
             ".to(tl.int64)" if max(group.total, *(one.size for one in (*self.reads, *self.writes))) >= _NARROW else ""
         )
-        rows = f"tl.program_id(0){wide} * {self.block_rows} + tl.arange(0, {self.block_rows})"
+        rows = f"program{wide} * {self.block_rows} + tl.arange(0, {self.block_rows})"
         if self.is_flat:
-            return [f"    at = {rows}", *self._mask_line("inside", "at", self.block_rows, group.rows)]
-        lines = [f"    row = ({rows})[:, None]", *self._mask_line("inside", "row", self.block_rows, group.rows)]
-        return lines if self.is_stepped else [*lines, *self._column_lines("    ", "")]
+            return [f"at = {rows}", *self._mask_line("inside", "at", self.block_rows, group.rows)]
+        lines = [f"row = ({rows})[:, None]", *self._mask_line("inside", "row", self.block_rows, group.rows)]
+        return lines if self.is_stepped else [*lines, *self._column_lines("")]
 
-    def _mask_line(self, name: str, number: str, block: int, extent: int, indent: str = "    ") -> list[str]:
-        return [f"{indent}{name} = {number} < {extent}"] if extent % block else []
+    def _mask_line(self, name: str, number: str, block: int, extent: int) -> list[str]:
+        return [f"{name} = {number} < {extent}"] if extent % block else []
 
-    def _column_lines(self, indent: str, first: str) -> list[str]:
+    def _column_lines(self, first: str) -> list[str]:
         cols = self.group.cols
         lanes = f"{first}tl.arange(0, {self.block_cols})[None, :]"
-        return [f"{indent}col = {lanes}", *self._mask_line("within", "col", self.block_cols, cols, indent)]
+        return [f"col = {lanes}", *self._mask_line("within", "col", self.block_cols, cols)]
 
     # -- nests -------------------------------------------------------------------------------------------------------
 
@@ -350,7 +310,7 @@ class _Writer:
             self.loaded = {}
             self.text.line(f"parts = tl.full(({self.block_rows}, {self.block_cols}), {neutral}, tl.{register})")
             with self.text.scope(f"for first in range(0, {self.group.cols}, {self.block_cols}):"):
-                for line in self._column_lines("", "first + "):
+                for line in self._column_lines("first + "):
                     self.text.line(line)
                 value = self._masked(self._named("term", self.expressions.value(term)), neutral)
                 self.text.line(f"parts = {join.format('parts', value)}")

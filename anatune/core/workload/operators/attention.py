@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from anatune.core.workload.access import FLOAT8_DTYPES
@@ -10,7 +12,7 @@ from anatune.core.workload.operators._arguments import checked_choice, checked_e
 from anatune.core.workload.operators._product import Dimension, access_of
 from anatune.errors import WorkloadError
 
-__all__ = ["attention", "attention_of_tokens"]
+__all__ = ["attention", "strided_attention"]
 
 _HALVES = ("float16", "bfloat16")
 _WORDS = (*_HALVES, *FLOAT8_DTYPES, *(f"{dtype}:{result}" for dtype in FLOAT8_DTYPES for result in _HALVES))
@@ -102,34 +104,36 @@ def attention(
     )
 
 
-def attention_of_tokens(workload: Workload, pitch_q: int, pitch_kv: int) -> Workload:
-    """Return an attention, without pages, whose tensors have a row for each token with its heads beside each other.
+def strided_attention(workload: Workload, strides: Sequence[tuple[int, int, int]]) -> Workload:
+    """Return an attention, without pages, whose Q, K and V lie in other orders, or in wider matrices.
 
     Parameters
     ----------
-    pitch_q, pitch_kv : int
-        Elements from a row to the next of Q, and of K and V: more than those of all heads where matrices hold more.
-        The output's rows have nothing between them.
+    strides : sequence of three (int, int, int)
+        Of Q, K and V: elements between sequences, between heads and between tokens. Of the output, a token's heads lie
+        beside each other: (batch x seq_q, heads x head_dim).
     """
     own = dict(workload.attributes)
-    batch, heads, groups, dim = (int(str(own[name])) for name in ("batch", "heads", "kv_heads", "head_dim"))
-    shared, queries, keys = heads // groups, int(str(own["seq_q"])), int(str(own["seq_kv"]))
-    column = (Term("g", shared * dim), Term("h", dim), Term("d"))
+    heads, groups, dim = (int(str(own[name])) for name in ("heads", "kv_heads", "head_dim"))
+    shared, queries = heads // groups, int(str(own["seq_q"]))
+    sizes = {axis.name: axis.extent for axis in workload.axes}
 
-    def rows(size: int, axis: str) -> Dimension:
-        return batch * size, (Term("b", size), Term(axis)), 0
+    def line(access: Access, place: tuple[int, int, int], token: str) -> Access:
+        batch, head, row = place
+        terms = {"b": batch, "g": head * shared if token == "q" else head, "h": head if token == "q" else 0}
+        terms |= {token: row, "d": 1}
+        size = 1 + sum((sizes[axis] - 1) * step for axis, step in terms.items())
+        kept = tuple(Term(axis, step) for axis, step in terms.items() if step and sizes[axis] > 1)
+        return access_of(access.tensor, access.dtype, [(size, kept, 0)])
 
-    of_queries, of_keys = rows(queries, "q"), rows(keys, "kv")
-    q, *others = workload.reads
-    kv: list[Dimension] = [of_keys, (pitch_kv, (Term("g", dim), Term("d")), 0)]
+    reads = tuple(map(line, workload.reads, strides, ("q", "kv", "kv")))
+    rows: Dimension = (sizes["b"] * queries, (Term("b", queries), Term("q")), 0)
+    columns: Dimension = (heads * dim, (Term("g", shared * dim), Term("h", dim), Term("d")), 0)
     return msgspec.structs.replace(
         workload,
-        reads=(
-            access_of(q.tensor, q.dtype, [of_queries, (pitch_q, column, 0)]),
-            *(access_of(one.tensor, one.dtype, kv) for one in others),
-        ),
-        write=access_of(workload.write.tensor, workload.write.dtype, [of_queries, (heads * dim, column, 0)]),
-        attributes=(*workload.attributes, ("pitch_q", pitch_q), ("pitch_kv", pitch_kv)),
+        reads=reads,
+        write=access_of(workload.write.tensor, workload.write.dtype, [rows, columns]),
+        attributes=(*workload.attributes, ("strides", tuple(strides))),
     )
 
 

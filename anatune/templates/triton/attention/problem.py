@@ -35,9 +35,9 @@ class AttentionProblem(NamedTuple):
         Of an element of the result.
     page_size : int
         Keys of a page; 0: keys lie in order.
-    pitch_q, pitch_kv : int
-        Elements between rows of tokens of Q, and of K and V, which have heads beside each other; 0: heads lie behind
-        each other.
+    strides : tuple of (int, int, int)
+        Of Q, K and V: elements between sequences, heads and tokens, where the output's rows are tokens; (): heads lie
+        behind each other.
     """
 
     batch: int
@@ -51,8 +51,14 @@ class AttentionProblem(NamedTuple):
     dtype: str = "float16"
     out_bytes: int = 2
     page_size: int = 0
-    pitch_q: int = 0
-    pitch_kv: int = 0
+    strides: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[int, int, int], ...]:
+        """`strides`, or those of heads that lie behind each other."""
+        queries, keys = self.seq_q * self.head_dim, self.seq_kv * self.head_dim
+        kv = (self.kv_heads * keys, keys, self.head_dim)
+        return self.strides or ((self.heads * queries, queries, self.head_dim), kv, kv)
 
     @property
     def shared(self) -> int:

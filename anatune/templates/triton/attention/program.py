@@ -56,6 +56,7 @@ class _Writer:
         if self.split > 1:
             # sums of each part, then the logarithm of each row's share of it
             self.workspace = Buffer(_PARTS, "float32", (self.split * (self.elements + self.total_rows),))
+        self.has_own_values = p.places[1][2] != p.places[2][2]
         self.is_masked = p.causal or p.seq_kv % self.block_n > 0
         self.text = Script()
 
@@ -98,8 +99,11 @@ class _Writer:
             "TILES": self.tiles,
             "WINDOW": p.window,
             "LATER": p.seq_kv - p.seq_q,
-            "PITCH_Q": p.pitch_q,
-            "PITCH_KV": p.pitch_kv,
+            **{
+                f"{tensor}_{step}": stride
+                for tensor, place in zip(("QUERIES", "KEYS", "VALUES"), p.places, strict=True)
+                for step, stride in zip(("BATCH", "HEAD", "ROW"), place, strict=True)
+            },
             "PAGE": p.page_size,
             "PAGES": -(-p.seq_kv // p.page_size) if p.page_size else 0,
             "SPLIT": self.split,
@@ -151,7 +155,10 @@ class _Writer:
         if self.described:
             return
         if not p.page_size:
-            text.line(f"places = key[:, None] * {'PITCH_KV' if p.pitch_kv else 'DIM'} + lane_d[None, :]")
+            wide = ".to(tl.int64)" if p.seq_kv * max(row for _, _, row in p.places[1:]) >= _NARROW else ""
+            text.line(f"places = key{wide}[:, None] * KEYS_ROW + lane_d[None, :]")
+            if self.has_own_values:
+                text.line(f"value_places = key{wide}[:, None] * VALUES_ROW + lane_d[None, :]")
             return
         wide = ".to(tl.int64)" if self.wide else ""
         if p.page_size % self.block_n == 0:
@@ -173,7 +180,8 @@ class _Writer:
         if p.depth != p.head_dim:
             guards.append("(lane_d[None, :] < DIM)")
         mask = f", mask={' & '.join(guards)}, other=0.0" if guards else ""
-        return f"tl.load({tensor}_ptr + places{mask})"
+        places = "value_places" if tensor == "values" and self.has_own_values else "places"
+        return f"tl.load({tensor}_ptr + {places}{mask})"
 
     def _write_mask(self) -> None:
         """Write which keys a row does not see."""
@@ -212,7 +220,7 @@ class _Writer:
             text.line("lane_d = tl.arange(0, BLOCK_D)")
             text.line("query = row // SHARED" if p.shared > 1 else "query = row")
             own_head = "head * SHARED + row % SHARED" if p.shared > 1 else "head"
-            if p.pitch_q:
+            if p.strides:
                 out = f"(batch * SEQ_Q + query) * HEADS + {own_head}"
             else:
                 out = f"(batch * HEADS + {own_head}) * SEQ_Q + query" if p.shared > 1 else "group * SEQ_Q + row"
@@ -223,11 +231,10 @@ class _Writer:
             guards = self._row_guards()
             mask = f", mask={guards}, other=0.0" if guards else ""
             where = "places"
-            if p.pitch_q:
-                text.line(f"own_head = {own_head}")
-                head = "own_head[:, None]" if p.shared > 1 else "own_head"
-                token = f"(batch * SEQ_Q + query){wide}"
-                where = f"({token}[:, None] * PITCH_Q + {head} * DIM + lane_d[None, :])"
+            if p.strides:
+                token = f"batch{wide} * QUERIES_BATCH + ({own_head}){wide} * QUERIES_HEAD + query{wide} * QUERIES_ROW"
+                text.line(f"token = {token}")
+                where = "token[:, None] + lane_d[None, :]"
             text.line(f"queries = tl.load(queries_ptr + {where}{mask})")
             self._write_descriptors()
             text.line("sums = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)")
@@ -251,11 +258,9 @@ class _Writer:
                 self.text.line(")")
         elif not self.problem.page_size:
             wide = ".to(tl.int64)" if self.wide else ""
-            first = f"group{wide} * (SEQ_KV * DIM)"
-            if self.problem.pitch_kv:
-                first = f"batch{wide} * (SEQ_KV * PITCH_KV) + head * DIM"
             for tensor in ("keys", "values"):
-                self.text.line(f"{tensor}_ptr += {first}")
+                name = tensor.upper()
+                self.text.line(f"{tensor}_ptr += batch{wide} * {name}_BATCH + head{wide} * {name}_HEAD")
 
     def _write_ranges(self) -> None:
         """Write the calls that go over all keys: those that every row of the tile sees, and before and after them."""

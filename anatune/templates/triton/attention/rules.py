@@ -31,7 +31,7 @@ _ALIGNMENT = 16
 def has_described_keys(problem: AttentionProblem, hardware: GpuSpec) -> bool:
     """Whether keys can come by tensor descriptors: head by head in order, rows of whole 16 bytes."""
     aligned = problem.head_dim * problem.element_bytes % _ALIGNMENT == 0
-    return has_descriptors(hardware) and not problem.page_size and not problem.pitch_kv and aligned
+    return has_descriptors(hardware) and not problem.page_size and not problem.strides and aligned
 
 
 def options_of(problem: AttentionProblem, hardware: GpuSpec) -> tuple[str, ...]:

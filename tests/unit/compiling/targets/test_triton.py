@@ -11,7 +11,6 @@ pytest.importorskip("torch", reason="the models are PyTorch's")
 import torch
 
 import anatune
-from anatune.compiling import session
 from anatune.compiling.targets import launched
 from anatune.compiling.targets.launched import LaunchedModel
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError, WorkloadError
@@ -52,6 +51,40 @@ class Block(nn.Module):
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, count, dim))
         return self.last(x + self.down(functional.gelu(self.up(self.second(x)))))
+
+
+class LlamaLayers(nn.Module):
+    """A decoder as Llama is: RMS norms, rotary embeddings, heads of keys that several of queries share, SwiGLU."""
+
+    def __init__(self, layers=2, dim=64, heads=4, groups=2, inner=96):
+        super().__init__()
+        self.heads, self.groups, self.size = heads, groups, dim // heads
+        self.norms = nn.ModuleList(nn.RMSNorm(dim, eps=1e-6) for _ in range(2 * layers))
+        sizes = {"q": (dim, dim), "k": (dim, dim // heads * groups), "v": (dim, dim // heads * groups)}
+        sizes |= {"o": (dim, dim), "gate": (dim, inner), "up": (dim, inner), "down": (inner, dim)}
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in sizes.items()}) for _ in range(layers)
+        )
+
+    def turned(self, x):
+        places, parts = (torch.arange(size, device=x.device) for size in (x.shape[2], self.size // 2))
+        angles = places[:, None] / 100 ** (2 * parts / self.size)
+        angles = torch.cat([angles, angles], -1)
+        first, second = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+
+    def forward(self, x):
+        batch, count, dim = x.shape
+        for number, own in enumerate(self.layers):
+            normed = self.norms[2 * number](x)
+            q, k, v = (own[name](normed).view(batch, count, -1, self.size).transpose(1, 2) for name in "qkv")
+            seen = functional.scaled_dot_product_attention(
+                self.turned(q), self.turned(k), v, is_causal=True, enable_gqa=True
+            )
+            x = x + own["o"](seen.transpose(1, 2).reshape(batch, count, dim))
+            normed = self.norms[2 * number + 1](x)
+            x = x + own["down"](functional.silu(own["gate"](normed)) * own["up"](normed))
+        return x
 
 
 def block(**options):
@@ -99,6 +132,27 @@ def test_causal_attention_of_shared_heads_on_other_devices(hw, groups):
     own = compiled(model, inputs, hw)
     assert any("--causal" in kernel.workload for kernel in own.summary.kernels)
     assert error(model, own, inputs) < 2e-2
+
+
+def test_a_layer_of_llama_is_nine_launches():
+    torch.manual_seed(0)
+    model, inputs = LlamaLayers().eval(), (torch.randn(2, 24, 64),)
+    own = compiled(model, inputs)
+    words = [kernel.workload.split()[0] for kernel in own.summary.kernels]
+    # q, k, v are one product, and so are gate and up; the last one leaves float32
+    assert words == ["matmul", "attention", "matmul", "matmul", "matmul", "matmul"]
+    assert own.summary.launches == 18 + 2  # before the first and the last sum something becomes 16 bits, or float32
+    assert error(model, own, inputs) < 2e-2
+
+
+def test_weights_may_be_described():
+    with torch.device("meta"):
+        model, inputs = LlamaLayers(dim=8192, heads=64, groups=8, inner=28672).eval(), (torch.zeros(1, 512, 8192),)
+    (found,) = anatune.compare(model, inputs, hw=["h200"], precision="bfloat16")
+    assert found.weight_bytes == pytest.approx(2 * sum(one.numel() for one in model.parameters()), rel=1e-3)
+    assert found.launches <= 20  # two sums may be made in parts
+    with pytest.raises(WorkloadError, match=r"weights of LlamaLayers are on the meta device.*anatune\.compare"):
+        compiled(model, inputs)
 
 
 def test_a_residual_network_has_its_epilogues_in_its_kernels():
@@ -245,12 +299,12 @@ def test_launches_on_a_device_are_right_and_timed(transformer, monkeypatch):
 
 def test_devices_are_compared_without_compiling():
     model, inputs = block()
-    found = session.compare(model, inputs, hw=["h100", "rtx3090"], precision="bfloat16")
+    found = anatune.compare(model, inputs, hw=["h100", "rtx3090"], precision="bfloat16")
     assert [one.hardware for one in found] == ["h100_sxm", "rtx3090"]
     assert found[0].whole_s < found[1].whole_s
     assert found[0].whole_s > sum(kernel.total_s for kernel in found[0].kernels)
     with pytest.raises(SpaceError, match="xeon_8480 is a CPU, expected GPUs"):
-        session.compare(model, inputs, hw=["xeon_8480"], precision="bfloat16")
+        anatune.compare(model, inputs, hw=["xeon_8480"], precision="bfloat16")
 
 
 LINEAR = (nn.Linear(32, 16).eval(), (torch.zeros(4, 32),))

@@ -271,3 +271,30 @@ def test_numbers_that_stand_in_the_text_are_weights():
     graph = graph_of(lambda x: building.elementwise("multiply", x, ones), ((3, 4), F))
     x = drawn((3, 4))
     np.testing.assert_allclose(run(graph, lower(graph), [x])[0], x)
+
+
+def test_what_needs_nothing_of_each_other_is_one_launch():
+    def make(x, y):
+        return building.softmax(x, -1), building.elementwise("exp", y), building.reduced("sum", x, (0,), keepdims=False)
+
+    graph = graph_of(make, ((70, 33), F), ((41,), F))
+    made = lower(graph)
+    assert len(made.calls) == 1
+    assert made.calls[0].program.source.count("elif program <") == 1
+    x, y = drawn((70, 33)), drawn((41,))
+    for got, want in zip(run(graph, made, [x, y]), (softmax(x), np.exp(y), x.sum(0)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_what_needs_the_other_is_launched_behind_it():
+    def make(x):
+        whole = building.reduced("sum", x, (0,), keepdims=False)
+        return building.elementwise("multiply", x, whole), building.elementwise("tanh", x)
+
+    graph = graph_of(make, ((9, 7), F))
+    made = lower(graph)
+    assert len(made.calls) == 2
+    x = drawn((9, 7))
+    got = run(graph, made, [x])
+    np.testing.assert_allclose(got[0], x * x.sum(0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got[1], np.tanh(x), rtol=1e-5, atol=1e-6)

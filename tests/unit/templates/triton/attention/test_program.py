@@ -8,7 +8,7 @@ import pytest
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.operators.attention import attention_of_tokens
+from anatune.core.workload.operators.attention import strided_attention
 from anatune.measure.emulate.triton_interpreter import check_program
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.templates.triton import TRITON
@@ -47,17 +47,18 @@ def test_results_are_those_of_float64(sizes, more, tile, options) -> None:  # ty
     assert found.ok, found.message
 
 
-TOKENS = [
-    ((2, 3, 3, 33, 33, 32), False, (9 * 32, 9 * 32), (16, 16), {}),
-    ((1, 4, 2, 40, 70, 40), True, (4 * 40, 6 * 40), (32, 32), {"split_kv": 2}),
-    ((2, 2, 1, 17, 17, 64), True, (2 * 64, 64), (16, 16), {}),
+STRIDED = [
+    # three matrices side by side; queries beside a wider cache; keys head by head, values as rows of tokens
+    ((2, 3, 3, 33, 33, 32), False, [(33 * 288, 32, 288)] * 3, (16, 16), {}),
+    ((1, 4, 2, 40, 70, 40), True, [(0, 40, 160), *[(0, 40, 240)] * 2], (32, 32), {"split_kv": 2}),
+    ((2, 4, 2, 17, 20, 64), True, [(4352, 1088, 64), (3200, 1600, 64), (2560, 64, 128)], (16, 16), {}),
 ]
 
 
 @needs_triton
-@pytest.mark.parametrize(("sizes", "causal", "pitches", "tile", "options"), TOKENS)
-def test_heads_of_a_token_may_lie_beside_each_other(sizes, causal, pitches, tile, options) -> None:  # type: ignore[no-untyped-def]
-    workload = attention_of_tokens(anatune.attention(*sizes, causal=causal, dtype="bfloat16"), *pitches)
+@pytest.mark.parametrize(("sizes", "causal", "strides", "tile", "options"), STRIDED)
+def test_operands_may_lie_in_any_order(sizes, causal, strides, tile, options) -> None:  # type: ignore[no-untyped-def]
+    workload = strided_attention(anatune.attention(*sizes, causal=causal, dtype="bfloat16"), strides)
     schedule = schedule_of(workload, *tile, **options)
     assert "descriptors" not in schedule.options
     inputs = random_inputs(workload, seed=3)
