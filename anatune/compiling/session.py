@@ -15,14 +15,14 @@ from anatune.compiling.request import Request
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import SpaceError, WorkloadError
-from anatune.graph.nodes import Array
+from anatune.graph.nodes import Array, Graph
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
 
 if TYPE_CHECKING:
     from anatune.codegen.relax.frontends import Imported
     from anatune.codegen.relax.ranges import Sizes
-    from anatune.compiling.targets.base import ModelTarget
+    from anatune.compiling.targets.base import ModelTarget, PlannedModel
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
@@ -195,14 +195,16 @@ def compare(
     hw: Sequence[HardwareLike],
     precision: str | None = None,
     sizes: Sizes | None = None,
+    dynamic_shapes: object = None,
+    state: str | Mapping[str, str] | None = None,
     on_device: Callable[[int], None] | None = None,
 ) -> list[ModelSummary]:
     """Return what a model would be on several GPUs: kernels planned and predicted for each, nothing compiled.
 
     Parameters
     ----------
-    model, example_inputs, precision, sizes
-        As of `compile`.
+    model, example_inputs, precision, sizes, dynamic_shapes, state
+        As of `compile`. What a state holds is the most that it can.
     hw : sequence of str, Path or GpuSpec
     on_device : callable, optional
         Called with the number of devices that are done, before each.
@@ -215,14 +217,15 @@ def compare(
         As `compile`.
     """
     from anatune.codegen.relax.frontends import imported
+    from anatune.compiling.sizes.varying import environments
     from anatune.compiling.targets.triton import TritonTarget
 
     devices = list(map(hardware, hw))
     for device in devices:
         if device.kind != "gpu":
             raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
-    source = imported(model, example_inputs, sizes).widened()
-    graph = None
+    source = imported(model, example_inputs, sizes, dynamic_shapes, state).widened()
+    graph = source.graph(environments(source.ranges, source.state)[0])
     found: list[ModelSummary] = []
     for device in devices:
         assert device.kind == "gpu"
@@ -230,8 +233,7 @@ def compare(
             on_device(len(found))
         target = TritonTarget(device, Request(precision=precision))
         _check(source, target)
-        graph = graph or source.graph()
-        found.append(target.described(target.planned(graph)))
+        found.append(target.described(_planned(target, graph, source)))
     return found
 
 
@@ -264,12 +266,15 @@ def _check(source: Imported, target: ModelTarget) -> None:
     from anatune.compiling.sizes.varying import varying
 
     hardware = target.hardware
-    if source.state and hardware.kind == "gpu":
+    if source.state and not target.keeps_state:
         raise WorkloadError(
-            f"compile: {source.name} keeps {source.state[0].name} between calls, which models for CPUs do, and "
-            f"{hardware.name} is a GPU; make the state an input and an output"
+            f"compile: {source.name} keeps {source.state[0].name} between calls, which models of float32 for "
+            f"{hardware.name} do not; name a precision of 16 bits, or make the state an input and an output"
         )
-    if not (names := ", ".join(map(name_of, varying(source.ranges)))):
+    vary = varying(source.ranges)
+    if hardware.kind == "gpu" and [*vary] == [*{pair.symbol for pair in source.state if pair.symbol}]:
+        return  # kernels are told how much a state holds
+    if not (names := ", ".join(map(name_of, vary))):
         return
     what = f"compile: sizes of {source.name} vary ({names}),"
     if target.measures:
@@ -279,8 +284,8 @@ def _check(source: Imported, target: ModelTarget) -> None:
         )
     if hardware.kind == "gpu":
         raise WorkloadError(
-            f"{what} which models for CPUs take, and {hardware.name} is a GPU; give example inputs of the sizes to "
-            "compile for"
+            f"{what} which models for CPUs take, and {hardware.name} is a GPU, where no more than how much a state "
+            "holds varies; give the sizes to compile for (--size, --input-shape)"
         )
     if target.request.fallback is not None:
         raise SpaceError(f"{what} and a fallback runs fixed ones; give example inputs (--input-shape), or leave it out")
@@ -314,22 +319,18 @@ def _target(device: HardwareSpec, request: Request) -> ModelTarget:
 def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a device; errors as `compile`."""
     from anatune.compiling.costs import ModelCosts
-    from anatune.compiling.sizes.varying import environments, varying
+    from anatune.compiling.sizes.varying import environments
 
     if target.widens:
         source = source.widened()
     is_checked = target.is_checked(source)
-    target.varies = bool(varying(source.ranges))
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
     graph = source.graph(environments(source.ranges, source.state)[0])
     if target.hardware.kind == "cpu":
         check_model(graph, source.name, checked=is_checked)
     costs.tell(graph)
     with costs.part("plan"):
-        planned = target.planned(graph)
-        planned = planned._replace(state=source.state, is_single=source.is_single)
-        if varying(source.ranges):
-            planned = target.for_all_sizes(planned, source)
+        planned = _planned(target, graph, source)
     del graph  # its constants are not those of what is planned
     best, judged, tuning = planned, None, None
     if target.measures:
@@ -357,6 +358,15 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
         compiled.summary = msgspec.structs.replace(compiled.summary, **checked._asdict())
     costs.keep(0 if tuning is None else tuning.new_trials)
     return compiled
+
+
+def _planned(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
+    """Return an imported model with its kernels; `graph`: of the first of its sizes."""
+    from anatune.compiling.sizes.varying import varying
+
+    target.varies = bool(varying(source.ranges))
+    planned = target.planned(graph)._replace(state=source.state, is_single=source.is_single)
+    return target.for_all_sizes(planned, source) if target.varies else planned
 
 
 def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]:

@@ -26,7 +26,7 @@ from anatune.graph.nodes import (
     unknown,
     values_in,
 )
-from anatune.graph.operators import operator_of
+from anatune.graph.operators import Operator, operator_of
 
 __all__ = ["computed", "concatenated", "value_of"]
 
@@ -57,7 +57,11 @@ def computed(node: Node) -> Value:
     is_half = node.type.dtype in HALVES
     values = [_known(argument, is_half=is_half) for argument in arguments]
     known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
-    is_large = math.prod(node.type.shape) > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
+    size = math.prod(node.type.shape)
+    if all(isinstance(argument, Constant) for argument in arguments) and _is_of_elements(operator):
+        values = _once(values)  # type: ignore[arg-type]
+        size = math.prod(np.broadcast_shapes(*(np.shape(value) for value in values)))
+    is_large = size > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
     if is_large or any(value is None for value in values):
         return node
     attributes = {name: value for name, value in node.attributes.items() if name not in _IGNORED}
@@ -69,7 +73,23 @@ def computed(node: Node) -> Value:
                 return node
     except (TypeError, ValueError, IndexError, AttributeError):  # an attribute that means more than NumPy knows
         return node
+    if size < math.prod(node.type.shape):
+        result = np.broadcast_to(result, node.type.shape)
     return Constant(result) if result.shape == node.type.shape else node
+
+
+def _is_of_elements(operator: Operator) -> bool:
+    compute = operator.compute
+    return (isinstance(compute, np.ufunc) and compute.signature is None) or operator.name in ("astype", "where")
+
+
+def _once(values: Sequence[Array]) -> list[object]:
+    """Return arrays without what all of them repeat along a dimension, as masks of attention do along sequences."""
+    spread = np.broadcast_arrays(*values)
+    kept = tuple(
+        slice(1 if all(one.strides[axis] == 0 for one in spread) else None) for axis in range(spread[0].ndim)
+    )  # fmt: skip
+    return [one[kept] for one in spread]
 
 
 def concatenated(arrays: Sequence[Array], axis: int) -> Array:

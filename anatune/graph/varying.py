@@ -21,7 +21,20 @@ import numpy as np
 from anatune.core.sizes import Size, at_run_time
 from anatune.errors import WorkloadError
 from anatune.graph.building import made
-from anatune.graph.nodes import LEADING, Argument, Array, Constant, Graph, Input, Node, Scalar, Shape, TensorType, Value
+from anatune.graph.nodes import (
+    LEADING,
+    Argument,
+    Array,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    Scalar,
+    Shape,
+    TensorType,
+    Value,
+    is_unknown,
+)
 from anatune.graph.operators import ATTENTION
 
 __all__ = ["Environment", "MoreReadingsError", "Reading", "together"]
@@ -203,7 +216,9 @@ class _Joined:
             self.constants[key] = found = Constant(largest)
             if len({one.array.shape for one in given}) > 1 or any(starts):
                 shape = self.sizes([one.array.shape for one in given])
-                self.constants[key] = _part(found, shape, starts)
+                is_known = not is_unknown(largest)
+                kind = TensorType(shape, largest.dtype.name)
+                self.constants[key] = _part(found, shape, starts) if is_known else Node(LEADING, (found,), kind)
         return self.constants[key]
 
     def starts(self, given: Sequence[Constant], largest: Array) -> Iterator[tuple[int, ...]]:

@@ -323,7 +323,11 @@ def _with_state(
     """
     if not written and asked.state is None:
         return source
-    sizes = probes(source.ranges)
+    free = {  # by how much a state grows may be fixed now, and is another size of the model's
+        symbol: ends if symbol not in (own or {}) or ends[0] < ends[1] else (own or {})[symbol][:2]
+        for symbol, ends in source.ranges.items()
+    }
+    sizes = probes(free)  # type: ignore[arg-type]
     graphs = [source.read(one) for one in sizes]
     inputs = [value.name for value in graphs[0].inputs]
     count = len(graphs[0].outputs)

@@ -175,7 +175,7 @@ class State:
     def arguments(self, known: Mapping[str, int]) -> tuple[list[TvmObject], list[TvmObject]]:
         """Return what a library's ``main`` takes before and behind the inputs of a call of these sizes."""
         if not self.tensors:
-            self.tensors = [tensor_of(self._first(one, known)) for one in self.summary.state]
+            self.tensors = [tensor_of(self.first(one, known)) for one in self.summary.state]
             shapes = {size for one in self.summary.state for size in one.shape if isinstance(size, str)}
             self.sizes |= {name: known[name] for name in shapes if name in self.summary.ranges}
         numbers = [import_tvm().runtime.ShapeTuple([known[name] for name in self.untold])] if self.untold else []
@@ -190,8 +190,8 @@ class State:
         """Return copies of what is held."""
         found = {}
         for place, one in enumerate(self.summary.state):
-            array = array_of(self.tensors[place]) if self.tensors else self._first(one, self.sizes)
-            found[one.name] = np.array(array[self._held(one)])
+            array = array_of(self.tensors[place]) if self.tensors else self.first(one, self.sizes)
+            found[one.name] = np.array(array[self.held(one)])
         return found
 
     def put(self, arrays: Mapping[str, Array]) -> None:
@@ -219,15 +219,16 @@ class State:
                 raise RunError(f"state {one.name} is {got}, expected {'x'.join(map(str, one.held))} {one.dtype}")
             if one.grows:
                 check_size(self.summary, one.grows, array.shape[one.axis], f" (axis {one.axis} of state {one.name})")
-            whole = self._first(one, sizes)
+            whole = self.first(one, sizes)
             whole[(*[slice(None)] * one.axis, slice(array.shape[one.axis]))] = array
             tensors.append(tensor_of(whole))
         self.take(tensors, sizes)
 
-    def _held(self, one: StateSummary) -> tuple[slice, ...]:
+    def held(self, one: StateSummary) -> tuple[slice, ...]:
+        """Return which elements of a tensor of the state are held."""
         return (*[slice(None)] * one.axis, slice(self.sizes[one.grows])) if one.grows else ()
 
-    def _first(self, one: StateSummary, known: Mapping[str, int]) -> Array:
+    def first(self, one: StateSummary, known: Mapping[str, int]) -> Array:
         """Return what a tensor is at first."""
         shape = shape_at(one, known)
         kind = array_dtype(one.dtype)

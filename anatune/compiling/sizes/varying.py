@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
 import msgspec
 import numpy as np
 
 from anatune.codegen.relax.kernels import RangedCalls
-from anatune.codegen.relax.ranges import Ranges
+from anatune.codegen.relax.ranges import Ranges, name_of
 from anatune.compiling.attention import PlannedAttention, attention_at_run_time
 from anatune.compiling.planning import PlannedKernel, SumPlanner, without_steps
 from anatune.core.schedule import Schedule
 from anatune.core.sizes import Size, at_run_time
 from anatune.core.workload.ranges import ranged
 from anatune.errors import WorkloadError
-from anatune.graph.nodes import Node, tensor_type
+from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL, SCALED_MATMUL
 from anatune.graph.products import known_operands
 from anatune.graph.state import StatePair
+from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.templates.cpu.range_space import schedule_at
 from anatune.templates.scaled.rules import scaled_at
 
-__all__ = ["environments", "ranged_attention", "ranged_products", "varying"]
+__all__ = ["environments", "ranged_attention", "ranged_products", "read_together", "varying"]
 
 _LEAST = 5
 """Smallest size that is looked at: smaller ones are those of other things, and 1 is no size like others."""
 _MOST_PRIME = 1 << 15
+_MOST_READINGS = 32
+"""Sizes that a model is looked at."""
 _AXES = {MATMUL: "i", SCALED_MATMUL: "i", BATCH_MATMUL: "b"}
 """Product -> the axis that may vary; of convolutions the images."""
 _USUAL = 29
@@ -67,6 +70,38 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[s
             sums = (one[pair.symbol] + one[pair.by] for one in found[:-1])
             found[-1] |= {pair.symbol: 0, pair.by: max(pair.most, *sums)}
     return [{**fixed, **one} for one in {tuple(one.items()): one for one in found}.values()]
+
+
+def read_together(
+    read: Callable[[Mapping[str, int]], Graph], at: Sequence[Mapping[str, int]], name: str, ranges: Ranges
+) -> tuple[Graph, dict[int, Node]]:
+    """Return the graph of all sizes, and ``id`` of each node of the first reading -> its node there.
+
+    Parameters
+    ----------
+    read : callable
+        Takes sizes, and returns the model behind all passes.
+    at : sequence of mapping of str to int
+        `environments`.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    WorkloadError
+        As `graph.varying.together`, or no expression is certain.
+    """
+    readings = [Reading(sizes, read(sizes)) for sizes in at]
+    while True:
+        try:
+            return together(readings, name, ranges)
+        except MoreReadingsError as more:
+            if len(readings) > _MOST_READINGS:
+                raise WorkloadError(
+                    f"{name} does with {', '.join(map(name_of, ranges))} what no expression says for sure; compile it "
+                    "for fixed sizes, or for a smaller range"
+                ) from more
+            readings.insert(-1, Reading(more.sizes, read(more.sizes)))
 
 
 def ranged_products(

@@ -134,6 +134,8 @@ class ModelTarget(ABC):
         Whether sizes of the model vary.
     widens : bool
         Whether models of 16 bits are read as float32, and passes look for what they know of that.
+    keeps_state : bool
+        Whether models may keep something from call to call.
     precision : str
         Dtype of what products multiply, where kernels exist for it.
     """
@@ -142,6 +144,7 @@ class ModelTarget(ABC):
     measures = False
     varies = False
     widens = True
+    keeps_state = True
     precision = WIDE
 
     def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:

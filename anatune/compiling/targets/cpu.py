@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
+from collections.abc import Mapping
 
 import msgspec
 
@@ -12,7 +13,6 @@ from anatune.codegen.cpu.export.features import code_features
 from anatune.codegen.relax.building import built
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
-from anatune.codegen.relax.ranges import name_of
 from anatune.codegen.relax.writing import written
 from anatune.compiling.attention import PlannedAttention, plan_attentions
 from anatune.compiling.checking import TOLERANCE, Suspects, checked
@@ -20,14 +20,14 @@ from anatune.compiling.layouts.choice import chosen_layouts
 from anatune.compiling.plan_cache import PlanCache
 from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
-from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, varying
+from anatune.compiling.sizes.varying import environments, ranged_attention, ranged_products, read_together, varying
 from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.core.accuracy import error_of
 from anatune.core.hardware.dot import tile_features
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
-from anatune.errors import RunError, SpaceError, WorkloadError
+from anatune.errors import RunError, SpaceError
 from anatune.graph.integers.few_bits import unpacked_products, with_byte_weights
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph
@@ -36,7 +36,6 @@ from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.graph.passes.precision import WIDE, marked, precision_of, stored
 from anatune.graph.summary import LayoutSummary, TuningSummary
-from anatune.graph.varying import MoreReadingsError, Reading, together
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.cpu.tiles import allow_tiles
@@ -94,10 +93,6 @@ def _check_precision(hardware: CpuSpec, precision: str) -> None:
     )
 
 
-_MOST_READINGS = 32
-"""Sizes that a model is looked at."""
-
-
 class CpuTarget(ModelTarget):
     """A CPU that runs here; see `ModelTarget`.
 
@@ -142,21 +137,13 @@ class CpuTarget(ModelTarget):
     def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
         """See `ModelTarget`."""
         assert self._planner is not None
-        first, *others = environments(source.ranges, source.state)
-        readings = [Reading(first, planned.graph)]
-        readings += [Reading(sizes, self._as_decided(source.graph(sizes))) for sizes in others]
-        ranges = varying(source.ranges)
-        while True:
-            try:
-                graph, nodes = together(readings, source.name, ranges)
-                break
-            except MoreReadingsError as more:
-                if len(readings) > _MOST_READINGS:
-                    raise WorkloadError(
-                        f"{source.name} does with {', '.join(map(name_of, ranges))} what no expression says for sure; "
-                        "compile it for fixed sizes, or for a smaller range"
-                    ) from more
-                readings.insert(-1, Reading(more.sizes, self._as_decided(source.graph(more.sizes))))
+        first, ranges = planned.graph, varying(source.ranges)
+        at = environments(source.ranges, source.state)
+
+        def read(sizes: Mapping[str, int]) -> Graph:
+            return first if sizes is at[0] else self._as_decided(source.graph(sizes))
+
+        graph, nodes = read_together(read, at, source.name, ranges)
         return planned._replace(
             graph=graph,
             kernels=list(ranged_products(planned.kernels, nodes, self._planner, ranges)),

@@ -53,6 +53,7 @@ class GpuTarget(ModelTarget):
 
     hardware: GpuSpec
     widens = False
+    keeps_state = False
 
     def __init__(self, hardware: GpuSpec, request: Request) -> None:
         if request.threads is not None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from anatune.arguments import checked_integer
+from anatune.codegen.compat import array_of
 from anatune.codegen.relax.device.program import DeviceProgram
 from anatune.compiling.compiled import CompiledModel
 from anatune.compiling.memory import Memory
+from anatune.compiling.sizes.held import COUNT
 from anatune.errors import AnatuneError, BuildError, RecordError, RunError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Array
-from anatune.graph.summary import ModelSummary
+from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.graph.torch.arrays import torch_of_array
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.launching import DeviceRunner
 from anatune.measure.emulate.launched import interpreted
+from anatune.measure.run.correctness import array_dtype
 
 __all__ = ["LaunchedModel", "is_here", "model_of"]
 
@@ -77,17 +81,66 @@ class LaunchedModel(CompiledModel):
                 f"the model was compiled for {self.summary.hardware} ({arch}), and the GPU here is of {device.arch}; "
                 "compile it for this one (--hw host_gpu)"
             )
-        return DeviceRunner(self.program, self.memory, self.summary.inputs, self.summary.outputs, device)
+        count = [TensorSummary(COUNT, "int32", (1,))] if self.summary.ranges else []
+        runner = DeviceRunner(
+            self.program, self.memory, [*self.summary.inputs, *count], self.summary.outputs, device
+        )  # fmt: skip
+        runner.hold(self._first())
+        return runner
+
+    @functools.cached_property
+    def _kept(self) -> list[Array]:
+        """The state in the interpreter's memory, (num_bytes,) uint8 each."""
+        return self._first()
+
+    def _first(self) -> list[Array]:
+        """Return the state as it is at first, as memory holds it."""
+        known = {name: one.most for name, one in self.summary.ranges.items()}
+        return [self._bytes(place, self._state.first(one, known)) for place, one in enumerate(self.summary.state)]
+
+    def _bytes(self, place: int, array: Array) -> Array:
+        kind = array_dtype(self.program.state[place].dtype)
+        return np.ascontiguousarray(array).astype(kind).reshape(-1).view(np.uint8)
 
     def _run(self, arrays: list[Array]) -> list[Array]:
+        given = [*arrays, *(np.array([count], np.int32) for count in self._state.sizes.values())]
         if self.interprets:
-            return interpreted(self.program, self.memory, arrays, self.summary.outputs)
-        return self._runner.run(arrays)
+            return interpreted(self.program, self.memory, given, self.summary.outputs, self._kept)
+        return self._runner.run(given)
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """What stays in the model between calls, copied from where it is; settable: see `CompiledModel.state`."""
+        found = {}
+        for one, buffer, array in zip(
+            self.summary.state, self.program.state, self._kept if self.interprets else self._runner.state(), strict=True
+        ):
+            whole = array.view(array_dtype(buffer.dtype)).reshape(buffer.shape).astype(array_dtype(one.dtype))
+            found[one.name] = whole[self._state.held(one)]
+        return found
+
+    @state.setter
+    def state(self, arrays: Mapping[str, Array]) -> None:
+        self._state.put(arrays)
+        self._hold([self._bytes(place, array_of(one)) for place, one in enumerate(self._state.tensors)])
+
+    def _hold(self, state: list[Array]) -> None:
+        if self.interprets:
+            self._kept = state
+        else:
+            self._runner.hold(state)
+
+    def reset(self) -> None:
+        """Make the state what it was at first: the next call is the first of another stream."""
+        self._state.reset()
+        self._hold(self._first())
 
     def __call__(self, *inputs: object) -> object:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
         arrays, _ = self._arrays(inputs)
+        behind = self._state.after(self._state.known({}))
         found = self._run(arrays)
+        self._state.sizes |= behind
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
             found = [torch_of_array(array) for array in found]
@@ -104,9 +157,6 @@ class LaunchedModel(CompiledModel):
         arrays, _ = self._arrays(inputs or tuple(self.random_inputs()))
         self._runner.run(arrays)
         return self._runner.times(repeats)
-
-    def reset(self) -> None:
-        """Do nothing: such models have no state."""
 
     def sources(self) -> dict[str, str]:
         """Return the Triton text of each kernel, by the name of its launches."""

@@ -15,16 +15,19 @@ import msgspec
 from anatune import api
 from anatune.codegen.compat import bare_target
 from anatune.codegen.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
-from anatune.codegen.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
-from anatune.codegen.relax.device.stubs import plain_product, stub
+from anatune.codegen.relax.device.program import ALIGNMENT, DeviceKernel, DeviceLaunch, DeviceProgram, Region
+from anatune.codegen.relax.device.stubs import plain_product, plain_put, stub
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.relax.ranges import name_of
 from anatune.codegen.triton.compiler import check_target
 from anatune.compiling.checking import checked
-from anatune.compiling.memory import new_memory
-from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of
+from anatune.compiling.memory import new_memory, views
+from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of, ranges_of
 from anatune.compiling.planning import PlannedKernel, in_parallel
 from anatune.compiling.request import Request
+from anatune.compiling.sizes.held import counted
+from anatune.compiling.sizes.varying import environments, read_together, varying
 from anatune.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel
 from anatune.compiling.targets.launched import LaunchedModel, is_here
 from anatune.core.compiler_facts import CompilerFacts
@@ -33,10 +36,11 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.attention import attention, strided_attention
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, DeviceError, SpaceError
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
-from anatune.graph.operators import ATTENTION, PRODUCTS
+from anatune.graph.operators import ATTENTION, PRODUCTS, PUT
 from anatune.graph.passes.attention import attention_of, with_attention
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
@@ -45,7 +49,7 @@ from anatune.graph.passes.products import unfused, with_joined_products
 from anatune.graph.passes.rows import without_rows
 from anatune.graph.passes.simplify import simplified, source_of
 from anatune.graph.products import workload_named, workload_of
-from anatune.graph.summary import ModelSummary, OperatorSummary, num_bytes_of
+from anatune.graph.summary import ModelSummary, OperatorSummary, StateSummary, WeightPlace, num_bytes_of
 from anatune.measure.cuda.apart import compiled_kernels
 from anatune.model.learned.corrections import NONE
 from anatune.templates import TRITON
@@ -112,11 +116,35 @@ class TritonTarget(ModelTarget):
                 f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]})"
             )
         self._check_units(self.precision)
+        return PlannedModel(graph, []) if self.varies else self._with_kernels(self._attended(graph))
+
+    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+        """Return a model that keeps tensors that grow, for fixed sizes of everything else."""
+        (symbol,) = varying(source.ranges)
+        pairs = [pair for pair in source.state if pair.symbol]
+        most = min(pair.most for pair in pairs)
+        free = {pair.by: (source.ranges[pair.by][0], most) for pair in pairs if pair.by}  # tables are of all positions
+        ranges = {**source.ranges, **free}
+        fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
+        graph, _ = read_together(
+            lambda sizes: self._attended(source.graph(sizes)), environments(ranges, source.state), source.name,
+            varying(ranges),
+        )  # fmt: skip
+        graph = counted(graph, fixed, symbol, most, len(source.state), source.name)
+        found = self._with_kernels(simplified(graph))
+        return found._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
+
+    def _attended(self, graph: Graph) -> Graph:
+        """Return an imported model behind the passes that find attentions."""
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
         graph = with_attention(graph, lambda node: self._attention(node) is not None)
+        return rewritten(graph, _without_mask)
+
+    def _with_kernels(self, graph: Graph) -> PlannedModel:
+        """Return a model whose attentions are found, with the model's first choices of kernels."""
         graph = with_joined_products(graph, takes_columns=True)
-        graph = simplified(without_rows(rewritten(rewritten(graph, _without_mask), self._alone)))
+        graph = simplified(without_rows(rewritten(graph, self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {id(source_of(value)) for value in graph.outputs}
         for node in graph.nodes():
@@ -161,9 +189,11 @@ class TritonTarget(ModelTarget):
             return None  # rows begin at multiples of 16 bytes
         plain = attention(
             own["batch"], own["heads"], found.kv_heads, own["queries"], own["keys"], own["dim"],
-            causal=bool(own.get("is_causal", len(node.arguments) > 3)), dtype=self.precision,
+            causal=own["queries"] > 1 and bool(own.get("is_causal", len(node.arguments) > 3)), dtype=self.precision,
         )  # fmt: skip
-        workload, offsets = strided_attention(plain, found.strides), found.offsets
+        is_counted = "is_causal" in own and len(node.arguments) > 3
+        offsets = (*found.offsets, *((0,) if is_counted else ()))
+        workload = strided_attention(plain, found.strides, counted=is_counted)
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
     def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:
@@ -191,11 +221,15 @@ class TritonTarget(ModelTarget):
             A kernel needs more of the device than there is, or the model more memory.
         """
         made, stubs = self._lowered(planned)
-        device = self._compiled(made.calls, made.arena_bytes)
-        memory = new_memory(made.weight_bytes)
+        device = self._compiled(made.calls, made.arena_bytes, made.state)
+        initial = self._initial(planned, made)
+        memory = new_memory(initial[-1].offset + num_bytes_of(initial[-1]) if initial else made.weight_bytes)
         for form in made.forms:
             array = made.value(form)
             memory[form.offset : form.offset + array.nbytes] = array.reshape(-1).view("uint8")
+        firsts = [pair.initial for pair in planned.state if pair.initial is not None]
+        for view, first in zip(views(memory, initial), firsts, strict=True):
+            view[...] = first
         facts = {launch.name: device.kernels[launch.kernel].facts for launch in reversed(device.launches)}
         summary = self._summary(planned, made, facts)
         return ModelBuild(LaunchedModel.of(summary, device, memory), planned, stubs)
@@ -212,19 +246,21 @@ class TritonTarget(ModelTarget):
         for kernel in planned.kernels:
             program = TRITON.program(kernel.schedule)
             for node in kernel.nodes:
-                stubs[id(node)] = stub(kernel.name, _shapes(node), kernel.schedule.key)
+                stubs[id(node)] = stub(kernel.name, node, kernel.schedule.key)
             operands = tuple(access.tensor for access in kernel.workload.operands)
             _, offsets = self._workload(kernel.nodes[0], is_output=False)
             calls[kernel.name] = Planned(program, operands, offsets or (0,) * len(operands))
         self._add_plain(planned.graph, stubs)
-        made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target)
+        made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target, len(planned.state))
         self._check_memory(planned.graph, made)
         return made, stubs
 
     def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel]) -> None:
-        """Add products that no template takes: loops as everything else."""
+        """Add products that no template takes, and rows put into caches: loops as everything else."""
         known: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
+            if node.op == PUT:
+                stubs[id(node)] = plain_put(f"put_{len(stubs)}", node)
             if node.op in PRODUCTS and id(node) not in stubs:
                 workload = workload_of(node)
                 if workload not in known:
@@ -235,15 +271,17 @@ class TritonTarget(ModelTarget):
         """Raise SpaceError for a model that the device's memory does not hold."""
         size = self.hardware.dram.capacity_bytes
         given = sum(map(num_bytes_of, (*inputs_of(graph), *outputs_of(graph))))
-        total = made.weight_bytes + made.arena_bytes + given
+        held = sum(buffer.num_bytes for buffer in made.state)
+        total = made.weight_bytes + made.arena_bytes + given + held
         if size is not msgspec.UNSET and total > size:
             raise SpaceError(
                 f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name} (weights "
-                f"{made.weight_bytes / 1e9:.1f}, activations {made.arena_bytes / 1e9:.1f}, inputs and outputs "
-                f"{given / 1e9:.1f}), which has {size / 1e9:.1f}; take a smaller batch or another device"
+                f"{made.weight_bytes / 1e9:.1f}, activations {made.arena_bytes / 1e9:.1f}, caches {held / 1e9:.1f}, "
+                f"inputs and outputs {given / 1e9:.1f}), which has {size / 1e9:.1f}; take a smaller batch or another "
+                "device"
             )
 
-    def _compiled(self, calls: Sequence[DeviceCall], arena_bytes: int) -> DeviceProgram:
+    def _compiled(self, calls: Sequence[DeviceCall], arena_bytes: int, state: tuple[Buffer, ...]) -> DeviceProgram:
         """Return the machine code of all programs, and the launches of the calls."""
         programs = list({call.program.source: call.program for call in calls}.values())
         numbers = {program.source: number for number, program in enumerate(programs)}
@@ -281,7 +319,7 @@ class TritonTarget(ModelTarget):
                 place = kernels[number, kernel.name]
                 kept = scratch if found[place].scratch_bytes else None
                 launches.append(DeviceLaunch(place, regions, kept, call.name))
-        return DeviceProgram(tuple(programs), tuple(found), tuple(launches), arena_bytes + most, code)
+        return DeviceProgram(tuple(programs), tuple(found), tuple(launches), arena_bytes + most, code, state)
 
     def _summary(self, planned: PlannedModel, made: Lowered, facts: Mapping[str, CompilerFacts]) -> ModelSummary:
         """Return what is known of the model; `facts`: what the compiler said of planned kernels, by name."""
@@ -294,6 +332,7 @@ class TritonTarget(ModelTarget):
             rows[call.name] += 1
             own = streaming_s(self.hardware, num_bytes, call.rest.flop if call.rest else 0)
             seconds[call.name] = seconds.get(call.name, 0.0) + own
+        inputs, outputs = inputs_of(planned.graph), outputs_of(planned.graph)
         return ModelSummary(
             version=__version__,
             hardware=self.hardware.name,
@@ -303,9 +342,11 @@ class TritonTarget(ModelTarget):
             threads=1,
             precision=self.precision,
             is_tuple=planned.graph.is_tuple and not planned.is_single,
-            inputs=inputs_of(planned.graph),
-            outputs=outputs_of(planned.graph),
-            weights=(),
+            inputs=inputs[: len(inputs) - len(planned.state) - bool(planned.ranges)],
+            outputs=outputs[: len(outputs) - len(planned.state)],
+            state=self._state(planned),
+            ranges=ranges_of(planned.ranges, {symbol: ends[1] for symbol, ends in planned.ranges.items()}),
+            weights=self._initial(planned, made),
             weight_bytes=made.weight_bytes,
             kernels=tuple(kernel_summary(kernel, facts.get(kernel.name)) for kernel in planned.kernels),
             operators=(),
@@ -314,6 +355,28 @@ class TritonTarget(ModelTarget):
             launches=sum(len(call.program.kernels) for call in made.calls),
             arena_bytes=made.arena_bytes,
         )
+
+    def _initial(self, planned: PlannedModel, made: Lowered) -> tuple[WeightPlace, ...]:
+        """Return where lies what parts of the state are at first: behind the weights."""
+        found, offset = [], made.weight_bytes
+        for pair in planned.state:
+            if pair.initial is not None:
+                found.append(WeightPlace(offset, pair.initial.dtype.name, pair.initial.shape))
+                offset += -(-pair.initial.nbytes // ALIGNMENT) * ALIGNMENT
+        return tuple(found)
+
+    def _state(self, planned: PlannedModel) -> tuple[StateSummary, ...]:
+        """Return what stays in the model; each call puts as many rows behind those that are held."""
+        found, firsts = [], 0
+        inputs = planned.graph.inputs[len(planned.graph.inputs) - len(planned.state) :]
+        for pair, value, new in zip(planned.state, inputs, planned.graph.outputs[-len(inputs) :], strict=True):
+            shape, dtype = tensor_type(value)
+            initial, firsts = (None, firsts) if pair.initial is None else (firsts, firsts + 1)
+            own = name_of(pair.symbol)
+            rows = tensor_type(new.arguments[1]).shape[pair.axis] if own and isinstance(new, Node) else 0
+            more = f"{own} + {rows}" if own else ""
+            found.append(StateSummary(pair.name, dtype, shape, initial, max(pair.axis, 0), own, more))
+        return tuple(found)
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
@@ -337,12 +400,8 @@ class TritonTarget(ModelTarget):
 
 
 def _without_mask(node: Node) -> Value:
-    """Return an attention without the mask that says no more than that it is causal."""
+    """Return an attention without the mask that says no more than that it is causal; one query's always is."""
     if node.op != ATTENTION:
         return node
-    return node.of(node.arguments[:3], is_causal=len(node.arguments) > 3)
-
-
-def _shapes(node: Node) -> list[tuple[int, ...]]:
-    """Return the shapes of a node's operands and its result."""
-    return [tensor_type(one).shape for one in (*(a for a in node.arguments if isinstance(a, Value)), node)]
+    is_causal = len(node.arguments) > 3 or node.attributes["queries"] == 1
+    return node.of(node.arguments[:3], is_causal=is_causal, visible=())

@@ -204,8 +204,9 @@ def _is_seen_as(node: Node, queries: int, keys: int) -> bool:
     if len(node.arguments) <= 3:
         return not node.attributes["visible"]
     mask = node.arguments[3]
-    if not isinstance(mask, Constant) or mask.array.shape != (queries, keys) or keys < queries:
+    if not isinstance(mask, Constant) or mask.array.size % (queries * keys) or keys < queries:
         return False
     lowest = np.finfo(np.float32).min
     seen = np.tril(np.ones((queries, keys), bool), keys - queries)
-    return bool((mask.array[seen] == 0).all() and (mask.array[~seen] <= lowest / 2).all())
+    parts = mask.array.reshape(-1, queries, keys)  # the same for all sequences
+    return bool((parts[:, seen] == 0).all() and (parts[:, ~seen] <= lowest / 2).all())

@@ -96,8 +96,9 @@ def _softmax(node: Node) -> Value:
             if tensor_type(one).shape == shape and _mask_block(other, shape):
                 data, mask = one, other
                 break
-    if isinstance(mask, Constant) and not mask.array.any():
-        mask = None
+    if isinstance(mask, Constant):
+        mask = _unrepeated(mask)
+        mask = mask if mask.array.any() else None
     if isinstance(data, Node) and data.op == "multiply" and isinstance(data.arguments[1], Constant):
         factor = data.arguments[1].array
         if factor.size == 1 and data.arguments[0].type == data.type:
@@ -109,6 +110,16 @@ def _softmax(node: Node) -> Value:
     block = kind[0] if mask is None else _mask_block(mask, shape)
     attributes = {"scale": scale, "zero_rows": False, "block": block}
     return reshaped(Node(SOFTMAX, tuple(operands), TensorType(kind, _DTYPE), attributes), shape)
+
+
+def _unrepeated(mask: Constant) -> Constant:
+    """Return a mask without what it repeats along its first dimensions."""
+    array = mask.array
+    for axis in range(array.ndim - 2):
+        if array.strides[axis] and array.shape[axis] > 1:
+            break
+        array = array[(*[slice(None)] * axis, slice(1))]
+    return Constant(array)
 
 
 def _mask_block(value: Value, shape: tuple[int, ...]) -> int:

@@ -198,6 +198,7 @@ class DeviceRunner:
             "arena": [program.arena_bytes],
             "input": [_bytes_of(one) for one in inputs],
             "output": [_bytes_of(one) for one in outputs],
+            "state": [one.num_bytes for one in program.state],
         }
         device.activate()
         owned: list[GpuBuffer] = []
@@ -235,6 +236,21 @@ class DeviceRunner:
             found.append(np.empty(shape, dtype))
             self._device.download(buffer, found[-1])
         return found
+
+    def state(self) -> list[Array]:
+        """Return what stays from run to run, (num_bytes,) uint8 each."""
+        self._device.activate()
+        found: list[Array] = []
+        for buffer in self._memory["state"]:
+            found.append(np.empty(buffer.num_bytes, np.uint8))
+            self._device.download(buffer, found[-1])
+        return found
+
+    def hold(self, state: Sequence[Array]) -> None:
+        """Write what stays from run to run."""
+        self._device.activate()
+        for buffer, array in zip(self._memory["state"], state, strict=True):
+            self._device.upload(buffer, array)
 
     def launch(self) -> None:
         """Launch everything once, on the inputs of the last run; returns at once."""

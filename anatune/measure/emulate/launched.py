@@ -23,6 +23,7 @@ def interpreted(
     weights: Array,
     arrays: Sequence[Array],
     outputs: Sequence[TensorSummary],
+    state: Sequence[Array] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Array]:
     """Return what a model makes of its inputs.
@@ -32,6 +33,8 @@ def interpreted(
 
     Parameters
     ----------
+    state : sequence of ndarray
+        (num_bytes,) uint8 each, of `DeviceProgram.state`: written to.
     progress : callable, optional
         Called with (launches done, launches).
 
@@ -49,6 +52,7 @@ def interpreted(
         "weight": [weights],
         "arena": [np.full(program.arena_bytes, 0xCD, np.uint8)],
         "output": [one.reshape(-1).view(np.uint8) for one in results],
+        "state": list(state),
     }
 
     def bytes_at(region: Region) -> Array:
@@ -64,7 +68,7 @@ def interpreted(
         given = {
             name: bytes_at(regions[name]).view(array_dtype(buffer.dtype))
             for name, buffer in text.tensors.items()
-            if name not in made
+            if name not in made or regions[name].role == "state"
         }
         limit_s = _LAUNCH_S + _PROGRAM_S * sum(kernel.grid for kernel in text.kernels)
         for name, array in interpret(text, given, limit_s).items():

@@ -46,7 +46,8 @@ def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: floa
     Parameters
     ----------
     inputs : mapping of str to ndarray
-        Operands by tensor, in the dtypes and shapes of the program's parameters.
+        Operands by tensor, in the dtypes and shapes of the program's parameters; of a result that is written in part:
+        what it was before.
     limit_s : float
         Seconds after which it is ended.
 

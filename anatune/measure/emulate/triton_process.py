@@ -153,8 +153,11 @@ class _Memory:
                 if buffer.tensor not in self.spaces:
                     number = len(self.spaces) + 1
                     is_input = buffer.tensor not in own
-                    values = np.ascontiguousarray(inputs[buffer.tensor]) if is_input else _filled(buffer)
+                    given = inputs.get(buffer.tensor)
+                    values = _filled(buffer) if given is None else np.array(given, order="C", copy=not is_input)
                     self.spaces[buffer.tensor] = _Space(buffer, values, number, is_input=is_input)
+                    if given is not None and not is_input:  # a result that keeps what is not written
+                        self.spaces[buffer.tensor].written[:] = 1
         self._by_number = [*self.spaces.values()]
         self._shapes = {tensor: buffer.shape for tensor, buffer in program.tensors.items()}
 

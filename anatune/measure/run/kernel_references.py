@@ -97,11 +97,13 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
         assert isinstance(strides, tuple)
         tokens = {"queries": (heads, seq_q), "keys": (kv_heads, seq_kv), "values": (kv_heads, seq_kv)}
         batch, dim = (int(str(own[name])) for name in ("batch", "head_dim"))
-        operands = {
+        operands = dict(operands) | {
             name: as_strided(operands[name], (batch, *size, dim), [8 * step for step in (*place, 1)])  # type: ignore[misc]
             for (name, size), place in zip(tokens.items(), strides, strict=True)
         }
     queries, shared = operands["queries"], heads // kv_heads
+    if "held" in operands:
+        seq_kv = int(operands["held"][0]) + seq_q
     result = np.empty(queries.shape)
     last = np.arange(seq_q)[:, None] + (seq_kv - seq_q)
     keys = np.arange(seq_kv)
@@ -121,7 +123,7 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
 def _cached(operands: Mapping[str, Values], name: str, batch: int, group: int, seq_kv: int) -> Values:
     """Return the keys or values of a head in order, (seq_kv, head_dim), also of a paged cache."""
     if "block_table" not in operands:
-        return np.asarray(operands[name][batch, group])
+        return np.asarray(operands[name][batch, group, :seq_kv])
     pages = operands[name][operands["block_table"][batch].astype(np.int64), group]
     return np.asarray(pages.reshape(-1, pages.shape[-1])[:seq_kv])
 
@@ -130,6 +132,12 @@ def _pages(workload: Workload, rng: np.random.Generator) -> Drawn:
     """Return the pages of all sequences in any order."""
     table = workload.tensor("block_table")
     return np.asarray(rng.permutation(table.num_elements).reshape(table.shape))
+
+
+def _held(workload: Workload, rng: np.random.Generator) -> Drawn:
+    """Return how many keys are there before those of the queries' tokens."""
+    own = workload.attribute
+    return rng.integers(0, int(str(own["seq_kv"])) - int(str(own["seq_q"])), 1, endpoint=True)
 
 
 def _unpacked(stored: Values, means: Values) -> Values:
@@ -272,6 +280,7 @@ FURTHER_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]
 KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator], Drawn]] = {
     ("quantise_tensor", "scale"): _any_scale,
     ("attention", "block_table"): _pages,
+    ("attention", "held"): _held,
     ("grouped_matmul", "order"): _any_order,
     ("grouped_matmul", "ends"): _ends,
     **{

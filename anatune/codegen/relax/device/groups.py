@@ -167,7 +167,8 @@ def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
             return False
     elif form.size not in ((rows * cols, rows) if cols else (rows,)) or (cols > MOST_COLS and form.size != rows):
         return False
-    if not group.is_open or not _writes_in_order(tvm, unit, form):
+    is_last = not _writes_in_order(tvm, unit, form)  # elsewhere, as rows of a cache: nobody goes on with that
+    if not group.is_open or (is_last and (form.reduced or form.size != rows * max(cols, 1))):
         return False
     is_full = bool(form.reduced) or form.size == rows * max(cols, 1)
     for buffer, flat in _loads(unit):
@@ -176,6 +177,7 @@ def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
             return False
     if cols and not group.cols:  # what were elements of one row are those of several
         group.rows, group.cols = rows, cols
+    group.is_open = not is_last
     _add(group, unit, form)
     return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.writing import Weight, written
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
-from anatune.graph.nodes import Array, Graph
+from anatune.graph.nodes import Array, Graph, Value, tensor_type
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 __all__ = ["DeviceCall", "Lowered", "Planned", "WeightForm", "lowered"]
@@ -80,6 +80,8 @@ class Lowered(NamedTuple):
     forms : list of WeightForm
         What is in the weights' memory.
     weight_bytes, arena_bytes : int
+    state : tuple of Buffer
+        The last inputs, as memory holds them.
     """
 
     calls: list[DeviceCall]
@@ -88,6 +90,7 @@ class Lowered(NamedTuple):
     forms: list[WeightForm]
     weight_bytes: int
     arena_bytes: int
+    state: tuple[Buffer, ...]
 
     def value(self, form: WeightForm) -> Array:
         """Return a weight in its form."""
@@ -112,6 +115,7 @@ def lowered(
     precision: str,
     hardware: GpuSpec,
     target: TvmObject,
+    num_state: int = 0,
 ) -> Lowered:
     """Return what a GPU does for a graph.
 
@@ -124,6 +128,8 @@ def lowered(
     precision : str
         Dtype in which memory holds what has float32 in the graph and follows from weights or inputs.
     target : tvm.target.Target
+    num_state : int
+        Inputs, the last ones, and outputs that are one memory: what is written there is there in the next run.
 
     Raises
     ------
@@ -132,7 +138,8 @@ def lowered(
     """
     model = written(graph, kernels)
     steps = steps_of(model.module, target, len(graph.inputs), len(model.weights))
-    return _Lowering(steps, model.weights, planned, precision, hardware).lowered()
+    state = graph.inputs[len(graph.inputs) - num_state :]
+    return _Lowering(steps, model.weights, planned, precision, hardware, len(graph.inputs), state).lowered()
 
 
 class _Lowering:
@@ -143,8 +150,11 @@ class _Lowering:
         planned: Mapping[str, Planned],
         precision: str,
         hardware: GpuSpec,
+        num_inputs: int,
+        state: Sequence[Value],
     ) -> None:
         self.steps, self.weights, self.planned = steps, weights, planned
+        self.state, self.first_state = [tensor_type(one) for one in state], num_inputs - len(state)
         self.precision, self.hardware = precision, hardware
         self.items: list[Call | tuple[Group, ...]] = side_by_side(grouped(steps.steps))
         self.dtypes: dict[Tensor, str] = {}
@@ -174,7 +184,10 @@ class _Lowering:
         regions = self._copy_outputs()
         arena_bytes, calls = self._placed(regions)
         forms = sorted(self.forms.values(), key=lambda form: form.offset)
-        return Lowered(calls, self.weights, self.steps.constants, forms, self.weight_bytes, arena_bytes)
+        state = tuple(
+            Buffer("", self._state_dtype(place, kind.dtype), kind.shape) for place, kind in enumerate(self.state)
+        )
+        return Lowered(calls, self.weights, self.steps.constants, forms, self.weight_bytes, arena_bytes, state)
 
     # -- dtypes ------------------------------------------------------------------------------------------------------
 
@@ -204,8 +217,18 @@ class _Lowering:
     def _is_number(self, tensor: Tensor) -> bool:
         return tensor.role in ("input", "weight") and tensor.size > 1 and "float" in tensor.dtype
 
+    def _is_state(self, tensor: Tensor) -> bool:
+        return tensor.role == "input" and tensor.place >= self.first_state
+
+    def _state_dtype(self, place: int, dtype: str) -> str:
+        """Return what memory holds a part of the state in: rows that are put there have 16 bits, sums their own."""
+        is_put = self._is_state(self.steps.outputs[place - len(self.state)])
+        return self.precision if dtype == "float32" and is_put else dtype
+
     def dtype_of(self, tensor: Tensor) -> str:
         """Return in which dtype memory holds a tensor."""
+        if self._is_state(tensor):
+            return self._state_dtype(tensor.place - self.first_state, tensor.dtype)
         if tensor in self.dtypes:
             return self.dtypes[tensor]
         if tensor.role == "weight" and tensor.dtype == "float32" and tensor.size >= _LARGE:
@@ -254,7 +277,13 @@ class _Lowering:
     def _copy_outputs(self) -> dict[Tensor, int]:
         """Return which output each made tensor is; outputs that are something else besides are copied."""
         found: dict[Tensor, int] = {}
+        count = len(self.steps.outputs) - len(self.state)
         for place, tensor in enumerate(self.steps.outputs):
+            if place >= count:
+                if not self._is_state(tensor):  # what is not written where it lies
+                    own = self.first_state + place - count
+                    self._convert(tensor, Tensor(tensor.size, tensor.dtype, "input", own))
+                continue
             if tensor.role == "made" and tensor not in found and self.dtype_of(tensor) == tensor.dtype:
                 found[tensor] = place
                 continue
@@ -283,7 +312,9 @@ class _Lowering:
             skipped = elements * self._bytes(tensor) // max(1, tensor.size)
             role: Role = "arena"
             place, offset = 0, offsets.get(tensor, 0)
-            if tensor.role == "input":
+            if self._is_state(tensor):
+                role, place, offset = "state", tensor.place - self.first_state, 0
+            elif tensor.role == "input":
                 role, place, offset = "input", tensor.place, 0
             elif tensor.role == "weight":
                 role, offset = "weight", self._form(tensor).offset

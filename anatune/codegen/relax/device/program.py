@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from anatune.core.compiler_facts import CompilerFacts
+from anatune.emit.buffer import Buffer
 from anatune.templates.triton.program.kernel import TritonProgram
 
 __all__ = ["ALIGNMENT", "DeviceKernel", "DeviceLaunch", "DeviceProgram", "Region", "Role"]
@@ -17,7 +18,7 @@ __all__ = ["ALIGNMENT", "DeviceKernel", "DeviceLaunch", "DeviceProgram", "Region
 ALIGNMENT = 256
 """Bytes that tensors begin at multiples of."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-Role = Literal["input", "weight", "output", "arena"]
+Role = Literal["input", "weight", "output", "arena", "state"]
 
 
 class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,10 +26,10 @@ class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    role : {"input", "weight", "output", "arena"}
-        The caller's; the weights' memory; what a run returns; what lies between launches.
+    role : {"input", "weight", "output", "arena", "state"}
+        The caller's; the weights' memory; what a run returns; what lies between launches; what lies between runs.
     place : int
-        Which input or output; 0 elsewhere.
+        Which input, output or part of the state; 0 elsewhere.
     offset : int
         Bytes from the beginning of that.
     num_bytes : int
@@ -105,6 +106,8 @@ class DeviceProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Memory between launches: one allocation.
     image : bytes
         Machine code of all kernels.
+    state : tuple of Buffer
+        What stays from run to run, as memory holds it.
     """
 
     programs: tuple[TritonProgram, ...]
@@ -112,3 +115,4 @@ class DeviceProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launches: tuple[DeviceLaunch, ...]
     arena_bytes: _Count
     image: bytes
+    state: tuple[Buffer, ...] = ()

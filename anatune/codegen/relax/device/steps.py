@@ -147,8 +147,8 @@ class _Reader:
         name = str(getattr(node.op, "name", ""))
         if name in ("relax.reshape", "relax.memory.view", "relax.expand_dims", "relax.squeeze"):
             return self.one(node.args[0])
-        if name == "relax.call_tir":
-            return self.called(node, kind)
+        if name in ("relax.call_tir", "relax.call_tir_inplace"):
+            return self.called(node, kind, is_in_place=name != "relax.call_tir")
         raise BuildError(f"{name or type(node).__name__} of the model has no kernel on GPUs")
 
     def one(self, node: TvmObject) -> Tensor:
@@ -161,20 +161,20 @@ class _Reader:
         place = self.num_weights + len(self.constants) - 1
         return Tensor(array.size, array.dtype.name, "weight", place)
 
-    def called(self, node: TvmObject, kind: TvmObject) -> Tensor | tuple[Tensor, ...]:
-        """Return the results of a call, whose steps are noted."""
+    def called(self, node: TvmObject, kind: TvmObject, *, is_in_place: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return the results of a call, whose steps are noted; in place: it writes into its first operand."""
         name = str(node.args[0].name_hint)
         function = self.module[node.args[0]]
         reads = tuple(self.one(part) for part in node.args[1].fields)
         kinds = list(kind.fields) if hasattr(kind, "fields") else [kind]
-        own = function.attrs is not None and KERNEL in function.attrs
+        own = function.attrs is not None and KERNEL in function.attrs and not is_in_place
         if not own and len(reads) == 1 and self.is_view(function):
             return reads[0]
-        writes = tuple(map(self.tensor, kinds))
+        writes = reads[:1] if is_in_place else tuple(map(self.tensor, kinds))
         if own:
             self.steps.append(Call(name, reads, writes))
         else:
-            self.steps += self.units(name, function, (*reads, *writes))
+            self.steps += self.units(name, function, reads if is_in_place else (*reads, *writes))
         return writes if len(writes) > 1 else writes[0]
 
     def units(self, name: str, function: TvmObject, tensors: Sequence[Tensor]) -> list[Unit]:

@@ -5,29 +5,49 @@ from __future__ import annotations
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.relax.kernels import OPAQUE, ModelKernel, kernel_function
 from anatune.core.workload.nest import Access, Workload
-from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script, buffer_type, open_function
+from anatune.graph.nodes import Node, Value, tensor_type
 
-__all__ = ["plain_product", "stub"]
+__all__ = ["plain_product", "plain_put", "stub"]
 
 _WIDE = "float32"
 
 
-def stub(name: str, shapes: list[tuple[int, ...]], kind: str) -> ModelKernel:
+def stub(name: str, node: Node, kind: str) -> ModelKernel:
     """Return a kernel that does nothing: what stands for a planned one where its operands are looked at.
 
     Parameters
     ----------
-    shapes : list of tuple of int
-        Of its operands and its result, float32.
     kind : str
         Of the kernel, for people.
     """
     text = Script()
-    tensors = [Buffer(f"t{place}", _WIDE, shape) for place, shape in enumerate(shapes)]
-    open_function(text, "main", [(one.tensor, buffer_type(one.shape, one.dtype)) for one in tensors])
+    open_function(text, "main", _parameters(node))
     text.line("T.evaluate(0)")
     return ModelKernel(name, kernel_function(str(text), "", name, kind), {})
+
+
+def _parameters(node: Node) -> list[tuple[str, str]]:
+    """Return the operands and the result of a node as parameters."""
+    kinds = [tensor_type(one) for one in (*(a for a in node.arguments if isinstance(a, Value)), node)]
+    return [(f"t{place}", buffer_type(kind.shape, kind.dtype)) for place, kind in enumerate(kinds)]
+
+
+def plain_put(name: str, node: Node) -> ModelKernel:
+    """Return what puts rows into a tensor at places, or from a place on, as loops that write rows alone."""
+    axis, rows = node.attributes["axis"], tensor_type(node.arguments[1])
+    is_listed = tensor_type(node.arguments[2]).shape == rows.shape[axis : axis + 1]
+    text = Script()
+    open_function(text, "main", _parameters(node)[:-1])  # the result is the first operand
+    at = [f"v{place}" for place in range(len(rows.shape))]
+    to = f'T.Cast("int64", t2[{at[axis] if is_listed else 0}])'
+    places = [*at[:axis], to if is_listed else f"{to} + {at[axis]}", *at[axis + 1 :]]
+    loops = ", ".join(f"i{place}" for place in range(len(at)))
+    text.open(f"for {loops} in T.grid({', '.join(f'T.int64({size})' for size in rows.shape)}):")
+    text.open('with T.sblock("put"):')
+    text.line(f'{", ".join(at)} = T.axis.remap("{"S" * len(at)}", [{loops}])')
+    text.line(f"t0[{', '.join(places)}] = t1[{', '.join(at)}]")
+    return ModelKernel(name, kernel_function(str(text), "", name, "put"), {})
 
 
 def plain_product(name: str, workload: Workload) -> ModelKernel:

@@ -104,7 +104,9 @@ def attention(
     )
 
 
-def strided_attention(workload: Workload, strides: Sequence[tuple[int, int, int]]) -> Workload:
+def strided_attention(
+    workload: Workload, strides: Sequence[tuple[int, int, int]], *, counted: bool = False
+) -> Workload:
     """Return an attention, without pages, whose Q, K and V lie in other orders, or in wider matrices.
 
     Parameters
@@ -112,6 +114,9 @@ def strided_attention(workload: Workload, strides: Sequence[tuple[int, int, int]
     strides : sequence of three (int, int, int)
         Of Q, K and V: elements between sequences, between heads and between tokens. Of the output, a token's heads lie
         beside each other: (batch x seq_q, heads x head_dim).
+    counted : bool
+        Whether only the first ``held[0] + seq_q`` keys are there, held (1,) int32, of which the last seq_q are those of
+        the queries' own tokens.
     """
     own = dict(workload.attributes)
     heads, groups, dim = (int(str(own[name])) for name in ("heads", "kv_heads", "head_dim"))
@@ -126,14 +131,15 @@ def strided_attention(workload: Workload, strides: Sequence[tuple[int, int, int]
         kept = tuple(Term(axis, step) for axis, step in terms.items() if step and sizes[axis] > 1)
         return access_of(access.tensor, access.dtype, [(size, kept, 0)])
 
-    reads = tuple(map(line, workload.reads, strides, ("q", "kv", "kv")))
+    reads = [*map(line, workload.reads, strides, ("q", "kv", "kv"))]
+    reads += [access_of("held", "int32", [(1, (), 0)])] if counted else []
     rows: Dimension = (sizes["b"] * queries, (Term("b", queries), Term("q")), 0)
     columns: Dimension = (heads * dim, (Term("g", shared * dim), Term("h", dim), Term("d")), 0)
     return msgspec.structs.replace(
         workload,
-        reads=reads,
+        reads=tuple(reads),
         write=access_of(workload.write.tensor, workload.write.dtype, [rows, columns]),
-        attributes=(*workload.attributes, ("strides", tuple(strides))),
+        attributes=(*workload.attributes, ("strides", tuple(strides)), ("counted", counted)),
     )
 
 

@@ -38,6 +38,8 @@ class AttentionProblem(NamedTuple):
     strides : tuple of (int, int, int)
         Of Q, K and V: elements between sequences, heads and tokens, where the output's rows are tokens; (): heads lie
         behind each other.
+    counted : bool
+        Whether an operand says how many keys are there.
     """
 
     batch: int
@@ -52,6 +54,7 @@ class AttentionProblem(NamedTuple):
     out_bytes: int = 2
     page_size: int = 0
     strides: tuple[tuple[int, int, int], ...] = ()
+    counted: bool = False
 
     @property
     def places(self) -> tuple[tuple[int, int, int], ...]:

@@ -57,7 +57,8 @@ class _Writer:
             # sums of each part, then the logarithm of each row's share of it
             self.workspace = Buffer(_PARTS, "float32", (self.split * (self.elements + self.total_rows),))
         self.has_own_values = p.places[1][2] != p.places[2][2]
-        self.is_masked = p.causal or p.seq_kv % self.block_n > 0
+        self.is_masked = p.causal or p.counted or p.seq_kv % self.block_n > 0
+        self.keys, self.later = ("there", "later") if p.counted else ("SEQ_KV", "LATER")
         self.text = Script()
 
     def program(self) -> TritonProgram:
@@ -119,10 +120,8 @@ class _Writer:
         """Write the function that goes over a range of keys."""
         text, p = self.text, self.problem
         masked = ", MASKED: tl.constexpr" if self.is_masked else ""
-        table = ", block_table_ptr, batch, head" if p.page_size else "" if not self.described else ", group"
-        names = "keys_tiles, values_tiles" if self.described else "keys_ptr, values_ptr"
         text.line("@triton.jit")
-        with text.scope(f"def attend(sums, total, highest, queries, query, {names}{table}, first, last{masked}):"):
+        with text.scope(f"def attend(sums, total, highest, queries, query, {self._given()}, first, last{masked}):"):
             text.line('"""Add the keys from first to last to sums of values; highest: score so far, of each row."""')
             text.line("lane_n = tl.arange(0, BLOCK_N)")
             text.line("lane_d = tl.arange(0, BLOCK_D)")
@@ -175,8 +174,8 @@ class _Writer:
         if self.described:
             return f"{tensor}_tiles.load([group, start, 0]).reshape(BLOCK_N, BLOCK_D)"
         guards = []
-        if p.seq_kv % self.block_n:
-            guards.append("(key[:, None] < SEQ_KV)")
+        if p.counted or p.seq_kv % self.block_n:
+            guards.append(f"(key[:, None] < {self.keys})")
         if p.depth != p.head_dim:
             guards.append("(lane_d[None, :] < DIM)")
         mask = f", mask={' & '.join(guards)}, other=0.0" if guards else ""
@@ -190,13 +189,13 @@ class _Writer:
             return
         with text.scope("if MASKED:"):
             if not p.causal:
-                text.line(f"scores = tl.where(key[None, :] < SEQ_KV, scores, {_HIDDEN})")
+                text.line(f"scores = tl.where(key[None, :] < {self.keys}, scores, {_HIDDEN})")
                 return
-            text.line("seen = key[None, :] <= query[:, None] + LATER")
+            text.line(f"seen = key[None, :] <= query[:, None] + {self.later}")
             if p.window:
-                text.line("seen &= key[None, :] > query[:, None] + (LATER - WINDOW)")
-            if p.seq_kv % self.block_n and (p.rows % self.block_m or p.window):
-                text.line("seen &= key[None, :] < SEQ_KV")
+                text.line(f"seen &= key[None, :] > query[:, None] + ({self.later} - WINDOW)")
+            if p.counted or (p.seq_kv % self.block_n and (p.rows % self.block_m or p.window)):
+                text.line(f"seen &= key[None, :] < {self.keys}")
             text.line(f"scores = tl.where(seen, scores, {_HIDDEN})")
 
     # ---- the principal kernel ----
@@ -266,15 +265,18 @@ class _Writer:
         """Write the calls that go over all keys: those that every row of the tile sees, and before and after them."""
         text, p = self.text, self.problem
         text.line("first = 0")
-        text.line("last = SEQ_KV")
+        if p.counted:
+            text.line("later = tl.load(held_ptr)")
+            text.line("there = later + SEQ_Q")
+        text.line(f"last = {self.keys}")
         if p.causal:
             text.line("lowest = tile * BLOCK_M // SHARED" if p.shared > 1 else "lowest = tile * BLOCK_M")
             text.line("largest = tl.minimum(tile * BLOCK_M + BLOCK_M, ROWS) - 1")
             if p.shared > 1:
                 text.line("largest = largest // SHARED")
-            text.line("last = largest + LATER + 1")
+            text.line(f"last = largest + {self.later} + 1")
             if p.window:
-                text.line("first = tl.maximum(lowest + (LATER - WINDOW + 1), 0) // BLOCK_N * BLOCK_N")
+                text.line(f"first = tl.maximum(lowest + ({self.later} - WINDOW + 1), 0) // BLOCK_N * BLOCK_N")
         if self.split > 1:
             text.line("# each part goes over its share of the steps")
             text.line("steps = tl.cdiv(tl.cdiv(last - first, BLOCK_N), SPLIT) * BLOCK_N")
@@ -284,16 +286,16 @@ class _Writer:
             self._call("first", "last", "")
             return
         if p.causal:
-            text.line("seen_by_all = (lowest + LATER + 1) // BLOCK_N * BLOCK_N")
+            text.line(f"seen_by_all = (lowest + {self.later} + 1) // BLOCK_N * BLOCK_N")
         else:
-            text.line("seen_by_all = SEQ_KV // BLOCK_N * BLOCK_N")
+            text.line(f"seen_by_all = {self.keys} // BLOCK_N * BLOCK_N")
         text.line("middle = tl.maximum(tl.minimum(seen_by_all, last), first)")
         if p.window and p.window < p.seq_kv:
             rows = -(-self.block_m // p.shared)
             if p.window < rows + 2 * self.block_n:
                 self._call("first", "last", ", True")  # hardly a step is seen by all rows
                 return
-            text.line("after = tl.cdiv(tl.maximum(largest + (LATER - WINDOW + 1), 0), BLOCK_N) * BLOCK_N")
+            text.line(f"after = tl.cdiv(tl.maximum(largest + ({self.later} - WINDOW + 1), 0), BLOCK_N) * BLOCK_N")
             text.line("begin = tl.minimum(tl.maximum(after, first), middle)")
             self._call("first", "begin", ", True")
             self._call("begin", "middle", ", False")
@@ -302,13 +304,18 @@ class _Writer:
         self._call("middle", "last", ", True")
 
     def _call(self, first: str, last: str, masked: str) -> None:
-        p = self.problem
-        names = "keys_tiles, values_tiles" if self.described else "keys_ptr, values_ptr"
-        table = ", block_table_ptr, batch, head" if p.page_size else "" if not self.described else ", group"
         text = self.text
         text.line("sums, total, highest = attend(")
-        text.line(f"    sums, total, highest, queries, query, {names}{table}, {first}, {last}{masked}")
+        text.line(f"    sums, total, highest, queries, query, {self._given()}, {first}, {last}{masked}")
         text.line(")")
+
+    def _given(self) -> str:
+        """Return what says where keys and values are."""
+        if self.described:
+            return "keys_tiles, values_tiles, group"
+        words = ["keys_ptr", "values_ptr"]
+        words += ["block_table_ptr", "batch", "head"] if self.problem.page_size else []
+        return ", ".join([*words, *(["later", "there"] if self.problem.counted else [])])
 
     def _write_result(self, guards: str) -> None:
         text = self.text

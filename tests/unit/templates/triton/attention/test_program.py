@@ -53,15 +53,19 @@ STRIDED = [
     ((1, 4, 2, 40, 70, 40), True, [(0, 40, 160), *[(0, 40, 240)] * 2], (32, 32), {"split_kv": 2}),
     ((2, 4, 2, 17, 20, 64), True, [(4352, 1088, 64), (3200, 1600, 64), (2560, 64, 128)], (16, 16), {}),
 ]
+STEP = ((3, 4, 2, 1, 50, 32), False, [(128, 32, 128), *[(3200, 1600, 32)] * 2], (16, 16), {"split_kv": 4})
 
 
 @needs_triton
-@pytest.mark.parametrize(("sizes", "causal", "strides", "tile", "options"), STRIDED)
-def test_operands_may_lie_in_any_order(sizes, causal, strides, tile, options) -> None:  # type: ignore[no-untyped-def]
-    workload = strided_attention(anatune.attention(*sizes, causal=causal, dtype="bfloat16"), strides)
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize(("sizes", "causal", "strides", "tile", "options"), [*STRIDED, STEP])
+def test_operands_may_lie_in_any_order(sizes, causal, strides, tile, options, seed) -> None:  # type: ignore[no-untyped-def]
+    """Seeds: how many keys there are is an operand."""
+    plain = anatune.attention(*sizes, causal=causal, dtype="bfloat16")
+    workload = strided_attention(plain, strides, counted=seed is not None)
     schedule = schedule_of(workload, *tile, **options)
     assert "descriptors" not in schedule.options
-    inputs = random_inputs(workload, seed=3)
+    inputs = random_inputs(workload, seed=seed or 3)
     found = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
     assert found.ok, found.message
     assert Schedule.from_json(schedule.to_json()) == schedule
