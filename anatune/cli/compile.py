@@ -277,7 +277,7 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
         raise UsageError("--compare prints a table of predictions; leave --html and who measures out")
     usual = CompileOptions()
     given = {name for name in asked.__struct_fields__ if getattr(asked, name) != getattr(usual, name)}
-    others = given - {"hw", "compare", "price", "precision", "input_shape", "size"}
+    others = given - {"hw", "compare", "price", "precision", "input_shape", "size", "state"}
     if others:
         raise UsageError(f"--compare plans and predicts; leave out --{min(others).replace('_', '-')}")
     names = [name.strip() for name in str(asked.hw).split(",")]
@@ -288,7 +288,7 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
         told = progress.count("devices")
         found = session.compare(
             model, inputs, hw=names, precision=asked.precision, sizes=named_sizes(asked.size),
-            on_device=lambda done: told(done, len(names)),
+            state=named_state(asked.state), on_device=lambda done: told(done, len(names)),
         )  # fmt: skip
     if as_json:
         print_json(comparison_dict(found, prices))

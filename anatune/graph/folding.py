@@ -59,8 +59,7 @@ def computed(node: Node) -> Value:
     known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
     size = math.prod(node.type.shape)
     if all(isinstance(argument, Constant) for argument in arguments) and _is_of_elements(operator):
-        values = _once(values)  # type: ignore[arg-type]
-        size = math.prod(np.broadcast_shapes(*(np.shape(value) for value in values)))
+        values, size = _once(values)  # type: ignore[arg-type]
     is_large = size > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
     if is_large or any(value is None for value in values):
         return node
@@ -83,13 +82,13 @@ def _is_of_elements(operator: Operator) -> bool:
     return (isinstance(compute, np.ufunc) and compute.signature is None) or operator.name in ("astype", "where")
 
 
-def _once(values: Sequence[Array]) -> list[object]:
-    """Return arrays without what all of them repeat along a dimension, as masks of attention do along sequences."""
+def _once(values: Sequence[Array]) -> tuple[list[object], int]:
+    """Return arrays without what all repeat along a dimension, as masks do along sequences, and how many are left."""
     spread = np.broadcast_arrays(*values)
     kept = tuple(
         slice(1 if all(one.strides[axis] == 0 for one in spread) else None) for axis in range(spread[0].ndim)
     )  # fmt: skip
-    return [one[kept] for one in spread]
+    return [one[kept] for one in spread], spread[0][kept].size
 
 
 def concatenated(arrays: Sequence[Array], axis: int) -> Array:

@@ -3,9 +3,9 @@
     python -m bench.replay.llama_layers FOLDER
 
 FOLDER holds gemm_aiconfigurator__* and attention_aiconfigurator__*.csv.gz. A layer has four products (q, k and v beside
-each other, gate and up likewise) and an attention. The tables have sizes on a grid: products of 28,672 columns are those
-of 16,384 and 12,288, sums of 14,336 those of 8,192 and 6,144, on both sides. Some of them are in the other half of the
-tables: the number says how many are compared. Predictions are those of `anatune.plan`: our own kernels.
+each other, gate and up likewise) and an attention. The tables have sizes on a grid: products of 28,672 columns are
+those of 16,384 and 12,288, sums of 14,336 those of 8,192 and 6,144, on both sides. Some of them are in the other half
+of the tables: the number says how many are compared. Predictions are those of `anatune.plan`: our own kernels.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from anatune.graph.nodes import (
     Shape,
     TensorType,
     Value,
+    tensor_type,
 )
 from anatune.graph.operators import ATTENTION, PUT
 
@@ -67,7 +68,7 @@ class _Counted:
 
     def graph(self, graph: Graph, num_state: int) -> Graph:
         for value in graph.inputs:
-            self.made[id(value)] = Input(value.name, self.type(value, value.type))
+            self.made[id(value)] = Input(value.name, self.type(value, tensor_type(value)))
         inputs = [self.made[id(value)] for value in graph.inputs]
         inputs.insert(len(inputs) - num_state, self.count)
         for node in graph.nodes():
@@ -81,9 +82,12 @@ class _Counted:
             "positions and attend; compile it for a CPU"
         )
 
-    def type(self, value: Value, kind: TensorType | tuple[TensorType, ...]) -> TensorType:
-        if not isinstance(kind, TensorType):
-            raise self.refusal(value)
+    def types(self, node: Node) -> TensorType | tuple[TensorType, ...]:
+        if isinstance(node.type, TensorType):
+            return self.type(node, node.type)
+        return tuple(self.type(node, kind) for kind in node.type)
+
+    def type(self, value: Value, kind: TensorType) -> TensorType:
         shape = tuple(map(self.number, kind.shape))
         if at_run_time(shape):
             raise self.refusal(value)
@@ -118,18 +122,18 @@ class _Counted:
         elif node.op == "strided_slice" and at_run_time(arguments[2]):
             return self.rows(node, arguments)
         elif node.op == LEADING:
-            kind = self.type(node, node.type)
+            kind = self.type(node, tensor_type(node))
             (value,) = arguments
             assert isinstance(value, Constant)
             return Constant(value.array.reshape(-1)[: int(np.prod(kind.shape))].reshape(kind.shape))
         if at_run_time((arguments, tuple(attributes.values()))):
             raise self.refusal(node)
-        return Node(node.op, arguments, self.type(node, node.type), attributes, node.kind)
+        return Node(node.op, arguments, self.types(node), attributes, node.kind)
 
     def rows(self, node: Node, arguments: Sequence[Argument]) -> Value:
         """Return rows of a table from the one on that says how much is held."""
         table, axes, begins, _, _ = arguments
-        kind = self.type(node, node.type)
+        kind = self.type(node, tensor_type(node))
         if len(axes) != 1 or begins[0].value not in self.sizes.values():
             raise self.refusal(node)
         axis = axes[0].value

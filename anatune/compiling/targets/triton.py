@@ -223,7 +223,7 @@ class TritonTarget(ModelTarget):
         made, stubs = self._lowered(planned)
         device = self._compiled(made.calls, made.arena_bytes, made.state)
         initial = self._initial(planned, made)
-        memory = new_memory(initial[-1].offset + num_bytes_of(initial[-1]) if initial else made.weight_bytes)
+        memory = new_memory(_end(initial, made))
         for form in made.forms:
             array = made.value(form)
             memory[form.offset : form.offset + array.nbytes] = array.reshape(-1).view("uint8")
@@ -347,7 +347,7 @@ class TritonTarget(ModelTarget):
             state=self._state(planned),
             ranges=ranges_of(planned.ranges, {symbol: ends[1] for symbol, ends in planned.ranges.items()}),
             weights=self._initial(planned, made),
-            weight_bytes=made.weight_bytes,
+            weight_bytes=_end(self._initial(planned, made), made),
             kernels=tuple(kernel_summary(kernel, facts.get(kernel.name)) for kernel in planned.kernels),
             operators=(),
             rows=tuple(OperatorSummary(name, count, seconds[name]) for name, count in rows.items()),
@@ -368,8 +368,9 @@ class TritonTarget(ModelTarget):
     def _state(self, planned: PlannedModel) -> tuple[StateSummary, ...]:
         """Return what stays in the model; each call puts as many rows behind those that are held."""
         found, firsts = [], 0
-        inputs = planned.graph.inputs[len(planned.graph.inputs) - len(planned.state) :]
-        for pair, value, new in zip(planned.state, inputs, planned.graph.outputs[-len(inputs) :], strict=True):
+        graph, count = planned.graph, len(planned.state)
+        inputs, outputs = graph.inputs[len(graph.inputs) - count :], graph.outputs[len(graph.outputs) - count :]
+        for pair, value, new in zip(planned.state, inputs, outputs, strict=True):
             shape, dtype = tensor_type(value)
             initial, firsts = (None, firsts) if pair.initial is None else (firsts, firsts + 1)
             own = name_of(pair.symbol)
@@ -405,3 +406,8 @@ def _without_mask(node: Node) -> Value:
         return node
     is_causal = len(node.arguments) > 3 or node.attributes["queries"] == 1
     return node.of(node.arguments[:3], is_causal=is_causal, visible=())
+
+
+def _end(initial: Sequence[WeightPlace], made: Lowered) -> int:
+    """Return the bytes of all weights, and of what a state is at first."""
+    return initial[-1].offset + num_bytes_of(initial[-1]) if initial else made.weight_bytes

@@ -66,25 +66,33 @@ class LlamaLayers(nn.Module):
             nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in sizes.items()}) for _ in range(layers)
         )
 
-    def turned(self, x):
-        places, parts = (torch.arange(size, device=x.device) for size in (x.shape[2], self.size // 2))
-        angles = places[:, None] / 100 ** (2 * parts / self.size)
+    def turned(self, x, held=0):
+        places, parts = (torch.arange(size, device=x.device) for size in (held + x.shape[2], self.size // 2))
+        angles = places[held:][:, None] / 100 ** (2 * parts / self.size)
         angles = torch.cat([angles, angles], -1)
         first, second = x.chunk(2, -1)
         return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
 
-    def forward(self, x):
+    def forward(self, x, *past):
+        """Past: keys, then values of each layer; what is held then is returned, too."""
         batch, count, dim = x.shape
+        held, kept = past[0].shape[2] if past else 0, []
         for number, own in enumerate(self.layers):
             normed = self.norms[2 * number](x)
             q, k, v = (own[name](normed).view(batch, count, -1, self.size).transpose(1, 2) for name in "qkv")
-            seen = functional.scaled_dot_product_attention(
-                self.turned(q), self.turned(k), v, is_causal=True, enable_gqa=True
+            q, k = self.turned(q, held), self.turned(k, held)
+            if past:
+                k, v = torch.cat([past[2 * number], k], 2), torch.cat([past[2 * number + 1], v], 2)
+                kept += [k, v]
+            mask = (
+                torch.arange(held + count, device=x.device)
+                <= torch.arange(held, held + count, device=x.device)[:, None]
             )
+            seen = functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
             x = x + own["o"](seen.transpose(1, 2).reshape(batch, count, dim))
             normed = self.norms[2 * number + 1](x)
             x = x + own["down"](functional.silu(own["gate"](normed)) * own["up"](normed))
-        return x
+        return (x, *kept) if past else x
 
 
 def block(**options):
@@ -259,9 +267,7 @@ class InterpretedDevice:
                 buffer.tensor: self.at(place.address, place.num_bytes).view(array_dtype(buffer.dtype))
                 for buffer, place in zip(text.kernels[0].parameters, pointers, strict=True)
             }
-            written = (text.result, *text.further)
-            made = interpret(text, {name: array for name, array in arrays.items() if name not in written})
-            for name, array in made.items():
+            for name, array in interpret(text, arrays).items():  # what is not written stays what it was
                 arrays[name][:] = array.reshape(-1)
 
         return call
@@ -334,7 +340,7 @@ def test_a_model_that_no_memory_holds_is_refused():
         compiled(Large().eval(), (torch.zeros(16),), "rtx3090")
 
 
-def test_operators_without_kernels_and_state_are_refused():
+def test_operators_without_kernels_are_refused():
     class Sums(nn.Module):
         def forward(self, x):
             return x.cumsum(1)
@@ -342,14 +348,78 @@ def test_operators_without_kernels_and_state_are_refused():
     with pytest.raises(BuildError, match="cumsum: the operator is more than loops"):
         compiled(Sums().eval(), (torch.zeros(3, 4),))
 
+
+def decoder(batch=2, tokens=1, most=20, hw="h100", **more):
+    """Return a decoder with caches, and it compiled for steps of so many tokens."""
+    torch.manual_seed(0)
+    model = LlamaLayers().eval()
+    count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=most)
+    past = [torch.zeros(batch, 2, 9, 16) for _ in range(4)]
+    own = anatune.compile(
+        model, (torch.zeros(batch, 7, 64), *past), hw=hw, precision="bfloat16",
+        dynamic_shapes=({1: count}, tuple({2: held} for _ in past)), sizes={"x_1": tokens},
+        state={f"output{number + 1}": f"past_{number}" for number in range(4)}, **more,
+    )  # fmt: skip
+    own.interprets = True
+    return model, own
+
+
+@pytest.mark.parametrize(("hw", "tokens"), [("h100", 1), ("mi300x", 3)])
+def test_caches_stay_on_the_device(hw, tokens):
+    model, own = decoder(tokens=tokens, hw=hw)
+    assert own.summary.launches <= 18 + 2 + 2  # at both ends 16 bits are made or left; tables are read once
+    assert [one.after for one in own.summary.state] == [f"past_0_2 + {tokens}"] * 4
+    x = torch.randn(2, 3 * tokens, 64)
+    for step in range(3):
+        got = own(x[:, step * tokens : (step + 1) * tokens].numpy())
+        want = model(x[:, : (step + 1) * tokens])[:, -tokens:].detach().numpy()
+        assert np.abs(got - want).max() / np.abs(want).max() < 2e-2
+    kept = own.state
+    assert kept["past_0"].shape == (2, 2, 3 * tokens, 16)
+    own.reset()
+    assert own.state["past_0"].shape == (2, 2, 0, 16)
+    own.state = {name: array[:, :, :tokens] for name, array in kept.items()}
+    np.testing.assert_array_equal(own(x[:, tokens : 2 * tokens].numpy()).shape, (2, tokens, 64))
+    np.testing.assert_array_equal(own.state["past_1"], kept["past_1"][:, :, : 2 * tokens])
+    own.state = {name: np.zeros((2, 2, 20, 16), np.float32) for name in kept}
+    with pytest.raises(RunError, match=rf"20 elements are held along past_0_2, and {tokens} more exceed the 20"):
+        own(x[:, :tokens].numpy())
+
+
+def test_caches_stay_on_a_device_that_runs_them(monkeypatch):
+    model, own = decoder()
+    monkeypatch.setattr(own, "interprets", False)
+    monkeypatch.setattr(launched, "open_device", lambda: InterpretedDevice(own.program))
+    x = torch.randn(2, 2, 64)
+    for step in range(2):
+        got = own(x[:, step : step + 1].numpy())
+    want = model(x)[:, -1:].detach().numpy()
+    assert np.abs(got - want).max() / np.abs(want).max() < 2e-2
+    assert own.state["past_3"].shape == (2, 2, 2, 16)
+    own.reset()
+    np.testing.assert_allclose(own(x[:, :1].numpy()), model(x[:, :1]).detach().numpy(), atol=0.05)
+
+
+def test_sizes_that_vary_beside_a_state_are_refused():
+    with pytest.raises(WorkloadError, match=r"sizes of LlamaLayers vary .*x_1.*is a GPU, where no more than how much"):
+        decoder(tokens="1..4")
+
+
+def test_sums_that_stay_keep_their_dtype():
     class Counter(nn.Module):
         def __init__(self):
             super().__init__()
-            self.register_buffer("count", torch.zeros(4))
+            self.register_buffer("count", torch.full((4,), 1000.0))
 
         def forward(self, x):
             self.count += x
             return self.count * 2
 
-    with pytest.raises(WorkloadError, match=r"keeps .* between calls, which models for CPUs do"):
-        compiled(Counter().eval(), (torch.zeros(4),))
+    own = compiled(Counter().eval(), (torch.zeros(4),))
+    own.interprets = True
+    for calls in (1, 2, 3):
+        np.testing.assert_array_equal(own(np.ones(4, np.float32)), np.full(4, 2000.0 + 2 * calls))
+    own.reset()
+    np.testing.assert_array_equal(own(np.ones(4, np.float32)), np.full(4, 2002.0))
+    with pytest.raises(WorkloadError, match=r"keeps count between calls, which models of float32 for .* do not"):
+        compiled(Counter().eval(), (torch.zeros(4),), precision=None)
