@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.api import space as space
     from anatune.compiling.compiled import CompiledModel as CompiledModel
     from anatune.compiling.divided import load as load
-    from anatune.compiling.session import compare as compare
     from anatune.compiling.session import compile as compile
+    from anatune.compiling.targets.comparing import compare as compare
     from anatune.core.hardware.spec import CpuSpec as CpuSpec
     from anatune.core.hardware.spec import GpuSpec as GpuSpec
     from anatune.core.prediction import Prediction as Prediction
@@ -85,9 +85,10 @@ else:  # hidden from type checkers, which would take every name for one that `__
 
     _PUBLIC = {
         "anatune.api": ("hardware", "plan", "plan_range", "predict", "prune", "space"),
+        "anatune.compiling.targets.comparing": ("compare",),
         "anatune.compiling.compiled": ("CompiledModel",),
         "anatune.compiling.divided": ("load",),
-        "anatune.compiling.session": ("compare", "compile"),
+        "anatune.compiling.session": ("compile",),
         "anatune.core.hardware.spec": ("CpuSpec", "GpuSpec"),
         "anatune.core.workload.layers": ("layer",),
         "anatune.core.workload.operators": (

@@ -50,7 +50,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--compare",
-            help="Predict the model on several GPUs (--hw h100,b200,mi300x) beside each other; nothing is compiled.",
+            help="Predict the model on several GPUs (--hw h100,b200,mi300x) beside each other, and where a size has a "
+            "range (--size batch=1..32) by that; nothing is compiled.",
         ),
     ] = False
     price: Annotated[
@@ -271,10 +272,11 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
     """Print what a model is predicted to be on several devices."""
     from anatune.cli.progress import Progress
     from anatune.compiling import session
-    from anatune.report.models import comparison_dict, comparison_lines
+    from anatune.compiling.targets.comparing import compare
+    from anatune.report.devices import comparison_dict, comparison_lines
 
-    if html is not None or elsewhere != Elsewhere():
-        raise UsageError("--compare prints a table of predictions; leave --html and who measures out")
+    if elsewhere != Elsewhere():
+        raise UsageError("--compare plans and predicts; leave who measures out")
     usual = CompileOptions()
     given = {name for name in asked.__struct_fields__ if getattr(asked, name) != getattr(usual, name)}
     others = given - {"hw", "compare", "price", "precision", "input_shape", "size", "state"}
@@ -282,21 +284,26 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
         raise UsageError(f"--compare plans and predicts; leave out --{min(others).replace('_', '-')}")
     names = [name.strip() for name in str(asked.hw).split(",")]
     prices = _prices(asked.price, names)
+    page_file = check_html(html, model)
     _warn_of_code(model)
     with Progress() as progress:
         inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
-        told = progress.count("devices")
-        found = session.compare(
+        found = compare(
             model, inputs, hw=names, precision=asked.precision, sizes=named_sizes(asked.size),
-            state=named_state(asked.state), on_device=lambda done: told(done, len(names)),
+            state=named_state(asked.state), progress=progress.count("predictions"),
         )  # fmt: skip
+    named = {one.hardware: prices[name] for one, name in zip(found, names, strict=False) if name in prices}
+    if page_file is not None:
+        from anatune.pages.comparison import comparison_page
+
+        write_page(comparison_page(found, named, model.stem), page_file)
     if as_json:
-        print_json(comparison_dict(found, prices))
+        print_json(comparison_dict(found, named))
         return
-    print_lines(comparison_lines(found, prices, width=line_width()))
+    print_lines(comparison_lines(found, named, width=line_width()))
 
 
-def _prices(words: list[str] | None, names: list[str]) -> list[float | None]:
+def _prices(words: list[str] | None, names: list[str]) -> dict[str, float]:
     """Return what an hour of each device costs."""
     found: dict[str, float] = {}
     for word in words or ():
@@ -309,7 +316,7 @@ def _prices(words: list[str] | None, names: list[str]) -> list[float | None]:
             raise UsageError(
                 f"--price is {word!r}, expected one of {', '.join(names)} and an amount, as {names[0]}=2.5"
             )
-    return [found.get(name) for name in names]
+    return found
 
 
 def _warn_of_code(model: Path) -> None:

@@ -16,7 +16,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Array, Graph
-from anatune.graph.summary import ModelSummary, TensorSummary
+from anatune.graph.summary import TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["compare", "compile", "example_arrays"]
+__all__ = ["check_sizes", "compile", "example_arrays", "planned_model"]
 
 
 def compile(
@@ -181,60 +181,11 @@ def compile(
                 f"compile: weights of {source.name} are on the meta device, which keeps shapes alone; load them, or "
                 "predict what it would be by anatune.compare"
             )
-        _check(source, target)
+        check_sizes(source, target)
         divided = _divided(source, device, target) if fallback is not None else None
         compiled = _compiled(source, target) if divided is None else divided
         cache.write(compiled)
     return compiled
-
-
-def compare(
-    model: object,
-    example_inputs: object = None,
-    *,
-    hw: Sequence[HardwareLike],
-    precision: str | None = None,
-    sizes: Sizes | None = None,
-    dynamic_shapes: object = None,
-    state: str | Mapping[str, str] | None = None,
-    on_device: Callable[[int], None] | None = None,
-) -> list[ModelSummary]:
-    """Return what a model would be on several GPUs: kernels planned and predicted for each, nothing compiled.
-
-    Parameters
-    ----------
-    model, example_inputs, precision, sizes, dynamic_shapes, state
-        As of `compile`. What a state holds is the most that it can.
-    hw : sequence of str, Path or GpuSpec
-    on_device : callable, optional
-        Called with the number of devices that are done, before each.
-
-    Raises
-    ------
-    SpaceError
-        A device is a CPU, or its matrix units do not multiply numbers of the precision.
-    WorkloadError, BuildError, UnknownNameError, MissingDependencyError
-        As `compile`.
-    """
-    from anatune.codegen.relax.frontends import imported
-    from anatune.compiling.sizes.varying import environments
-    from anatune.compiling.targets.triton import TritonTarget
-
-    devices = list(map(hardware, hw))
-    for device in devices:
-        if device.kind != "gpu":
-            raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
-    source = imported(model, example_inputs, sizes, dynamic_shapes, state).widened()
-    graph = source.graph(environments(source.ranges, source.state)[0])
-    found: list[ModelSummary] = []
-    for device in devices:
-        assert device.kind == "gpu"
-        if on_device is not None:
-            on_device(len(found))
-        target = TritonTarget(device, Request(precision=precision))
-        _check(source, target)
-        found.append(target.described(_planned(target, graph, source)))
-    return found
 
 
 def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
@@ -260,7 +211,7 @@ def _quantised(source: Imported, device: HardwareSpec, request: Request, data: o
     return compiled
 
 
-def _check(source: Imported, target: ModelTarget) -> None:
+def check_sizes(source: Imported, target: ModelTarget) -> None:
     """Raise SpaceError or WorkloadError for a model with sizes that vary, or state, where these cannot be."""
     from anatune.codegen.relax.ranges import name_of
     from anatune.compiling.sizes.varying import varying
@@ -330,7 +281,7 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
         check_model(graph, source.name, checked=is_checked)
     costs.tell(graph)
     with costs.part("plan"):
-        planned = _planned(target, graph, source)
+        planned = planned_model(target, graph, source)
     del graph  # its constants are not those of what is planned
     best, judged, tuning = planned, None, None
     if target.measures:
@@ -360,7 +311,7 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     return compiled
 
 
-def _planned(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
+def planned_model(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
     """Return an imported model with its kernels; `graph`: of the first of its sizes."""
     from anatune.compiling.sizes.varying import varying
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from anatune.report.text import Line, paragraph, table
 from anatune.templates import make_model
 
 __all__ = [
-    "LEFT", "Measured", "ModelPart", "comparison_dict", "comparison_lines", "kernel_bound", "kernel_kind",
+    "LEFT", "Measured", "ModelPart", "kernel_bound", "kernel_kind",
     "measured_of", "model_dict", "model_lines", "model_parts", "model_sentences", "shape_text", "tuning_text",
 ]  # fmt: skip
 
@@ -396,53 +396,3 @@ def _check_text(summary: ModelSummary) -> str:
         return f"largest difference from {check.reference}: {check.error:.2g} of the output's largest magnitude"
     why = ": there was no such GPU (--check lets the emulator run the kernels)" if _on_gpu(summary) else ""
     return f"outputs were not compared with the original's{why}"
-
-
-def comparison_dict(summaries: Sequence[ModelSummary], prices: Sequence[float | None]) -> list[dict[str, object]]:
-    """Return what is predicted of a model on several devices.
-
-    Parameters
-    ----------
-    prices : sequence of float or None
-        Of an hour of each device, in whatever money.
-    """
-    return [
-        {
-            "hardware": one.hardware,
-            "precision": one.precision,
-            "predicted_s": one.whole_s,
-            "launches": one.launches,
-            "weight_bytes": one.weight_bytes,
-            "arena_bytes": one.arena_bytes,
-            "bound_by": max(one.kernels, key=lambda kernel: kernel.total_s).bound_by if one.kernels else "",
-            "per_million_runs": None if price is None else 1e6 * one.whole_s * price / 3600.0,
-        }
-        for one, price in zip(summaries, prices, strict=True)
-    ]
-
-
-def comparison_lines(summaries: Sequence[ModelSummary], prices: Sequence[float | None], *, width: int) -> list[Line]:
-    """Return a table of a model on several devices, the fastest first; times are sums of predictions."""
-    told = zip(comparison_dict(summaries, prices), summaries, strict=True)
-    rows = sorted(told, key=lambda row: row[1].whole_s)
-    best = rows[0][1].whole_s
-    cells: list[tuple[str, list[str]]] = [
-        ("device", [one.hardware for _, one in rows]),
-        ("predicted", [units.duration(one.whole_s) for _, one in rows]),
-        ("ratio", [f"{one.whole_s / best:.2f}" for _, one in rows]),
-        ("runs a second", [f"{1.0 / one.whole_s:.4g}" for _, one in rows]),
-        ("launches", [str(one.launches) for _, one in rows]),
-        ("between them", [units.size(one.arena_bytes) for _, one in rows]),
-        ("weights", [units.size(one.weight_bytes) for _, one in rows]),
-        ("slowest kernel bound by", [str(own["bound_by"]) for own, _ in rows]),
-    ]
-    if any(price is not None for price in prices):
-        costs = [own["per_million_runs"] for own, _ in rows]
-        cells.append(("a million runs cost", ["" if cost is None else f"{cost:.4g}" for cost in costs]))
-    return [
-        *paragraph(
-            f"one run in {rows[0][1].precision}, predicted kernel by kernel with launches; no transfers of inputs and "
-            "outputs", width=width,
-        ),
-        *table(cells, ("device", "slowest kernel bound by"), width=width),
-    ]  # fmt: skip

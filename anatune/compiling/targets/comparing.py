@@ -1,0 +1,103 @@
+"""``anatune.compare``: what a model would be on several GPUs, none of which is there, at one size or at several."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anatune.compiling.request import Request
+from anatune.compiling.session import check_sizes, planned_model
+from anatune.errors import SpaceError
+from anatune.graph.summary import ModelSummary, RangeSummary
+from anatune.measure.named_hardware import HardwareLike, hardware
+
+if TYPE_CHECKING:
+    from anatune.codegen.relax.frontends import Imported
+    from anatune.codegen.relax.ranges import Sizes
+
+__all__ = ["compare"]
+
+
+def compare(
+    model: object,
+    example_inputs: object = None,
+    *,
+    hw: Sequence[HardwareLike],
+    precision: str | None = None,
+    sizes: Sizes | None = None,
+    dynamic_shapes: object = None,
+    state: str | Mapping[str, str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[ModelSummary]:
+    """Return what a model would be on several GPUs: kernels planned and predicted for each, nothing compiled.
+
+    Where one size varies, beside how much a state holds, it is that at the ends of its range and at the powers of two
+    between them, all devices at the smallest first: `ModelSummary.ranges` says the size.
+
+    Parameters
+    ----------
+    model, example_inputs, precision, sizes, dynamic_shapes, state
+        As of `anatune.compile`. What a state holds is the most that it can. Weights may be on PyTorch's meta device.
+    hw : sequence of str, Path or GpuSpec
+    progress : callable, optional
+        Called with (predictions made, predictions to make).
+
+    Raises
+    ------
+    SpaceError
+        A device is a CPU, or its matrix units do not multiply numbers of the precision; several sizes vary.
+    WorkloadError, BuildError, UnknownNameError, MissingDependencyError
+        As `anatune.compile`.
+    """
+    from anatune.codegen.relax.frontends import imported
+    from anatune.compiling.sizes.varying import environments
+    from anatune.compiling.targets.triton import TritonTarget
+
+    devices = list(map(hardware, hw))
+    for device in devices:
+        if device.kind != "gpu":
+            raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
+    source = imported(model, example_inputs, sizes, dynamic_shapes, state).widened()
+    points = _points(source)
+    found: list[ModelSummary] = []
+    for told, own in points:
+        graph = own.graph(environments(own.ranges, own.state)[0])
+        for device in devices:
+            assert device.kind == "gpu"
+            if progress is not None:
+                progress(len(found), len(points) * len(devices))
+            target = TritonTarget(device, Request(precision=precision))
+            check_sizes(own, target)
+            summary = target.described(planned_model(target, graph, own))
+            found.append(msgspec.structs.replace(summary, ranges={**summary.ranges, **told}))
+    return found
+
+
+def _points(source: Imported) -> list[tuple[dict[str, RangeSummary], Imported]]:
+    """Return a model at the values of the size that varies, and what they are; as it is where none does."""
+    from anatune.codegen.relax.ranges import name_of
+    from anatune.compiling.sizes.varying import varying
+
+    counts = {pair.symbol for pair in source.state}
+    vary = {symbol: ends for symbol, ends in varying(source.ranges).items() if symbol not in counts}
+    if not vary:
+        return [({}, source)]
+    if len(vary) > 1:
+        raise SpaceError(
+            f"compare: sizes {', '.join(map(name_of, vary))} of {source.name} vary, expected one at most; give numbers "
+            "for the others (sizes, --size)"
+        )
+    ((symbol, (least, most)),) = vary.items()
+    powers = itertools.takewhile(lambda power: power < most, (1 << bits for bits in itertools.count()))
+    values = sorted({least, *(power for power in powers if power > least), most})
+    return [
+        (
+            {name_of(symbol): RangeSummary(least, most, value)},
+            replace(source, ranges={**source.ranges, symbol: (value, value)}),
+        )
+        for value in values
+    ]
