@@ -29,6 +29,7 @@ from anatune.codegen.relax.frontends import decomposed, exported
 from anatune.compiling import session
 from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
+from anatune.graph.nodes import HALVES
 from anatune.report import units
 from anatune.untyped import TorchObject
 
@@ -206,17 +207,39 @@ class _SubGraph:
         for node in returned:
             if not isinstance(getattr(node, "meta", {}).get("example_value"), torch.Tensor):
                 raise WorkloadError(f"it returns {shown(node)}, expected tensors alone")
+        kinds = self._kinds(arguments)
         for argument in arguments:
             if isinstance(argument, int) and not isinstance(argument, bool):
                 continue  # a size of another argument
             if not isinstance(argument, torch.Tensor):
                 raise WorkloadError(f"it takes {shown(argument)}, expected tensors and sizes of tensors")
-            if argument.device.type != "cpu" or argument.layout != torch.strided:
+            if argument.device.type not in kinds or argument.layout != torch.strided:
                 raise WorkloadError(
-                    f"it has a tensor on {argument.device} ({argument.layout}), expected dense ones on the CPU"
+                    f"it has a tensor on {argument.device} ({argument.layout}), expected dense ones on the CPU, or all "
+                    "inputs on an NVIDIA GPU"
                 )
             if argument.requires_grad and torch.is_grad_enabled():
                 raise WorkloadError("gradients may be asked for; call it under torch.no_grad()")
+
+    def _kinds(self, arguments: Sequence[TorchObject]) -> tuple[str, ...]:
+        """Return the kinds of devices that tensors may be on; where that is a GPU, compile for it.
+
+        Raises
+        ------
+        WorkloadError
+            Nobody said in which precision.
+        """
+        if {one.device.type for one in self._inputs(arguments)} != {"cuda"} or self._torch.version.cuda is None:
+            return ("cpu",)
+        tensors = (one for one in arguments if isinstance(one, self._torch.Tensor))
+        halves = {str(one.dtype).removeprefix("torch.") for one in tensors} & set(HALVES)
+        if not halves and "precision" not in self._settings:
+            raise WorkloadError(
+                "it is on a GPU and has no 16 bits, in which its products would be; call model.bfloat16(), or say "
+                'options={"precision": "bfloat16"}'
+            )
+        self._settings = {"hw": "host_gpu", "precision": min(halves, default=None), **self._settings}
+        return ("cpu", "cuda")
 
     def _version(self, weight: TorchObject) -> int:
         return 0 if weight.is_inference() else int(weight._version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,10 +21,12 @@ from anatune.files import scratch_folder
 from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.graph.torch.arrays import torch_of_array
+from anatune.measure.cuda.dlpack import device_address
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.launching import DeviceRunner
 from anatune.measure.emulate.launched import interpreted
 from anatune.measure.run.correctness import array_dtype
+from anatune.untyped import TorchObject
 
 __all__ = ["LaunchedModel", "is_here", "model_of"]
 
@@ -34,8 +36,9 @@ _NAME = "model.gpu"
 class LaunchedModel(CompiledModel):
     """A model for a GPU's matrix units; ``model(*inputs)`` runs it there.
 
-    Inputs are NumPy or torch arrays on the CPU, copied to the device and back in every run. Its code and weights go
-    there before the first run.
+    Inputs are NumPy or torch arrays on the CPU, copied to the device and back in every run, or tensors of PyTorch's on
+    the device, where outputs are then, too: nothing is copied. ``model.launch(*tensors)`` takes those of any library.
+    Its code and weights go there before the first run.
 
     Attributes
     ----------
@@ -102,8 +105,35 @@ class LaunchedModel(CompiledModel):
         kind = array_dtype(self.program.state[place].dtype)
         return np.ascontiguousarray(array).astype(kind).reshape(-1).view(np.uint8)
 
+    def launch(self, *tensors: object) -> None:
+        """Run on tensors that lie on the device already, inputs and then outputs, and return at once.
+
+        They are of any library that has DLPack (PyTorch, CuPy, JAX), C-contiguous; nothing is copied. Launches are
+        queued on CUDA's legacy default stream, behind what computes the tensors there; they have to stay until it ends.
+
+        Raises
+        ------
+        RunError
+            Another number of tensors, or one that is not on the device, of another shape or dtype, not contiguous.
+        """
+        told = (*self.summary.inputs, *self.summary.outputs)
+        if len(tensors) != len(told):
+            raise RunError(
+                f"the model: got {len(tensors)} tensors, expected {len(told)}: {', '.join(one.name for one in told)}"
+            )
+        behind = self._state.after(self._state.known({}))
+        addresses = [
+            device_address(one.name, one.dtype, tuple(map(int, one.shape)), tensor, self._runner.index)
+            for one, tensor in zip(told, tensors, strict=True)
+        ]
+        self._runner.run_on(addresses, self._counts())
+        self._state.sizes |= behind
+
+    def _counts(self) -> list[Array]:
+        return [np.array([count], np.int32) for count in self._state.sizes.values()]
+
     def _run(self, arrays: list[Array]) -> list[Array]:
-        given = [*arrays, *(np.array([count], np.int32) for count in self._state.sizes.values())]
+        given = [*arrays, *self._counts()]
         if self.interprets:
             return interpreted(self.program, self.memory, given, self.summary.outputs, self._kept)
         return self._runner.run(given)
@@ -137,6 +167,8 @@ class LaunchedModel(CompiledModel):
 
     def __call__(self, *inputs: object) -> object:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
+        if inputs and str(getattr(inputs[0], "device", "")).startswith("cuda") and hasattr(inputs[0], "new_empty"):
+            return self._on_device(inputs)
         arrays, _ = self._arrays(inputs)
         behind = self._state.after(self._state.known({}))
         found = self._run(arrays)
@@ -145,6 +177,16 @@ class LaunchedModel(CompiledModel):
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
             found = [torch_of_array(array) for array in found]
         return tuple(found) if self.summary.is_tuple else found[0]
+
+    def _on_device(self, inputs: Sequence[TorchObject]) -> object:
+        """Return outputs for tensors of PyTorch's on the device, where they are, too."""
+        torch = sys.modules["torch"]
+        found = tuple(
+            inputs[0].new_empty(tuple(map(int, one.shape)), dtype=getattr(torch, one.dtype))
+            for one in self.summary.outputs
+        )
+        self.launch(*inputs, *found)
+        return found if self.summary.is_tuple else found[0]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
         """Return a call without arguments on `inputs`, copies included, for timing; errors as a call."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-from anatune.core.workload.nest import Access
 from anatune.errors import RunError
 
 __all__ = ["device_address"]
@@ -15,7 +14,9 @@ _LEGACY_STREAM = 1
 standard, ``__dlpack__``."""
 _ALIGNMENT = 16
 _TYPES = {
-    "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int8": (0, 8), "uint8": (1, 8), "int32": (0, 32),
+    "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "float64": (2, 64),
+    "int8": (0, 8), "uint8": (1, 8), "bool": (6, 8),
+    "int16": (0, 16), "uint16": (1, 16), "int32": (0, 32), "uint32": (1, 32), "int64": (0, 64), "uint64": (1, 64),
     "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8), "float8_e5m2": (12, 8), "float8_e5m2fnuz": (13, 8),
 }  # fmt: skip
 """dtype -> code and bits. Source: DLPack 1.1, ``dlpack.h``."""
@@ -38,12 +39,12 @@ class _Tensor(ctypes.Structure):
     )
 
 
-def device_address(access: Access, tensor: object, index: int) -> int:
-    """Return where a tensor lies that a kernel takes for `access`.
+def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object, index: int) -> int:
+    """Return where a tensor lies that a kernel or a model takes.
 
     Parameters
     ----------
-    access : Access
+    name, dtype, sizes
         What is expected.
     tensor
         Has ``__dlpack__`` and ``__dlpack_device__``.
@@ -55,7 +56,6 @@ def device_address(access: Access, tensor: object, index: int) -> int:
     RunError
         It is none of that device, or is of another shape or dtype, not C-contiguous, or not aligned.
     """
-    name = access.tensor
     if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
         raise RunError(f"{name} is of type {type(tensor).__name__}, expected a tensor with DLPack (PyTorch, CuPy, JAX)")
     place = tuple(int(number) for number in tensor.__dlpack_device__())
@@ -66,10 +66,10 @@ def device_address(access: Access, tensor: object, index: int) -> int:
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     told = _Tensor.from_address(pointer(capsule, b"dltensor"))
     shape = tuple(told.shape[at] for at in range(told.ndim))
-    if shape != access.shape or (told.code, told.bits, told.lanes) != (*_TYPES[access.dtype], 1):
+    if shape != sizes or (told.code, told.bits, told.lanes) != (*_TYPES[dtype], 1):
         raise RunError(
-            f"{name} is of DLPack's type {(told.code, told.bits)} and shape {shape}, expected {access.dtype} "
-            f"{_TYPES[access.dtype]} of shape {access.shape}"
+            f"{name} is of DLPack's type {(told.code, told.bits)} and shape {shape}, expected {dtype} {_TYPES[dtype]} "
+            f"of shape {sizes}"
         )
     if told.strides and not _is_contiguous(shape, [told.strides[at] for at in range(told.ndim)]):
         raise RunError(f"{name} is not C-contiguous; make it so first")

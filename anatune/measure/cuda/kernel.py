@@ -100,8 +100,10 @@ class GpuKernel:
             raise RunError(
                 f"{self.workload.operator}: got {len(tensors)} tensors, expected {len(names)}: {', '.join(names)}"
             )
-        pairs = zip(names, tensors, strict=True)
-        addresses = tuple(device_address(self._accesses[name], tensor, self._device.index) for name, tensor in pairs)
+        pairs = ((self._accesses[name], tensor) for name, tensor in zip(names, tensors, strict=True))
+        addresses = tuple(
+            device_address(own.tensor, own.dtype, own.shape, tensor, self._device.index) for own, tensor in pairs
+        )
         self._device.activate()
         if self._outside is None or self._outside[0] != addresses:
             buffers: dict[str, GpuBuffer] = {

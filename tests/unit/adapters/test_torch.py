@@ -228,3 +228,21 @@ def test_the_entry_point_names_the_backend():
     entry = tomllib.loads(text)["project"]["entry-points"]["torch_dynamo_backends"]["anatune"]
     module, name = entry.split(":")
     assert (module, getattr(adapter, name)) == (adapter.__name__, adapter.backend)
+
+
+def test_tensors_on_a_gpu_are_compiled_for_it(monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    graph = torch.fx.symbolic_trace(torch.nn.Linear(8, 4))
+    with FakeTensorMode():
+        half, single = (torch.empty(2, 8, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
+    run = adapter.backend(graph, [], options={"strict": True}).__self__
+    assert run._kinds([half]) == ("cpu", "cuda")
+    assert run._settings == {"hw": "host_gpu", "precision": "bfloat16"}
+    other = adapter.backend(graph, [], options={"strict": True}).__self__
+    with pytest.raises(WorkloadError, match="it is on a GPU and has no 16 bits"):
+        other._kinds([single])
+    named = adapter.backend(graph, [], options={"precision": "float16"}).__self__
+    assert named._kinds([single]) == ("cpu", "cuda")
+    assert named._settings["precision"] == "float16"

@@ -18,6 +18,7 @@ from anatune.measure.cuda.driver import BorrowedBuffer, GpuFunction
 from anatune.measure.emulate.triton_interpreter import interpret
 from anatune.measure.run.correctness import array_dtype
 from tests.unit.compiling.models import residual_network
+from tests.unit.measure.cuda.test_dlpack import OnDevice
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -223,7 +224,7 @@ def test_it_is_saved_and_loaded(transformer, tmp_path):
 class InterpretedDevice:
     """A GPU whose kernels are run by Triton's interpreter, one launch at a time, in bytes of one address space."""
 
-    arch = "sm_90"
+    arch, index = "sm_90", 0
 
     def __init__(self, program):
         self.program, self.memory, self.launched, self.top = program, {}, [], 1 << 20
@@ -423,3 +424,23 @@ def test_sums_that_stay_keep_their_dtype():
     np.testing.assert_array_equal(own(np.ones(4, np.float32)), np.full(4, 2002.0))
     with pytest.raises(WorkloadError, match=r"keeps count between calls, which models of float32 for .* do not"):
         compiled(Counter().eval(), (torch.zeros(4),), precision=None)
+
+
+def test_tensors_on_the_device_are_not_copied(monkeypatch):
+    model, own = decoder()
+    monkeypatch.setattr(own, "interprets", False)
+    device = InterpretedDevice(own.program)
+    monkeypatch.setattr(launched, "open_device", lambda: device)
+    x = torch.randn(2, 2, 64)
+    for step in range(2):
+        given, made = (device.allocate(2 * 64 * 4) for _ in range(2))
+        device.upload(given, x[:, step].numpy())
+        own.launch(*(OnDevice(buffer.address, (2, 1, 64), (2, 32)) for buffer in (given, made)))
+        got = np.empty((2, 1, 64), np.float32)
+        device.download(made, got)
+    want = model(x)[:, -1:].detach().numpy()
+    assert np.abs(got - want).max() / np.abs(want).max() < 2e-2
+    with pytest.raises(RunError, match=r"got 1 tensors, expected 2: x, output0"):
+        own.launch(x)
+    with pytest.raises(RunError, match=r"x is on DLPack's device \(1, 0\)"):
+        own.launch(x, x)

@@ -38,11 +38,10 @@ class OnDevice:
 
 
 def test_where_a_tensor_lies():
-    access = WORKLOAD.tensor("A")
-    assert device_address(access, OnDevice(4096, (128, 32)), 0) == 4096
-    assert device_address(access, OnDevice(4096, (128, 32), strides=(32, 1), offset=64), 0) == 4160
-    row = anatune.matmul(1, 64, 32, dtype="float16").tensor("A")
-    assert device_address(row, OnDevice(4096, (1, 32), strides=(7, 1)), 0) == 4096
+    told = "A", "float16", (128, 32)
+    assert device_address(*told, OnDevice(4096, (128, 32)), 0) == 4096
+    assert device_address(*told, OnDevice(4096, (128, 32), strides=(32, 1), offset=64), 0) == 4160
+    assert device_address("A", "float16", (1, 32), OnDevice(4096, (1, 32), strides=(7, 1)), 0) == 4096
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_where_a_tensor_lies():
 )
 def test_what_no_kernel_takes(tensor, message):
     with pytest.raises(RunError, match=message):
-        device_address(WORKLOAD.tensor("A"), tensor, 0)
+        device_address("A", "float16", (128, 32), tensor, 0)
 
 
 def test_a_kernel_is_launched_on_tensors_that_are_there():
