@@ -41,7 +41,7 @@ from anatune.errors import BuildError, DeviceError, SpaceError
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
 from anatune.graph.operators import ATTENTION, PRODUCTS, PUT
-from anatune.graph.passes.attention import attention_of, with_attention
+from anatune.graph.passes.attention import attention_of, with_attention, without_mask
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
 from anatune.graph.passes.precision import WIDE, precision_of
@@ -139,7 +139,7 @@ class TritonTarget(ModelTarget):
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
         graph = with_attention(graph, lambda node: self._attention(node) is not None)
-        return rewritten(graph, _without_mask)
+        return rewritten(graph, without_mask)
 
     def _with_kernels(self, graph: Graph) -> PlannedModel:
         """Return a model whose attentions are found, with the model's first choices of kernels."""
@@ -189,9 +189,10 @@ class TritonTarget(ModelTarget):
             return None  # rows begin at multiples of 16 bytes
         plain = attention(
             own["batch"], own["heads"], found.kv_heads, own["queries"], own["keys"], own["dim"],
-            causal=own["queries"] > 1 and bool(own.get("is_causal", len(node.arguments) > 3)), dtype=self.precision,
+            causal=found.is_causal and (own["queries"] > 1 or found.window > 0), window=found.window,
+            dtype=self.precision,
         )  # fmt: skip
-        is_counted = "is_causal" in own and len(node.arguments) > 3
+        is_counted = "window" in own and len(node.arguments) > 3
         offsets = (*found.offsets, *((0,) if is_counted else ()))
         workload = strided_attention(plain, found.strides, counted=is_counted)
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
@@ -398,14 +399,6 @@ class TritonTarget(ModelTarget):
             return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
         finally:
             model.interprets = False
-
-
-def _without_mask(node: Node) -> Value:
-    """Return an attention without the mask that says no more than that it is causal; one query's always is."""
-    if node.op != ATTENTION:
-        return node
-    is_causal = len(node.arguments) > 3 or node.attributes["queries"] == 1
-    return node.of(node.arguments[:3], is_causal=is_causal, visible=())
 
 
 def _end(initial: Sequence[WeightPlace], made: Lowered) -> int:

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.core.generation import MOST_ELEMENTS
+from anatune.graph.building import elementwise
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.graph.operators import ATTENTION, BATCH_MATMUL, SOFTMAX
 from anatune.graph.passes.products import with_joined_products
 from anatune.graph.passes.simplify import permuted, reshaped, simplified, source_of
 from anatune.graph.strided import Place, View, view_of
 
-__all__ = ["StridedAttention", "attention_of", "with_attention"]
+__all__ = ["StridedAttention", "attention_of", "with_attention", "without_mask"]
 
 _DIMENSIONS = 4
 """Of what has batch, heads, rows and columns."""
@@ -163,12 +164,14 @@ def _visible(softmax: Node, queries: int) -> tuple[int, ...]:
 
 
 class StridedAttention(NamedTuple):
-    """How an attention's operands lie.
+    """What an attention asks of a kernel, and how its operands lie.
 
     Attributes
     ----------
     kv_heads : int
         Heads of keys and values.
+    is_causal, window
+        As `core.workload.operators.attention.attention`.
     strides : tuple of three (int, int, int)
         Of queries, keys and values: elements between sequences, heads and tokens.
     offsets : tuple of int
@@ -176,37 +179,58 @@ class StridedAttention(NamedTuple):
     """
 
     kv_heads: int
+    is_causal: bool
+    window: int
     strides: tuple[tuple[int, int, int], ...]
     offsets: tuple[int, ...]
 
 
 def attention_of(node: Node) -> StridedAttention | None:
-    """Return how an attention's operands lie; None: it is more than softmax of products under a causal mask."""
-    own = node.attributes
-    heads, queries, keys, dim = (own[name] for name in ("heads", "queries", "keys", "dim"))
-    if own["value_dim"] != dim or own["causal"] is not None:  # with such masks no row is empty
-        return None
-    if not math.isclose(own["scale"] * math.sqrt(dim), 1.0, rel_tol=1e-5) or not _is_seen_as(node, queries, keys):
+    """Return what an attention asks of a kernel; None: it is more than softmax of products under a causal mask."""
+    own, seen = node.attributes, _seen(node)
+    if seen is None or own["value_dim"] != own["dim"] or own["causal"] is not None:  # with such masks no row is empty
         return None
     places: tuple[Place, Place, Place] = own["places"]
-    q, k, v = places
+    (q, k, v), heads = places, own["heads"]
     shared = heads if k.head == v.head == 0 else k.group
     if shared not in (v.group, heads) or q.group != 1:
         return None
     strides = tuple((place.batch, place.head, place.row) for place in places)
-    return StridedAttention(heads // shared, strides, tuple(place.offset for place in places))
+    return StridedAttention(heads // shared, *seen, strides, tuple(place.offset for place in places))
 
 
-def _is_seen_as(node: Node, queries: int, keys: int) -> bool:
-    """Whether a query sees all keys, or under a mask those up to its own place and no others."""
-    if "is_causal" in node.attributes:  # it was looked at before
-        return True
+def without_mask(node: Node) -> Value:
+    """Return an attention of `attention_of` with the usual scale, and without a mask: attributes say what it said.
+
+    One query sees all keys, as the last one of several does.
+    """
+    seen = _seen(node) if node.op == ATTENTION else None
+    if seen is None:
+        return node
+    own, data = node.attributes, node.arguments[0]
+    usual = 1.0 / math.sqrt(own["dim"])
+    if not math.isclose(own["scale"], usual, rel_tol=1e-5):
+        data = elementwise("multiply", data, own["scale"] / usual)
+    is_causal = seen[0] or own["queries"] == 1
+    operands = data, *node.arguments[1:3]
+    return node.of(operands, is_causal=is_causal, window=seen[1], visible=(), scale=usual)
+
+
+def _seen(node: Node) -> tuple[bool, int] | None:
+    """Return whether a mask is causal, and the keys that a query sees at most (0: all); None: it is another one."""
+    own = node.attributes
+    if "window" in own:
+        return own["is_causal"], own["window"]
     if len(node.arguments) <= 3:
-        return not node.attributes["visible"]
-    mask = node.arguments[3]
+        return None if own["visible"] else (False, 0)
+    mask, queries, keys = node.arguments[3], own["queries"], own["keys"]
     if not isinstance(mask, Constant) or mask.array.size % (queries * keys) or keys < queries:
-        return False
-    lowest = np.finfo(np.float32).min
-    seen = np.tril(np.ones((queries, keys), bool), keys - queries)
+        return None
     parts = mask.array.reshape(-1, queries, keys)  # the same for all sequences
-    return bool((parts[:, seen] == 0).all() and (parts[:, ~seen] <= lowest / 2).all())
+    seen = parts[0] == 0
+    window = int(seen[-1].sum())
+    last, key = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)
+    is_usual = np.array_equal(seen, (key <= last) & (key > last - window)) and (parts == parts[0]).all()
+    if not is_usual or (parts[0][~seen] > np.finfo(np.float32).min / 2).any():
+        return None
+    return True, window if window < keys else 0

@@ -57,8 +57,9 @@ class Block(nn.Module):
 class LlamaLayers(nn.Module):
     """A decoder as Llama is: RMS norms, rotary embeddings, heads of keys that several of queries share, SwiGLU."""
 
-    def __init__(self, layers=2, dim=64, heads=4, groups=2, inner=96):
+    def __init__(self, layers=2, dim=64, heads=4, groups=2, inner=96, window=99, scale=None):
         super().__init__()
+        self.window, self.scale = window, scale
         self.heads, self.groups, self.size = heads, groups, dim // heads
         self.norms = nn.ModuleList(nn.RMSNorm(dim, eps=1e-6) for _ in range(2 * layers))
         sizes = {"q": (dim, dim), "k": (dim, dim // heads * groups), "v": (dim, dim // heads * groups)}
@@ -85,11 +86,10 @@ class LlamaLayers(nn.Module):
             if past:
                 k, v = torch.cat([past[2 * number], k], 2), torch.cat([past[2 * number + 1], v], 2)
                 kept += [k, v]
-            mask = (
-                torch.arange(held + count, device=x.device)
-                <= torch.arange(held, held + count, device=x.device)[:, None]
-            )
-            seen = functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+            keys = torch.arange(held + count, device=x.device)
+            last = keys[held:, None]
+            mask = (keys <= last) & (keys > last - self.window)
+            seen = functional.scaled_dot_product_attention(q, k, v, mask, scale=self.scale, enable_gqa=True)
             x = x + own["o"](seen.transpose(1, 2).reshape(batch, count, dim))
             normed = self.norms[2 * number + 1](x)
             x = x + own["down"](functional.silu(own["gate"](normed)) * own["up"](normed))
@@ -154,9 +154,21 @@ def test_a_layer_of_llama_is_nine_launches():
     assert error(model, own, inputs) < 2e-2
 
 
+def test_an_attention_may_see_a_window_and_have_a_scale_of_its_own():
+    torch.manual_seed(0)
+    model, inputs = LlamaLayers(1, window=5, scale=0.4).eval(), (torch.randn(1, 24, 64),)
+    own = compiled(model, inputs)
+    (attention,) = (kernel.workload for kernel in own.summary.kernels if kernel.workload.startswith("attention"))
+    assert "--causal --window 5" in attention
+    assert error(model, own, inputs) < 2e-2
+
+
 def test_weights_may_be_described():
     with torch.device("meta"):
-        model, inputs = LlamaLayers(dim=8192, heads=64, groups=8, inner=28672).eval(), (torch.zeros(1, 512, 8192),)
+        model, inputs = (
+            LlamaLayers(dim=8192, heads=64, groups=8, inner=28672, window=512).eval(),
+            (torch.zeros(1, 512, 8192),),
+        )
     (found,) = anatune.compare(model, inputs, hw=["h200"], precision="bfloat16")
     assert found.weight_bytes == pytest.approx(2 * sum(one.numel() for one in model.parameters()), rel=1e-3)
     assert found.launches <= 20  # two sums may be made in parts
