@@ -15,18 +15,18 @@ from anatune.compiling.request import Request
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import SpaceError, WorkloadError
-from anatune.graph.nodes import Array, Graph
+from anatune.graph.nodes import Array
 from anatune.graph.summary import TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
 
 if TYPE_CHECKING:
     from anatune.codegen.relax.frontends import Imported
     from anatune.codegen.relax.ranges import Sizes
-    from anatune.compiling.targets.base import ModelTarget, PlannedModel
+    from anatune.compiling.targets.base import ModelTarget
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["check_sizes", "compile", "example_arrays", "planned_model"]
+__all__ = ["compile", "example_arrays"]
 
 
 def compile(
@@ -173,6 +173,7 @@ def compile(
     compiled = cache.read()
     if compiled is None:
         from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need
+        from anatune.compiling.targets.planned import check_sizes
 
         target = _target(device, request)
         source = imported(model, example_inputs, sizes, dynamic_shapes, state)
@@ -211,37 +212,6 @@ def _quantised(source: Imported, device: HardwareSpec, request: Request, data: o
     return compiled
 
 
-def check_sizes(source: Imported, target: ModelTarget) -> None:
-    """Raise SpaceError or WorkloadError for a model with sizes that vary, or state, where these cannot be."""
-    from anatune.codegen.relax.ranges import name_of
-    from anatune.compiling.sizes.varying import varying
-
-    hardware = target.hardware
-    if source.state and not target.keeps_state:
-        raise WorkloadError(
-            f"compile: {source.name} keeps {source.state[0].name} between calls, which models of float32 for "
-            f"{hardware.name} do not; name a precision of 16 bits, or make the state an input and an output"
-        )
-    vary = varying(source.ranges)
-    if hardware.kind == "gpu" and [*vary] == [*{pair.symbol for pair in source.state if pair.symbol}]:
-        return  # kernels are told how much a state holds
-    if not (names := ", ".join(map(name_of, vary))):
-        return
-    what = f"compile: sizes of {source.name} vary ({names}),"
-    if target.measures:
-        raise SpaceError(
-            f"{what} and kernels are measured at fixed ones; leave trials and records out, or give example inputs "
-            "(--input-shape)"
-        )
-    if hardware.kind == "gpu":
-        raise WorkloadError(
-            f"{what} which models for CPUs take, and {hardware.name} is a GPU, where no more than how much a state "
-            "holds varies; give the sizes to compile for (--size, --input-shape)"
-        )
-    if target.request.fallback is not None:
-        raise SpaceError(f"{what} and a fallback runs fixed ones; give example inputs (--input-shape), or leave it out")
-
-
 def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
     """Return a model of which another engine runs what cannot be read; None: all can be read. Errors as `compile`."""
     from anatune.compiling.divided import divided_model
@@ -271,6 +241,7 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a device; errors as `compile`."""
     from anatune.compiling.costs import ModelCosts
     from anatune.compiling.sizes.varying import environments
+    from anatune.compiling.targets.planned import planned_model
 
     if target.widens:
         source = source.widened()
@@ -309,15 +280,6 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
         compiled.summary = msgspec.structs.replace(compiled.summary, **checked._asdict())
     costs.keep(0 if tuning is None else tuning.new_trials)
     return compiled
-
-
-def planned_model(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
-    """Return an imported model with its kernels; `graph`: of the first of its sizes."""
-    from anatune.compiling.sizes.varying import varying
-
-    target.varies = bool(varying(source.ranges))
-    planned = target.planned(graph)._replace(state=source.state, is_single=source.is_single)
-    return target.for_all_sizes(planned, source) if target.varies else planned
 
 
 def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]:

@@ -31,15 +31,16 @@ from anatune.compiling.request import Request
 from anatune.compiling.sizes.varying import environments
 from anatune.compiling.weights import pack_weights
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.errors import BuildError
+from anatune.errors import BuildError, RunError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
 from anatune.graph.passes.precision import WIDE
 from anatune.graph.state import StatePair
 from anatune.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
+from anatune.measure.verify import verify
 from anatune.version import __version__
 
-__all__ = ["Checked", "Code", "ModelBuild", "ModelTarget", "PlannedModel"]
+__all__ = ["Checked", "Code", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
 
 _ROOM_BYTES = 1 << 25
 """More than a library with its object file takes: LLVM ends the process where it cannot write."""
@@ -248,3 +249,20 @@ class ModelTarget(ABC):
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return ModelBuild(compiled, planned, kernels)
+
+
+def emulated_error(kernel: PlannedKernel) -> float:
+    """Return the error of a kernel in the emulator, over the scale of its result.
+
+    Raises
+    ------
+    RunError
+        It is wrong.
+    """
+    verification = verify(kernel.schedule)
+    if not verification.ok:
+        raise RunError(
+            f"check: {kernel.name} ({kernel.workload.describe()}) is wrong in the emulator: {verification.message}; "
+            "check=False (--no-check) builds it all the same"
+        )
+    return verification.max_rel_error or 0.0

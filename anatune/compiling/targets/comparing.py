@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anatune.compiling.request import Request
-from anatune.compiling.session import check_sizes, planned_model
 from anatune.errors import SpaceError
 from anatune.graph.summary import ModelSummary, RangeSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -55,6 +54,7 @@ def compare(
     """
     from anatune.codegen.relax.frontends import imported
     from anatune.compiling.sizes.varying import environments
+    from anatune.compiling.targets.planned import check_sizes, planned_model
     from anatune.compiling.targets.triton import TritonTarget
 
     devices = list(map(hardware, hw))

@@ -19,14 +19,13 @@ from anatune.codegen.relax.writing import written
 from anatune.compiling.checking import checked
 from anatune.compiling.planning import PlannedKernel
 from anatune.compiling.request import Request
-from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel, emulated_error
 from anatune.compiling.targets.gpu_planning import choose_graph, in_both_orders, predicted, recorded
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, RunError, SpaceError
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.precision import precision_of
-from anatune.measure.verify import verify
 from anatune.model.learned.corrections import NONE
 from anatune.records.place import record_place
 from anatune.tuning.machine import usable_cores
@@ -92,7 +91,7 @@ class GpuTarget(ModelTarget):
     def check(self, build: ModelBuild, source: Imported) -> Checked:
         """Return how far outputs are from the original's where the GPU is, else the largest error in the emulator."""
         if not self._is_here():
-            return Checked(emulated=max(map(_emulated, build.planned.kernels), default=0.0))
+            return Checked(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))
         return (
             Checked()
             if source.reference is None
@@ -137,20 +136,3 @@ class GpuTarget(ModelTarget):
         if not answer.schedules:
             return None
         return kernel._replace(schedule=answer.schedules[0], prediction=predicted(answer.schedules[0]))
-
-
-def _emulated(kernel: PlannedKernel) -> float:
-    """Return the error of a kernel in the emulator, over the scale of its result.
-
-    Raises
-    ------
-    RunError
-        It is wrong.
-    """
-    verification = verify(kernel.schedule)
-    if not verification.ok:
-        raise RunError(
-            f"check: {kernel.name} ({kernel.workload.describe()}) is wrong in the emulator: {verification.message}; "
-            "check=False (--no-check) builds it all the same"
-        )
-    return verification.max_rel_error or 0.0

@@ -28,8 +28,9 @@ from anatune.compiling.planning import PlannedKernel, in_parallel
 from anatune.compiling.request import Request
 from anatune.compiling.sizes.held import counted
 from anatune.compiling.sizes.varying import environments, read_together, varying
-from anatune.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel
+from anatune.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel, emulated_error
 from anatune.compiling.targets.launched import LaunchedModel, is_here
+from anatune.compiling.targets.smaller import smaller
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
@@ -61,6 +62,10 @@ __all__ = ["TritonTarget"]
 
 _MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2}
 """Of an output, over its largest magnitude, beside the original in float32."""
+_WHOLE_S = 600.0
+"""Seconds in Triton's interpreter up to which a model is checked as a whole."""
+_PROGRAM_S, _FLOP_PER_S = 3e-3, 2e8
+"""What a program, and a product in it, take there. Source: one core of a Zen 4."""
 _ADVICE = "anatune.verify says of each planned kernel's schedule whether the interpreter agrees"
 
 
@@ -240,6 +245,11 @@ class TritonTarget(ModelTarget):
         made, _ = self._lowered(planned)
         return self._summary(planned, made, {})
 
+    def programs(self, planned: PlannedModel) -> DeviceProgram:
+        """Return the machine code and the launches of a planned model without its weights; errors as `build`."""
+        made, _ = self._lowered(planned)
+        return self._compiled(made.calls, made.arena_bytes, made.state)
+
     def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[int, ModelKernel]]:
         """Return a planned model as calls of programs, and what stands for each product and attention."""
         stubs: dict[int, ModelKernel] = {}
@@ -388,9 +398,15 @@ class TritonTarget(ModelTarget):
         return bool(asked) or (asked is None and source.reference is not None and is_here(self.hardware.arch))
 
     def check(self, build: ModelBuild, source: Imported) -> Checked:
-        """Return how far outputs are from the original's, on the GPU or in Triton's interpreter."""
+        """Return how far outputs are from the original's, on the GPU or in Triton's interpreter.
+
+        Where that would take long: the largest error of planned kernels, each for a smaller workload.
+        """
         model = build.compiled
         assert isinstance(model, LaunchedModel)
+        if not is_here(self.hardware.arch) and _interpreting_s(build.planned, model) > _WHOLE_S:
+            own = (kernel._replace(schedule=smaller(kernel.schedule)) for kernel in build.planned.kernels)
+            return Checked(emulated=max(map(emulated_error, own), default=0.0))
         if source.reference is None:
             return Checked()
         model.interprets = not is_here(self.hardware.arch)
@@ -404,3 +420,10 @@ class TritonTarget(ModelTarget):
 def _end(initial: Sequence[WeightPlace], made: Lowered) -> int:
     """Return the bytes of all weights, and of what a state is at first."""
     return initial[-1].offset + num_bytes_of(initial[-1]) if initial else made.weight_bytes
+
+
+def _interpreting_s(planned: PlannedModel, model: LaunchedModel) -> float:
+    """Return about how long Triton's interpreter takes for a run, s."""
+    programs = sum(model.program.kernels[launch.kernel].grid for launch in model.program.launches)
+    flop = sum(len(kernel.nodes) * kernel.workload.flop for kernel in planned.kernels)
+    return programs * _PROGRAM_S + flop / _FLOP_PER_S

@@ -218,6 +218,15 @@ def test_check_runs_all_launches_in_the_interpreter(tmp_path):
     assert own.summary.check.error < 2e-2
 
 
+def test_kernels_of_a_model_that_takes_long_are_checked_for_less_work(monkeypatch):
+    monkeypatch.setattr("anatune.compiling.targets.triton._WHOLE_S", 0.0)
+    model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).eval()
+    own = compiled(model, (torch.randn(600, 512),), check=True)
+    assert own.summary.check is None
+    assert 0 < own.summary.emulated < 1e-2
+    assert "right in Triton's interpreter at smaller sizes" in own.report()
+
+
 def test_it_is_saved_and_loaded(transformer, tmp_path):
     model, inputs, own = transformer
     own.save(tmp_path / "model")
