@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from anatune import api
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.attention import strided_attention
 from anatune.graph.products import workload_named
 
@@ -23,12 +21,17 @@ _TILES, _STEPS = 2, 3
 
 def smaller(schedule: Schedule) -> Schedule:
     """Return a schedule of the template triton for a smaller workload; itself where there is no smaller one."""
-    workload = schedule.workload
+    workload, attributes = schedule.workload, schedule.workload.attribute
     sizes = {axis: factors[-1] for axis, factors in schedule.tiles.items()}
-    own: dict[str, Any] = dict(workload.attribute)
-    made = _attention(schedule, own, sizes) if workload.operator == "attention" else _product(schedule, own, sizes)
-    if made is None or made == workload:
+    own = {name: value for name, value in attributes.items() if isinstance(value, int)}
+    changed = _attention(schedule, own, sizes) if workload.operator == "attention" else _product(schedule, own, sizes)
+    if all(own[name] == value for name, value in changed.items()):
         return schedule
+    strides, is_counted = attributes.get("strides"), bool(attributes.get("counted"))
+    named = {name: value for name, value in attributes.items() if name not in ("strides", "counted")}
+    made = workload_named(workload.operator, **{**named, **changed})
+    if strides is not None:
+        made = strided_attention(made, strides, counted=is_counted)  # type: ignore[arg-type]
     space = api.space(made, schedule.hardware, template=schedule.template)
     options = {name: value for name, value in schedule.options.items() if name in space.choices}
     return space.schedule({axis: [size] for axis, size in sizes.items()}, **options)
@@ -39,39 +42,33 @@ def _cut(extent: int, tile: int, number: int) -> int:
     return min(extent, number * tile + extent % tile)
 
 
-def _product(schedule: Schedule, own: Mapping[str, Any], sizes: Mapping[str, int]) -> Workload | None:
-    """Return a smaller product or convolution; None: there is none."""
+def _product(schedule: Schedule, own: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return smaller sizes of a product or a convolution."""
     tile = max(sizes["m"], sizes["n"])
     steps = _STEPS * int(str(schedule.options.get("split_k", 1)))
-    operator, found = schedule.workload.operator, dict(own)
+    operator, extents = schedule.workload.operator, schedule.workload.extents
     if operator in ("matmul", "batch_matmul"):
-        found |= {"m": _cut(own["m"], tile, _TILES), "n": _cut(own["n"], tile, _TILES)}
+        found = {"m": _cut(own["m"], tile, _TILES), "n": _cut(own["n"], tile, _TILES)}
         found["k"] = _cut(own["k"], sizes["k"], steps)
-        if "b" in own:
-            found["b"] = min(own["b"], 2)
-    elif operator.startswith("conv") and own["groups"] == 1:
-        extents = schedule.workload.extents
-        taps = math.prod(extent for axis, extent in extents.items() if axis in ("rz", "ry", "rx"))
-        channels = -(-steps * sizes["k"] // taps // sizes["k"]) * sizes["k"]
-        found |= {"n": min(own["n"], 2), "k": _cut(own["k"], tile, _TILES)}
-        found["c"] = min(own["c"], channels + own["c"] % sizes["k"])
-        if "h" in own and "d" not in own:
-            rows = -(-_TILES * tile // extents["x"])
-            stride, dilation = own["stride"][0], own["dilation"][0]
-            found["h"] = min(own["h"], rows * stride + dilation * (own["r"] - 1) + 1)
-    else:
-        return None
-    return workload_named(operator, **found)
+        return found | ({"b": min(own["b"], 2)} if "b" in own else {})
+    if not operator.startswith("conv") or own["groups"] > 1:
+        return {}
+    taps = math.prod(extent for axis, extent in extents.items() if axis in ("rz", "ry", "rx"))
+    channels = -(-steps * sizes["k"] // taps // sizes["k"]) * sizes["k"]
+    found = {"n": min(own["n"], 2), "k": _cut(own["k"], tile, _TILES)}
+    found["c"] = min(own["c"], channels + own["c"] % sizes["k"])
+    if "h" in own and "d" not in own:
+        rows = -(-_TILES * tile // extents["x"])
+        found["h"] = min(own["h"], rows * -(-own["h"] // extents["y"]) + extents["ry"])  # of as many rows of results
+    return found
 
 
-def _attention(schedule: Schedule, own: Mapping[str, Any], sizes: Mapping[str, int]) -> Workload:
-    """Return an attention of fewer heads, queries and keys, which lie as far apart."""
+def _attention(schedule: Schedule, own: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return fewer heads, queries and keys, which lie as far apart."""
     shared = own["heads"] // own["kv_heads"]
-    found = {name: value for name, value in own.items() if name not in ("strides", "counted")}
     parts = int(str(schedule.options.get("split_kv", 1)))
-    found |= {"batch": min(own["batch"], 2), "kv_heads": min(own["kv_heads"], 2)}
+    found = {"batch": min(own["batch"], 2), "kv_heads": min(own["kv_heads"], 2)}
     found["heads"] = shared * found["kv_heads"]
     found["seq_q"] = _cut(own["seq_q"], max(1, sizes["m"] // shared), _TILES)
     found["seq_kv"] = max(found["seq_q"], _cut(own["seq_kv"], sizes["n"], _STEPS * parts))
-    made = workload_named("attention", **found)
-    return strided_attention(made, own["strides"], counted=own["counted"]) if "strides" in own else made
+    return found
