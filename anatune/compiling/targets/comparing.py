@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import msgspec
 
 from anatune.compiling.request import Request
 from anatune.errors import SpaceError
-from anatune.graph.summary import ModelSummary, RangeSummary
+from anatune.graph.summary import ModelSummary, OperatorSummary, RangeSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def compare(
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
     state: str | Mapping[str, str] | None = None,
+    ranks: int = 1,
+    rank_plan: Mapping[str, str] | None = None,
+    link_bytes_per_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ModelSummary]:
     """Return what a model would be on several GPUs: kernels planned and predicted for each, nothing compiled.
@@ -42,6 +46,13 @@ def compare(
     model, example_inputs, precision, sizes, dynamic_shapes, state
         As of `anatune.compile`. What a state holds is the most that it can. Weights may be on PyTorch's meta device.
     hw : sequence of str, Path or GpuSpec
+    ranks : int
+        Devices that a module on the meta device is divided over; what is predicted is one of them, whose inputs
+        (caches) are given. What it sends is a line of `ModelSummary.rows`, with a time where the link is known.
+    rank_plan : mapping of str to str, optional
+        How: see `anatune.compiling.targets.ranks.rank_of`. By default as the module says (``tp_plan``).
+    link_bytes_per_s : float, optional
+        What a device sends to the others.
     progress : callable, optional
         Called with (predictions made, predictions to make).
 
@@ -57,10 +68,19 @@ def compare(
     from anatune.compiling.targets.planned import check_sizes, planned_model
     from anatune.compiling.targets.triton import TritonTarget
 
+    if link_bytes_per_s is not None and not 0 < link_bytes_per_s < math.inf:
+        raise SpaceError(f"compare: link_bytes_per_s is {link_bytes_per_s}, expected bytes a second, such as 450e9")
     devices = list(map(hardware, hw))
     for device in devices:
         if device.kind != "gpu":
             raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
+    exchange: tuple[OperatorSummary, ...] = ()
+    if ranks != 1:
+        from anatune.compiling.targets.ranks import rank_of
+
+        model, sent = rank_of(model, example_inputs, ranks, rank_plan, dynamic_shapes, sizes)
+        time_s = None if link_bytes_per_s is None else sent.num_bytes / link_bytes_per_s
+        exchange = (OperatorSummary(f"{sent.num_bytes} bytes sent to other ranks", sent.number, time_s),)
     source = imported(model, example_inputs, sizes, dynamic_shapes, state).widened()
     points = _points(source)
     found: list[ModelSummary] = []
@@ -73,7 +93,8 @@ def compare(
             target = TritonTarget(device, Request(precision=precision))
             check_sizes(own, target)
             summary = target.described(planned_model(target, graph, own))
-            found.append(msgspec.structs.replace(summary, ranges={**summary.ranges, **told}))
+            rows = (*summary.rows, *exchange)
+            found.append(msgspec.structs.replace(summary, ranges={**summary.ranges, **told}, rows=rows))
     return found
 
 

@@ -77,7 +77,7 @@ class LlamaLayers(nn.Module):
 
     def forward(self, x, *past):
         """Past: keys, then values of each layer; what is held then is returned, too."""
-        batch, count, dim = x.shape
+        batch, count, _ = x.shape
         held, kept = past[0].shape[2] if past else 0, []
         for number, own in enumerate(self.layers):
             normed = self.norms[2 * number](x)
@@ -90,7 +90,7 @@ class LlamaLayers(nn.Module):
             last = keys[held:, None]
             mask = (keys <= last) & (keys > last - self.window)
             seen = functional.scaled_dot_product_attention(q, k, v, mask, scale=self.scale, enable_gqa=True)
-            x = x + own["o"](seen.transpose(1, 2).reshape(batch, count, dim))
+            x = x + own["o"](seen.transpose(1, 2).reshape(batch, count, -1))
             normed = self.norms[2 * number + 1](x)
             x = x + own["down"](functional.silu(own["gate"](normed)) * own["up"](normed))
         return (x, *kept) if past else x

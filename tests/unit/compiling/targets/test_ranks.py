@@ -1,0 +1,70 @@
+"""One of several ranks: its share of linear layers, what it sends, and what no plan divides."""
+
+import pytest
+
+pytest.importorskip("tvm", reason="operators are written as loops by TVM")
+pytest.importorskip("torch", reason="the models are PyTorch's")
+
+import torch
+
+import anatune
+from anatune.compiling.targets.ranks import rank_of
+from anatune.errors import SpaceError
+from tests.unit.compiling.targets.test_triton import LlamaLayers
+
+PLAN = {f"layers.*.{name}": "colwise" for name in ("q", "k", "v", "gate", "up")}
+PLAN |= {"layers.*.o": "rowwise", "layers.*.down": "rowwise"}
+ROWS, WIDTH = 3 * 40, 512
+
+
+def layers():
+    with torch.device("meta"):
+        return LlamaLayers(2, WIDTH, heads=8, groups=4, inner=1024).eval(), torch.zeros(3, 40, WIDTH)
+
+
+def compared(**more):
+    model, inputs = layers()
+    return anatune.compare(model, inputs, hw=["h100"], precision="bfloat16", **more)[0]
+
+
+def test_a_rank_has_a_share_of_the_weights_and_sends_sums():
+    whole = compared()
+    part = compared(ranks=4, rank_plan=PLAN, link_bytes_per_s=1e9)
+    norms = 4 * WIDTH * 4
+    assert part.weight_bytes - norms == pytest.approx((whole.weight_bytes - norms) / 4, rel=0.01)
+    sent = part.rows[-1]
+    assert sent.count == 4
+    assert sent.name == f"{int(4 * 2 * 3 / 4 * ROWS * WIDTH * 2)} bytes sent to other ranks"
+    assert sent.predicted_s == pytest.approx(4 * 1.5 * ROWS * WIDTH * 2 / 1e9)
+    assert part.whole_s > sent.predicted_s
+    assert compared(ranks=4, rank_plan=PLAN).rows[-1].predicted_s is None
+
+
+def test_a_part_of_the_outputs_goes_to_all():
+    with torch.device("meta"):
+        model, inputs = torch.nn.Sequential(torch.nn.Linear(32, 64)).eval(), torch.zeros(5, 32)
+    model.tp_plan = {"0": "colwise_gather_output"}
+    made, sent = rank_of(model, inputs, 4)
+    assert made(inputs).shape == (5, 16)
+    assert tuple(sent) == (1, 3 * 5 * 16 * 2)
+    assert model(inputs).shape == (5, 64)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"ranks": 0}, r"ranks is 0, expected"),
+        ({"ranks": 2}, r"LlamaLayers has no plan for ranks \(tp_plan\)"),
+        ({"ranks": 3, "rank_plan": PLAN}, r"512 outputs of layers.0.q are not divided by 3 ranks"),
+        ({"ranks": 2, "rank_plan": {"layers.*.q": "expert"}}, r"layers.0.q \(Linear\) is expert in the plan"),
+        ({"ranks": 2, "rank_plan": PLAN, "link_bytes_per_s": 0.0}, r"link_bytes_per_s is 0.0, expected bytes a second"),
+    ],
+)
+def test_what_cannot_be_divided(more, message):
+    with pytest.raises(SpaceError, match=message):
+        compared(**more)
+
+
+def test_weights_that_are_there_are_not_divided():
+    with pytest.raises(SpaceError, match="whose weights are on the meta device"):
+        anatune.compare(torch.nn.Linear(8, 8).eval(), torch.zeros(2, 8), hw=["h100"], ranks=2)
