@@ -30,12 +30,13 @@ from anatune.compiling.sizes.held import counted
 from anatune.compiling.sizes.varying import environments, read_together, varying
 from anatune.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel, emulated_error
 from anatune.compiling.targets.launched import LaunchedModel, is_here
+from anatune.compiling.targets.partial_sums import with_partial_sums
 from anatune.compiling.targets.smaller import smaller
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import Workload
+from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.operators.attention import attention, strided_attention
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, DeviceError, SpaceError
@@ -55,6 +56,7 @@ from anatune.measure.cuda.apart import compiled_kernels
 from anatune.model.learned.corrections import NONE
 from anatune.templates import TRITON
 from anatune.templates.gpu.streaming import streaming_s
+from anatune.templates.triton.program.kernel import TritonProgram
 from anatune.tuning.machine import usable_cores
 from anatune.version import __version__
 
@@ -252,15 +254,22 @@ class TritonTarget(ModelTarget):
 
     def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[int, ModelKernel]]:
         """Return a planned model as calls of programs, and what stands for each product and attention."""
+        planned = with_partial_sums(planned)
         stubs: dict[int, ModelKernel] = {}
         calls: dict[str, Planned] = {}
         for kernel in planned.kernels:
             program = TRITON.program(kernel.schedule)
             for node in kernel.nodes:
                 stubs[id(node)] = stub(kernel.name, node, kernel.schedule.key)
-            operands = tuple(access.tensor for access in kernel.workload.operands)
-            _, offsets = self._workload(kernel.nodes[0], is_output=False)
-            calls[kernel.name] = Planned(program, operands, offsets or (0,) * len(operands))
+            operands: Sequence[Access] = kernel.workload.operands
+            offsets: tuple[int, ...] = ()
+            if kernel.nodes[0].op == ATTENTION:
+                _, offsets = self._workload(kernel.nodes[0], is_output=False)
+            elif program.workspace is not None:  # the parts are the result
+                operands, space = kernel.workload.reads, program.workspace.tensor
+                program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
+            names = tuple(access.tensor for access in operands)
+            calls[kernel.name] = Planned(program, names, offsets or (0,) * len(names))
         self._add_plain(planned.graph, stubs)
         made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target, len(planned.state))
         self._check_memory(planned.graph, made)

@@ -28,7 +28,7 @@ from anatune.graph.passes.simplify import reshaped
 from anatune.graph.products import orders_of
 from anatune.graph.strided import Place
 
-__all__ = ["unfused", "with_joined_products", "with_products"]
+__all__ = ["unfused", "with_joined_products", "with_products", "with_steps"]
 
 _DTYPE = "float32"
 _KEPT = ("bias",)
@@ -170,8 +170,12 @@ def _product(node: Node, steps: list[_Step]) -> Node:
 
 def unfused(node: Node) -> Value:
     """Return a product of anatune's with the steps that were fused into it as operators behind it."""
-    data, weight, *operands = node.arguments
-    made: Value = node.of((data, weight), epilogue=())
+    return with_steps(node.of(node.arguments[:2], epilogue=()), node)
+
+
+def with_steps(made: Value, node: Node) -> Value:
+    """Return a result with the steps behind it that were fused into a product."""
+    operands = list(node.arguments[2:])
     rank = len(tensor_type(node).shape)
     channels = 1 if node.op == CONVOLUTION and not orders_of(node)[1].is_last else rank - 1
     for step in node.attributes["epilogue"]:

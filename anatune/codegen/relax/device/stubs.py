@@ -8,7 +8,7 @@ from anatune.core.workload.nest import Access, Workload
 from anatune.emit.script import Script, buffer_type, open_function
 from anatune.graph.nodes import Node, Value, tensor_type
 
-__all__ = ["plain_product", "plain_put", "stub"]
+__all__ = ["plain_product", "plain_put", "stub", "sum_of_parts"]
 
 _WIDE = "float32"
 
@@ -48,6 +48,23 @@ def plain_put(name: str, node: Node) -> ModelKernel:
     text.line(f'{", ".join(at)} = T.axis.remap("{"S" * len(at)}", [{loops}])')
     text.line(f"t0[{', '.join(places)}] = t1[{', '.join(at)}]")
     return ModelKernel(name, kernel_function(str(text), "", name, "put"), {})
+
+
+def sum_of_parts(shape: tuple[int, ...]) -> tuple[str, TvmObject]:
+    """Return a name and a function that adds up the parts of a tensor, (parts, *sizes) float32, element by element."""
+    from tvm import te
+
+    sizes = [import_tvm().tirx.const(size, "int64") for size in shape]  # as Relax has them, which joins functions
+    given = te.placeholder(sizes, _WIDE, name="parts")
+
+    def total(*places: TvmObject) -> TvmObject:
+        found = given(0, *places)
+        for part in range(1, shape[0]):
+            found = found + given(part, *places)
+        return found
+
+    function = te.create_prim_func([given, te.compute(sizes[1:], total, name="sum_of_parts")])
+    return f"sum_of_{shape[0]}_parts", function.without_attr("global_symbol")
 
 
 def plain_product(name: str, workload: Workload) -> ModelKernel:

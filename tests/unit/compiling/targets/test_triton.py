@@ -176,6 +176,37 @@ def test_weights_may_be_described():
         compiled(model, inputs)
 
 
+class Deep(nn.Module):
+    """A product of few rows and a long sum, what is added to it, and a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.product, self.last, self.norm = nn.Linear(16384, 64), nn.Linear(64, 48), nn.LayerNorm(64)
+
+    def forward(self, x, other):
+        return self.last(self.norm(other + self.product(x).relu()))
+
+
+@pytest.mark.parametrize("hw", ["h100", "mi300x"])
+def test_parts_of_sums_are_added_up_with_what_follows(hw):
+    torch.manual_seed(0)
+    model, inputs = Deep().eval(), (torch.randn(4, 16384), torch.randn(4, 64))
+    own = compiled(model, inputs, hw)
+    names = [launch.name for launch in own.program.launches if not launch.name.startswith("convert")]
+    assert [name.split("_")[0] for name in names] == ["anatune", "sum", "anatune"]
+    assert names[1].startswith("sum_of_")
+    assert error(model, own, inputs) < 1e-2
+
+
+def test_parts_of_a_convolution_lie_as_its_image_does():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(512, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 8, 1)).eval()
+    inputs = (torch.randn(1, 512, 7, 7),)
+    own = compiled(model, inputs)
+    assert any(launch.name.startswith("sum_of_") for launch in own.program.launches)
+    assert error(model, own, inputs) < 1e-2
+
+
 def test_a_residual_network_has_its_epilogues_in_its_kernels():
     model, image = residual_network()
     inputs = (image,)
