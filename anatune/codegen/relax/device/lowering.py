@@ -280,10 +280,7 @@ class _Lowering:
         count = len(self.steps.outputs) - len(self.state)
         for place, tensor in enumerate(self.steps.outputs):
             if place >= count:
-                if not self._is_state(tensor):  # what is not written where it lies
-                    own = self.first_state + place - count
-                    self._convert(tensor, Tensor(tensor.size, tensor.dtype, "input", own))
-                continue
+                break
             if tensor.role == "made" and tensor not in found and self.dtype_of(tensor) == tensor.dtype:
                 found[tensor] = place
                 continue
@@ -291,7 +288,22 @@ class _Lowering:
             self.dtypes[copy] = tensor.dtype
             self._convert(tensor, copy)
             found[copy] = place
+        self._keep(self.steps.outputs[count:])
         return found
+
+    def _keep(self, tensors: Sequence[Tensor]) -> None:
+        """Copy to the state what is not written where it lies: what is a part of the state now before that changes."""
+        changed = []
+        for place, tensor in enumerate(tensors, self.first_state):
+            if self._is_state(tensor) and tensor.place != place:
+                copy = Tensor(tensor.size, tensor.dtype)
+                self.dtypes[copy] = self.dtype_of(tensor)
+                self._convert(tensor, copy)
+                tensor = copy
+            if not self._is_state(tensor):
+                changed.append((tensor, Tensor(tensor.size, tensor.dtype, "input", place)))
+        for tensor, state in changed:
+            self._convert(tensor, state)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

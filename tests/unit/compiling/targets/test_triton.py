@@ -496,3 +496,23 @@ def test_tensors_on_the_device_are_not_copied(monkeypatch):
         own.launch(x)
     with pytest.raises(RunError, match=r"x is on DLPack's device \(1, 0\)"):
         own.launch(x, x)
+
+
+def test_parts_of_a_state_may_become_each_other():
+    class Delay(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("last", torch.zeros(4))
+            self.register_buffer("before", torch.ones(4))
+
+        def forward(self, x):
+            made = x - self.before
+            self.before.copy_(self.last)
+            self.last.copy_(x)
+            return made
+
+    own = compiled(Delay().eval(), (torch.zeros(4),))
+    own.interprets = True
+    given = [np.full(4, float(number), np.float32) for number in (5, 7, 11, 13)]
+    for x, before in zip(given, (1.0, 0.0, 5.0, 7.0), strict=True):
+        np.testing.assert_array_equal(own(x), x - before)
