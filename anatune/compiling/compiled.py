@@ -23,7 +23,7 @@ from anatune.compiling.memory import Memory, mapped_file, new_memory, views
 from anatune.compiling.sizes.called import State, check_size, shape_at, sizes_of
 from anatune.errors import RecordError, RunError
 from anatune.files import reason
-from anatune.graph.nodes import Array
+from anatune.graph.nodes import Array, is_unknown
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.graph.torch.arrays import array_of_torch
 from anatune.measure.cpu.blocks import Block, tensor_of
@@ -346,6 +346,8 @@ def _array(given: object, one: TensorSummary) -> Array:
     """Return an input as an array; errors as `_check`."""
     torch = sys.modules.get("torch")
     array = array_of_torch(given) if torch is not None and isinstance(given, torch.Tensor) else given
+    if isinstance(array, np.ndarray) and is_unknown(array):
+        raise RunError(f"input {one.name} is on the meta device, which holds no elements; give a tensor that has some")
     if not isinstance(array, np.ndarray):
         raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
     return array.astype(object) if array.dtype.kind in "US" else array  # text

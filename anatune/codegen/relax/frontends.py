@@ -353,6 +353,11 @@ def _with_state(
     for pair in pairs:
         if pair.by:
             least, most = ranges[pair.by]
+            if least > pair.most:
+                raise WorkloadError(
+                    f"state: {least} of {name_of(pair.by)} come in a call, and {source.name} holds {pair.most} of "
+                    f"{name_of(pair.symbol)} at most; give a smaller number or a larger range (sizes, --size)"
+                )
             ranges[pair.by] = (min(least, pair.most), min(most, pair.most))
     reference = source.reference and reordered(source.reference, pairs, len(inputs))
     example = source.example

@@ -166,8 +166,9 @@ def _compile(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) ->
     except OSError as error:
         raise BuildError(no_scratch(error)) from None
     except Exception as error:  # noqa: BLE001  Triton raises errors of many kinds; each is the kernel's outcome
+        message = f"{error}\n{error.__cause__ or ''}"  # of an error in a function, which says where alone
         raise BuildError(
-            f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(str(error), _written_since(began))}"
+            f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(message, _written_since(began))}"
         ) from None
     return _image(built, log.getvalue(), kernel, hardware)
 

@@ -17,7 +17,7 @@ from anatune.codegen.relax.frontends import Imported
 from anatune.compiling.sizes.varying import environments
 from anatune.compiling.targets.base import ModelTarget
 from anatune.errors import WorkloadError
-from anatune.graph.nodes import Array, Graph, Input, Value, tensor_type
+from anatune.graph.nodes import Array, Graph, Input, Value, is_unknown, tensor_type
 from anatune.graph.passes.order import WEIGHTS, after
 from anatune.graph.passes.quantising import Layer, scale_for, sites_of, with_conversions
 from anatune.graph.summary import LayerLoss
@@ -147,6 +147,8 @@ def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[A
         arrays = [array_of_torch(one) if hasattr(one, "detach") else np.asarray(one) for one in listed]
     except (RuntimeError, TypeError, ValueError) as error:
         raise WorkloadError(f"{what} is {shown(data)}, expected arrays: {last_line(error):.200}") from None
+    if any(map(is_unknown, arrays)):
+        raise WorkloadError(f"{what} is on the meta device, which holds no elements; give arrays that have some")
     if len(arrays) != len(names):
         raise WorkloadError(
             f"{what} has {len(arrays)} arrays, expected one for each input of {name}: {', '.join(names)}"

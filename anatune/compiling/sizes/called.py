@@ -13,8 +13,9 @@ from anatune.arguments import shown
 from anatune.codegen.compat import TvmObject, array_of, import_tvm
 from anatune.compiling.memory import new_memory
 from anatune.errors import RunError
-from anatune.graph.nodes import Array
+from anatune.graph.nodes import Array, is_unknown
 from anatune.graph.summary import ModelSummary, StateSummary, TensorSummary
+from anatune.graph.torch.arrays import array_of_torch
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.correctness import array_dtype
 
@@ -210,8 +211,9 @@ class State:
         sizes: dict[str, int] = {}
         tensors = []
         for one in self.summary.state:
-            array = np.asarray(arrays[one.name])
-            fits = len(one.held) == array.ndim and array.dtype.name == one.dtype
+            given = arrays[one.name]
+            array = array_of_torch(given) if hasattr(given, "detach") else np.asarray(given)
+            fits = len(one.held) == array.ndim and array.dtype.name == one.dtype and not is_unknown(array)
             for size, own in zip(one.held, array.shape, strict=False):
                 fits = fits and own == (sizes.setdefault(size, own) if size in self.summary.ranges else size)
             if not fits:

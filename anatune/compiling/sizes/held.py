@@ -24,11 +24,12 @@ from anatune.graph.nodes import (
     Shape,
     TensorType,
     Value,
+    rewritten,
     tensor_type,
 )
 from anatune.graph.operators import ATTENTION, PUT
 
-__all__ = ["COUNT", "counted"]
+__all__ = ["COUNT", "counted", "with_windows"]
 
 COUNT = "held"
 """The input that says how much is held."""
@@ -139,3 +140,17 @@ class _Counted:
         axis = axes[0].value
         places = elementwise("add", cast(self.count, "int64"), constant(np.arange(kind.shape[axis]), "int64"))
         return made("take", (table, places), kind, axis=axis, mode="clip")
+
+
+def with_windows(graph: Graph, windows: Sequence[int]) -> Graph:
+    """Return a graph whose attentions have the windows of a reading with more keys, where all of theirs are inside."""
+    known = iter(windows)
+
+    def replace(node: Node) -> Value:
+        if node.op != ATTENTION:
+            return node
+        window = next(known, 0)
+        is_hidden = not node.attributes["window"] and node.attributes["keys"] <= window
+        return node.of(node.arguments, window=window) if is_hidden else node
+
+    return rewritten(graph, replace)

@@ -26,7 +26,7 @@ def compare(
     model: object,
     example_inputs: object = None,
     *,
-    hw: Sequence[HardwareLike],
+    hw: str | Sequence[HardwareLike],
     precision: str | None = None,
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
@@ -45,7 +45,7 @@ def compare(
     ----------
     model, example_inputs, precision, sizes, dynamic_shapes, state
         As of `anatune.compile`. What a state holds is the most that it can. Weights may be on PyTorch's meta device.
-    hw : sequence of str, Path or GpuSpec
+    hw : str, or sequence of str, Path or GpuSpec
     ranks : int
         Devices that a module on the meta device is divided over; what is predicted is one of them, whose inputs
         (caches) are given. What it sends is a line of `ModelSummary.rows`, with a time where the link is known.
@@ -70,7 +70,10 @@ def compare(
 
     if link_bytes_per_s is not None and not 0 < link_bytes_per_s < math.inf:
         raise SpaceError(f"compare: link_bytes_per_s is {link_bytes_per_s}, expected bytes a second, such as 450e9")
-    devices = list(map(hardware, hw))
+    devices = [hardware(one) for one in ([hw] if isinstance(hw, str) else hw)]
+    names = [device.name for device in devices]
+    if not names or len(set(names)) < len(names):
+        raise SpaceError(f"compare: hw is {', '.join(names) or 'empty'}, expected GPUs, each once; correct the list")
     for device in devices:
         if device.kind != "gpu":
             raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")

@@ -46,7 +46,19 @@ class LaunchedModel(CompiledModel):
         Whether runs are made by Triton's interpreter on the CPU: minutes, on memory that lies as it does on the device.
     """
 
-    interprets = False
+    _interprets = False
+
+    @property
+    def interprets(self) -> bool:  # noqa: D102  see above
+        return self._interprets
+
+    @interprets.setter
+    def interprets(self, does: bool) -> None:
+        has_run = ("_kept" if self._interprets else "_runner") in self.__dict__
+        held = self._held_bytes() if does != self._interprets and has_run and self.summary.state else None
+        self._interprets = does
+        if held is not None:  # one stream, wherever it goes on
+            self._hold(held)
 
     @classmethod
     def of(cls, summary: ModelSummary, program: DeviceProgram, memory: Memory) -> LaunchedModel:
@@ -142,9 +154,7 @@ class LaunchedModel(CompiledModel):
     def state(self) -> dict[str, Array]:
         """What stays in the model between calls, copied from where it is; settable: see `CompiledModel.state`."""
         found = {}
-        for one, buffer, array in zip(
-            self.summary.state, self.program.state, self._kept if self.interprets else self._runner.state(), strict=True
-        ):
+        for one, buffer, array in zip(self.summary.state, self.program.state, self._held_bytes(), strict=True):
             whole = array.view(array_dtype(buffer.dtype)).reshape(buffer.shape).astype(array_dtype(one.dtype))
             found[one.name] = whole[self._state.held(one)]
         return found
@@ -186,19 +196,45 @@ class LaunchedModel(CompiledModel):
             for one in self.summary.outputs
         )
         self.launch(*inputs, *found)
+        place = inputs[0].device
+        torch.cuda.current_stream(place).wait_stream(torch.cuda.default_stream(place))  # where launches go
         return found if self.summary.is_tuple else found[0]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, copies included, for timing; errors as a call."""
-        arrays, _ = self._arrays(inputs)
-        return functools.partial(self._run, arrays)
+        """Return a call without arguments on `inputs`, copies included, for timing; errors as a call.
+
+        The state stays as it is; where it is more than rows of caches it is copied back in each call.
+        """
+        given = self._timed(inputs)
+        if all(one.grows for one in self.summary.state):  # rows behind those that are held say nothing
+            return functools.partial(self._run, given)
+        before = self._held_bytes()
+
+        def call() -> object:
+            found = self._run(given)
+            self._hold([array.copy() for array in before])
+            return found
+
+        return call
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each kernel in one run, by events on the device: the least of several, s."""
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
-        arrays, _ = self._arrays(inputs or tuple(self.random_inputs()))
-        self._runner.run(arrays)
-        return self._runner.times(repeats)
+        given, before = self._timed(inputs or tuple(self.random_inputs())), self._held_bytes()
+        self._runner.run([*given, *self._counts()])
+        found = self._runner.times(repeats)
+        self._hold(before)
+        return found
+
+    def _timed(self, inputs: Sequence[object]) -> list[Array]:
+        """Return inputs as arrays, for which there is room behind what is held; errors as a call."""
+        arrays, _ = self._arrays(inputs)
+        self._state.after(self._state.known({}))
+        return arrays
+
+    def _held_bytes(self) -> list[Array]:
+        """Return the state as memory holds it: copies."""
+        return [array.copy() for array in (self._kept if self.interprets else self._runner.state())]
 
     def sources(self) -> dict[str, str]:
         """Return the Triton text of each kernel, by the name of its launches."""

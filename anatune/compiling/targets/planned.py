@@ -21,7 +21,7 @@ def check_sizes(source: Imported, target: ModelTarget) -> None:
             f"{hardware.name} do not; name a precision of 16 bits, or make the state an input and an output"
         )
     vary = varying(source.ranges)
-    if hardware.kind == "gpu" and [*vary] == [*{pair.symbol for pair in source.state if pair.symbol}]:
+    if hardware.kind == "gpu" and len(vary) == 1 and set(vary) == {pair.symbol for pair in source.state if pair.symbol}:
         return  # kernels are told how much a state holds
     if not (names := ", ".join(map(name_of, vary))):
         return

@@ -26,7 +26,7 @@ from anatune.compiling.memory import new_memory, views
 from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of, ranges_of
 from anatune.compiling.planning import PlannedKernel, in_parallel
 from anatune.compiling.request import Request
-from anatune.compiling.sizes.held import counted
+from anatune.compiling.sizes.held import counted, with_windows
 from anatune.compiling.sizes.varying import environments, read_together, varying
 from anatune.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel, emulated_error
 from anatune.compiling.targets.launched import LaunchedModel, is_here
@@ -64,6 +64,8 @@ __all__ = ["TritonTarget"]
 
 _MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2}
 """Of an output, over its largest magnitude, beside the original in float32."""
+_LEAST_DIM = 16
+"""Of a product in Triton."""
 _WHOLE_S = 600.0
 """Seconds in Triton's interpreter up to which a model is checked as a whole."""
 _PROGRAM_S, _FLOP_PER_S = 3e-3, 2e8
@@ -95,10 +97,7 @@ class TritonTarget(ModelTarget):
                 "and records out"
             )
         if request.precision is not None and request.precision not in HALVES:
-            raise SpaceError(
-                f"compile: precision is {request.precision}, expected {' or '.join(HALVES)} of a GPU; leave it out for "
-                "a model of 16 bits"
-            )
+            raise SpaceError(f"compile: precision is {request.precision}, expected {' or '.join(HALVES)} of a GPU")
         super().__init__(hardware, 1, request, bare_target("x86_64"))
         check_target(hardware)
         self._check_units(request.precision or HALVES[0])
@@ -130,13 +129,18 @@ class TritonTarget(ModelTarget):
         (symbol,) = varying(source.ranges)
         pairs = [pair for pair in source.state if pair.symbol]
         most = min(pair.most for pair in pairs)
-        free = {pair.by: (source.ranges[pair.by][0], most) for pair in pairs if pair.by}  # tables are of all positions
-        ranges = {**source.ranges, **free}
         fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
-        graph, _ = read_together(
-            lambda sizes: self._attended(source.graph(sizes)), environments(ranges, source.state), source.name,
-            varying(ranges),
-        )  # fmt: skip
+        # tables are those of all positions, whatever comes in a call
+        free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
+        ranges = {**source.ranges, **free}
+        at = environments(ranges, source.state)
+        largest = self._attended(source.graph(at[-1]))
+        windows = [node.attributes["window"] for node in largest.nodes() if node.op == ATTENTION]
+
+        def read(sizes: Mapping[str, int]) -> Graph:
+            return largest if sizes is at[-1] else with_windows(self._attended(source.graph(sizes)), windows)
+
+        graph, _ = read_together(read, at, source.name, varying(ranges))
         graph = counted(graph, fixed, symbol, most, len(source.state), source.name)
         found = self._with_kernels(simplified(graph))
         return found._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
@@ -192,7 +196,7 @@ class TritonTarget(ModelTarget):
             return None
         own = node.attributes
         steps = (own["dim"], *found.offsets, *(step for place in found.strides for step in place))
-        if any(step % 8 for step in steps):
+        if any(step % 8 for step in steps) or own["dim"] < _LEAST_DIM:
             return None  # rows begin at multiples of 16 bytes
         plain = attention(
             own["batch"], own["heads"], found.kv_heads, own["queries"], own["keys"], own["dim"],

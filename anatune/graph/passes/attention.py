@@ -230,7 +230,7 @@ def _seen(node: Node) -> tuple[bool, int] | None:
     seen = parts[0] == 0
     window = int(seen[-1].sum())
     last, key = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)
-    is_usual = np.array_equal(seen, (key <= last) & (key > last - window)) and (parts == parts[0]).all()
+    is_usual = window and np.array_equal(seen, (key <= last) & (key > last - window)) and (parts == parts[0]).all()
     if not is_usual or (parts[0][~seen] > np.finfo(np.float32).min / 2).any():
         return None
     return True, window if window < keys else 0

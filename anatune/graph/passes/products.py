@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -200,9 +201,7 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
     """
     groups: dict[tuple[int, tuple[str, ...]], list[Node]] = {}
     for node in _candidates(graph, takes_columns):
-        steps = node.attributes["epilogue"]
-        key = tuple(step for step in steps if step in _KEPT) if takes_columns else steps
-        groups.setdefault((id(node.arguments[0]), key), []).append(node)
+        groups.setdefault((id(node.arguments[0]), _kept(node) if takes_columns else _steps(node)), []).append(node)
     columns: dict[int, tuple[int, int]] = {}
     """``id`` of a product -> which group it is of, and its first column there."""
     together = [group for group in groups.values() if len(group) > 1]
@@ -237,6 +236,16 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
     return rewritten_beside(graph, replace) if together else graph
 
 
+def _steps(node: Node) -> tuple[str, ...]:
+    found: tuple[str, ...] = node.attributes["epilogue"]
+    return found
+
+
+def _kept(node: Node) -> tuple[str, ...]:
+    """Return the first steps of a product, as far as its columns keep them beside others'."""
+    return tuple(itertools.takewhile(lambda step: step in _KEPT, _steps(node)))
+
+
 def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
     """Return products of constants whose readers all take columns."""
     readers: Counter[int] = Counter()
@@ -267,6 +276,9 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
         for node in graph.nodes()
         if node.op == MATMUL
         and _is_known(node)
+        # what follows columns is computed by who reads them, and attentions compute nothing
+        and not (takes_columns and id(node) in places and _steps(node) != _kept(node))
+        and "bias" not in _steps(node)[len(_kept(node)) :]
         and (is_loose(node) if takes_columns else id(node) not in kept and readers[id(node)] == len(users[id(node)]))
         and all(_in_columns(*one, tensor_type(node).shape[1]) for one in places.get(id(node), ()))
     ]
@@ -296,8 +308,8 @@ def _side_by_side(group: Sequence[Node], data: Value) -> Node:
         Constant(concatenated([constant.array for constant in constants], -1))
         for constants in zip(*(node.arguments[1:] for node in group), strict=True)
     ]
-    steps = [node.attributes["epilogue"] for node in group]
-    common = steps[0] if len(set(steps)) == 1 else tuple(step for step in steps[0] if step in _KEPT)
+    steps = [_steps(node) for node in group]
+    common = steps[0] if len(set(steps)) == 1 else _kept(group[0])
     rows = tensor_type(group[0]).shape[0]
     kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
     return group[0].of((data, *operands), kind, epilogue=common)

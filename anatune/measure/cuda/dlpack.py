@@ -61,7 +61,10 @@ def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object
     place = tuple(int(number) for number in tensor.__dlpack_device__())
     if place != (_CUDA, index):
         raise RunError(f"{name} is on DLPack's device {place}, expected {(_CUDA, index)}; move it to the GPU")
-    capsule = tensor.__dlpack__(stream=_LEGACY_STREAM)
+    try:
+        capsule = tensor.__dlpack__(stream=_LEGACY_STREAM)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise RunError(f"{name} cannot be taken by DLPack ({error!s:.120}); detach it, or copy it first") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     told = _Tensor.from_address(pointer(capsule, b"dltensor"))

@@ -222,7 +222,8 @@ class _Lowering:
 
     def _state_dtype(self, place: int, dtype: str) -> str:
         """Return what memory holds a part of the state in: rows that are put there have 16 bits, sums their own."""
-        is_put = self._is_state(self.steps.outputs[place - len(self.state)])
+        output = self.steps.outputs[place - len(self.state)]
+        is_put = self._is_state(output) and output.place == self.first_state + place
         return self.precision if dtype == "float32" and is_put else dtype
 
     def dtype_of(self, tensor: Tensor) -> str:

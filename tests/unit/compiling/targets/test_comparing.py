@@ -75,6 +75,10 @@ def test_what_is_told_and_refused():
     told = []
     compared(sizes={"input_0": 8}, progress=lambda *now: told.append(now))
     assert told == [(0, 2), (1, 2)]
+    assert [one.hardware for one in compared(hw="h100", sizes={"input_0": 8})] == ["h100_sxm"]
+    for hw in ([], ["h100", "h100_sxm"]):
+        with pytest.raises(SpaceError, match=r"compare: hw is .*, expected GPUs, each once"):
+            compared(hw=hw, sizes={"input_0": 8})
     several = nn.Bilinear(8, 8, 4).eval()
 
     class Two(nn.Module):

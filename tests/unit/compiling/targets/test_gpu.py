@@ -14,7 +14,7 @@ from anatune import api
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.relax.gpu_kernels import gpu_kernels
 from anatune.compiling.planning import without_steps
-from anatune.compiling.targets import gpu
+from anatune.compiling.targets import base
 from anatune.compiling.targets.gpu_planning import choose_graph, in_both_orders, turning_s
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
@@ -97,10 +97,10 @@ def test_the_emulator_runs_every_kernel_where_it_is_asked_to(network, monkeypatc
         seen.append(schedule.key)
         return Verification(len(seen) < 4, 1e-7 * len(seen), "" if len(seen) < 4 else "C[0] is 1 instead of 2", 1e-5)
 
-    monkeypatch.setattr(gpu, "verify", verify)
+    monkeypatch.setattr(base, "verify", verify)
     with pytest.raises(RunError, match=r"anatune_3_conv2d .* is wrong in the emulator: C\[0\] is 1 instead of 2"):
         anatune.compile(module, x, hw=GPU, check=True)
-    monkeypatch.setattr(gpu, "verify", lambda schedule: Verification(True, 3e-7, "", 1e-5))
+    monkeypatch.setattr(base, "verify", lambda schedule: Verification(True, 3e-7, "", 1e-5))
     compiled = anatune.compile(module, x, hw=GPU, check=True)
     assert compiled.summary.emulated == 3e-7
     assert "right in the emulator" in compiled.report()

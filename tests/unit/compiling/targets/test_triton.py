@@ -402,10 +402,10 @@ def test_operators_without_kernels_are_refused():
         compiled(Sums().eval(), (torch.zeros(3, 4),))
 
 
-def decoder(batch=2, tokens=1, most=20, hw="h100", **more):
+def decoder(batch=2, tokens=1, most=20, hw="h100", model=None, **more):
     """Return a decoder with caches, and it compiled for steps of so many tokens."""
     torch.manual_seed(0)
-    model = LlamaLayers().eval()
+    model = (model or LlamaLayers()).eval()
     count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=most)
     past = [torch.zeros(batch, 2, 9, 16) for _ in range(4)]
     own = anatune.compile(
@@ -516,3 +516,70 @@ def test_parts_of_a_state_may_become_each_other():
     given = [np.full(4, float(number), np.float32) for number in (5, 7, 11, 13)]
     for x, before in zip(given, (1.0, 0.0, 5.0, 7.0), strict=True):
         np.testing.assert_array_equal(own(x), x - before)
+
+
+class Joined(nn.Module):
+    """Products of the same data, whose readers want more than columns."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.q, self.k, self.v = kind, *(nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x):
+        if self.kind == "bias behind an activation":
+            return (torch.relu(functional.linear(x, self.q.weight)) + self.q.bias) * self.v(x)
+        query = functional.relu(self.q(x)) if self.kind == "an activation before an attention" else self.q(x)
+        q, k, v = (one.view(2, 20, 4, 16).transpose(1, 2) for one in (query, self.k(x), self.v(x)))
+        lowest = torch.finfo(torch.float32).min
+        mask = torch.full((20, 20), lowest) if self.kind == "a mask that hides everything" else None
+        return functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(2, 20, 64), query
+
+
+@pytest.mark.parametrize(
+    "kind", ["bias behind an activation", "an activation before an attention", "a mask that hides everything", "none"]
+)
+def test_products_side_by_side_are_what_they_were(kind):
+    torch.manual_seed(0)
+    model, x = Joined(kind).eval(), torch.randn(2, 20, 64)
+    own = compiled(model, (x,))
+    own.interprets = True
+    got, want = own(x.numpy()), model(x)
+    pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]
+    for one, other in pairs:
+        assert np.abs(one - other.detach().numpy()).max() / np.abs(other.detach().numpy()).max() < 2e-2
+
+
+def test_timing_leaves_the_state_as_it_is(monkeypatch):
+    _, own = decoder()
+    x = np.zeros((2, 1, 64), np.float32)
+    own(x)
+    kept = own.state
+    device = InterpretedDevice(own.program)
+    monkeypatch.setattr(launched, "open_device", lambda: device)
+    own.interprets = False
+    assert set(own.profile(x, repeats=1)) == {launch.name for launch in own.program.launches}
+    own.prepared(x)()
+    for name, array in own.state.items():
+        np.testing.assert_array_equal(array, kept[name])
+    own.interprets = True
+    own.state = {name: torch.zeros(2, 2, 20, 16) for name in kept}
+    with pytest.raises(RunError, match="20 elements are held"):
+        own.prepared(x)
+    with pytest.raises(RunError, match="x is on the meta device, which holds no elements"):
+        own(torch.zeros(2, 1, 64, device="meta"))
+
+
+def test_windows_and_prompts_beside_a_cache():
+    model, own = decoder(most=40, model=LlamaLayers(window=12))
+    x = torch.randn(2, 15, 64)
+    for step in range(15):
+        got = own(x[:, step : step + 1].numpy())
+    want = model(x)[:, -1:].detach().numpy()
+    assert np.abs(got - want).max() / np.abs(want).max() < 2e-2
+    assert sum("--window 12" in kernel.workload for kernel in own.summary.kernels) == 1
+    model, own = decoder(tokens=20)
+    x = torch.randn(2, 20, 64)
+    want = model(x).detach().numpy()
+    assert np.abs(own(x.numpy()) - want).max() / np.abs(want).max() < 2e-2
+    with pytest.raises(WorkloadError, match=r"21 of x_1 come in a call, and LlamaLayers holds 20 of past_0_2 at most"):
+        decoder(tokens=21)
