@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -82,6 +83,8 @@ class _Writer:
         self.held: dict[Tensor, str] = {}
         """Tensors in registers -> values."""
         self.loaded: dict[str, str] = {}
+        self.loads: Counter[Tensor] = Counter()
+        """Of each tensor: at how many places an element reads it."""
         self.reads: list[Tensor] = []
         self.writes: list[Tensor] = []
         self.terms = 0
@@ -138,7 +141,7 @@ class _Writer:
         shape = f"{group.rows} rows of {group.cols}" if group.cols else f"{group.rows} elements"
         most = max(form.size * form.depth for form in map(form_of, group.units))  # of tables, parts are read
         num_bytes = sum(
-            Buffer("", self.dtype_of(one), (min(max(1, one.size), most),)).num_bytes
+            Buffer("", self.dtype_of(one), (min(max(1, one.size), most * max(1, self.loads[one])),)).num_bytes
             for one in (*self.reads, *self.writes)
         )
         return Part(
@@ -272,6 +275,7 @@ class _Writer:
             name = f"{self.names[tensor]}_{len(self.text.lines)}"
             self.text.line(f"{name} = {text}")
             self.loaded[text] = name
+            self.loads[tensor] += 1
         return self.loaded[text]
 
     def _guards(self) -> dict[str, str]:
