@@ -173,7 +173,8 @@ class LaunchedModel(CompiledModel):
     def reset(self) -> None:
         """Make the state what it was at first: the next call is the first of another stream."""
         self._state.reset()
-        self._hold(self._first())
+        if ("_kept" if self.interprets else "_runner") in self.__dict__:  # else it has not begun
+            self._hold(self._first())
 
     def __call__(self, *inputs: object) -> object:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
@@ -206,7 +207,7 @@ class LaunchedModel(CompiledModel):
         The state stays as it is; where it is more than rows of caches it is copied back in each call.
         """
         given = self._timed(inputs)
-        if all(one.grows for one in self.summary.state):  # rows behind those that are held say nothing
+        if not self._changes:
             return functools.partial(self._run, given)
         before = self._held_bytes()
 
@@ -220,11 +221,18 @@ class LaunchedModel(CompiledModel):
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each kernel in one run, by events on the device: the least of several, s."""
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
-        given, before = self._timed(inputs or tuple(self.random_inputs())), self._held_bytes()
+        given = self._timed(inputs or tuple(self.random_inputs()))
+        before = self._runner.state() if self._changes else None
         self._runner.run([*given, *self._counts()])
         found = self._runner.times(repeats)
-        self._hold(before)
+        if before is not None:
+            self._runner.hold(before)
         return found
+
+    @property
+    def _changes(self) -> bool:
+        """Whether a run changes what the next one reads; rows of caches behind those that are held say nothing."""
+        return not all(one.grows for one in self.summary.state)
 
     def _timed(self, inputs: Sequence[object]) -> list[Array]:
         """Return inputs as arrays, for which there is room behind what is held; errors as a call."""

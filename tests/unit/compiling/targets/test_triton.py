@@ -473,6 +473,7 @@ def test_sums_that_stay_keep_their_dtype():
     for calls in (1, 2, 3):
         np.testing.assert_array_equal(own(np.ones(4, np.float32)), np.full(4, 2000.0 + 2 * calls))
     own.reset()
+    own.prepared(np.ones(4, np.float32))()
     np.testing.assert_array_equal(own(np.ones(4, np.float32)), np.full(4, 2002.0))
     with pytest.raises(WorkloadError, match=r"keeps count between calls, which models of float32 for .* do not"):
         compiled(Counter().eval(), (torch.zeros(4),), precision=None)
