@@ -38,6 +38,7 @@ __all__ = [
     "is_unknown",
     "item_of",
     "mapped",
+    "once",
     "rewritten",
     "rewritten_beside",
     "tensor_type",
@@ -119,6 +120,11 @@ class Constant(Value):
     def forget(self) -> None:
         """Give the memory of the array back: what the graph is for has been built, nobody reads its values again."""
         self.array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
+
+
+def once(array: Array) -> Array:
+    """Return an array without what it repeats along whole dimensions, as broadcasting does."""
+    return array[tuple(slice(None if stride else 1) for stride in array.strides)]
 
 
 _UNKNOWN: dict[str, Array] = {}

@@ -270,7 +270,9 @@ def _exported(
 
     is_single = returns is None or returns.is_leaf()
     ranges = narrowed(own, asked.ranges, name)
-    is_described = any(tensor.is_meta for tensor in simple.state_dict.values())
+    is_described = any(
+        getattr(one, "is_meta", False) for one in (*simple.state_dict.values(), *simple.constants.values())
+    )
     found = Imported(read, name, reference, example, is_single, ranges, is_described=is_described)
     return _with_state(found, asked, own, written=[(word, buffers.get(word)) for word, _ in written])
 

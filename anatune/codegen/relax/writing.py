@@ -28,6 +28,7 @@ from anatune.graph.nodes import (
     TensorType,
     Value,
     is_unknown,
+    once,
     tensor_type,
 )
 from anatune.graph.operators import DEQUANTIZE, PRODUCTS, PUT, QUANTIZE
@@ -115,7 +116,7 @@ def _repeated(value: Constant) -> Array | None:
     array = value.array
     if is_unknown(array):
         return None
-    part = array[tuple(slice(None if stride else 1) for stride in array.strides)]
+    part = once(array)
     return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
 
 

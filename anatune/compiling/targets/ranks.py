@@ -57,7 +57,6 @@ def rank_of(
     plan : mapping of str to str, optional
         Name of a layer, with wildcards -> "colwise", "colwise_gather_output" or "rowwise"; by default the module's own,
         or of its first part that has one (``tp_plan``, as transformers' models have).
-
     dynamic_shapes, sizes
         As of `anatune.compare`; what is sent has to have one size.
 
@@ -98,7 +97,8 @@ def rank_of(
     program = exported(made, inputs, dynamic_shapes)  # its trace calls the layers
     for hook in hooks:
         hook.remove()
-    known = {one.expression: dict(sizes or {}).get(one.name) for one in symbols_of_program(program)}
+    given = dict(sizes or {})
+    known = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
     total = 0.0
     for times, number in sent:
         whole = number.node.expr.subs(known) if hasattr(number, "node") else number

@@ -356,7 +356,7 @@ class TritonTarget(ModelTarget):
             rows[call.name] += 1
             own = streaming_s(self.hardware, num_bytes, call.rest.flop if call.rest else 0)
             seconds[call.name] = seconds.get(call.name, 0.0) + own
-        inputs, outputs = inputs_of(planned.graph), outputs_of(planned.graph)
+        inputs, outputs, initial = inputs_of(planned.graph), outputs_of(planned.graph), self._initial(planned, made)
         return ModelSummary(
             version=__version__,
             hardware=self.hardware.name,
@@ -370,8 +370,8 @@ class TritonTarget(ModelTarget):
             outputs=outputs[: len(outputs) - len(planned.state)],
             state=self._state(planned),
             ranges=ranges_of(planned.ranges, {symbol: ends[1] for symbol, ends in planned.ranges.items()}),
-            weights=self._initial(planned, made),
-            weight_bytes=_end(self._initial(planned, made), made),
+            weights=initial,
+            weight_bytes=_end(initial, made),
             kernels=tuple(kernel_summary(kernel, facts.get(kernel.name)) for kernel in planned.kernels),
             operators=(),
             rows=tuple(OperatorSummary(name, count, seconds[name]) for name, count in rows.items()),

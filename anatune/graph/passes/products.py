@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -248,7 +247,6 @@ def _kept(node: Node) -> tuple[str, ...]:
 
 def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
     """Return products of constants whose readers all take columns."""
-    readers: Counter[int] = Counter()
     places: dict[int, list[tuple[Place, int, int]]] = {}
     """``id`` of a product -> where attentions read it, their heads and the sizes of these."""
     users: dict[int, list[Node]] = {}
@@ -259,7 +257,6 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
             own = node.attributes
             sizes = (own["dim"], own["dim"], own["value_dim"])
             for value, place, size in zip(node.arguments, own["places"], sizes, strict=False):
-                readers[id(value)] += 1
                 places.setdefault(id(value), []).append((place, own["heads"], size))
     kept = {id(value) for value in graph.outputs}
 
@@ -271,17 +268,16 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
             if not (user.op == ATTENTION and id(value) in places)
         )
 
-    return [
-        node
-        for node in graph.nodes()
-        if node.op == MATMUL
-        and _is_known(node)
-        # what follows columns is computed by who reads them, and attentions compute nothing
-        and not (takes_columns and id(node) in places and _steps(node) != _kept(node))
-        and "bias" not in _steps(node)[len(_kept(node)) :]
-        and (is_loose(node) if takes_columns else id(node) not in kept and readers[id(node)] == len(users[id(node)]))
-        and all(_in_columns(*one, tensor_type(node).shape[1]) for one in places.get(id(node), ()))
-    ]
+    def is_taken(node: Node) -> bool:
+        """Whether all readers take columns; what is no first step they compute, which attentions do not."""
+        own, later = places.get(id(node), []), _steps(node)[len(_kept(node)) :]
+        if not all(_in_columns(*one, tensor_type(node).shape[1]) for one in own):
+            return False
+        if not takes_columns:
+            return id(node) not in kept and len(own) == len(users[id(node)])
+        return is_loose(node) and "bias" not in later and not (own and later)
+
+    return [node for node in graph.nodes() if node.op == MATMUL and _is_known(node) and is_taken(node)]
 
 
 def _is_known(node: Node) -> bool:

@@ -15,6 +15,7 @@ from anatune.graph.nodes import (
     Node,
     TensorType,
     Value,
+    once,
     rewritten,
     rewritten_beside,
     tensor_type,
@@ -98,7 +99,7 @@ def _softmax(node: Node) -> Value:
                 break
     if isinstance(mask, Constant):
         mask = _unrepeated(mask)
-        mask = mask if mask.array.any() else None
+        mask = mask if once(mask.array).any() else None
     if isinstance(data, Node) and data.op == "multiply" and isinstance(data.arguments[1], Constant):
         factor = data.arguments[1].array
         if factor.size == 1 and data.arguments[0].type == data.type:
@@ -146,7 +147,7 @@ def _guarded(node: Node) -> Value | None:
     if isinstance(zeros, Node) and zeros.op == "broadcast_to":
         zeros = zeros.arguments[0]
     inner = found.arguments[0] if isinstance(found, Node) and found.op == "reshape" else None
-    is_zero = isinstance(zeros, Constant) and not zeros.array.any()
+    is_zero = isinstance(zeros, Constant) and not once(zeros.array).any()
     if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and found.type == node.type):
         return None
     if isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is found:  # as ONNX files do

@@ -21,6 +21,7 @@ from anatune.graph.nodes import (
     Value,
     is_unknown,
     mapped,
+    once,
     rewritten,
     tensor_type,
 )
@@ -73,7 +74,7 @@ def _may_be_nan(value: Argument) -> bool:
 def _same_bits(first: Array, second: Array) -> bool:
     """Whether arrays of one type hold the same numbers, not a number and signs of zeros included."""
     if first.strides == second.strides:  # what both repeat is looked at once
-        first, second = (one[tuple(slice(None if step else 1) for step in one.strides)] for one in (first, second))
+        first, second = once(first), once(second)
     return first.tobytes() == second.tobytes()
 
 

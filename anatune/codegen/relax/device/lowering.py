@@ -279,9 +279,7 @@ class _Lowering:
         """Return which output each made tensor is; outputs that are something else besides are copied."""
         found: dict[Tensor, int] = {}
         count = len(self.steps.outputs) - len(self.state)
-        for place, tensor in enumerate(self.steps.outputs):
-            if place >= count:
-                break
+        for place, tensor in enumerate(self.steps.outputs[:count]):
             if tensor.role == "made" and tensor not in found and self.dtype_of(tensor) == tensor.dtype:
                 found[tensor] = place
                 continue

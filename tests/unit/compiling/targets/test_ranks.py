@@ -10,7 +10,7 @@ import torch
 import anatune
 from anatune.compiling.targets.ranks import rank_of
 from anatune.errors import SpaceError
-from tests.unit.compiling.targets.test_triton import LlamaLayers
+from tests.unit.compiling.targets.gpu_models import LlamaLayers
 
 PLAN = {f"layers.*.{name}": "colwise" for name in ("q", "k", "v", "gate", "up")}
 PLAN |= {"layers.*.o": "rowwise", "layers.*.down": "rowwise"}
@@ -38,6 +38,21 @@ def test_a_rank_has_a_share_of_the_weights_and_sends_sums():
     assert sent.predicted_s == pytest.approx(4 * 1.5 * ROWS * WIDTH * 2 / 1e9)
     assert part.whole_s > sent.predicted_s
     assert compared(ranks=4, rank_plan=PLAN).rows[-1].predicted_s is None
+
+
+def test_a_rank_of_a_decoder_has_its_caches():
+    with torch.device("meta"):
+        model, x = LlamaLayers().eval(), torch.zeros(2, 7, 64)
+        past = [torch.zeros(2, 1, 9, 16) for _ in range(4)]  # one of two heads
+    count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=20)
+    given = {
+        "dynamic_shapes": ({1: count}, tuple({2: held} for _ in past)), "ranks": 2, "rank_plan": PLAN,
+        "state": {f"output{number + 1}": f"past_{number}" for number in range(4)},
+    }  # fmt: skip
+    (found,) = anatune.compare(model, (x, *past), hw="h100", precision="bfloat16", sizes={"x_1": 3}, **given)
+    assert found.rows[-1].name == f"{4 * 2 * 3 * 64 * 2} bytes sent to other ranks"
+    with pytest.raises(SpaceError, match="what ranks send depends on sizes that vary"):
+        anatune.compare(model, (x, *past), hw="h100", precision="bfloat16", **given)
 
 
 def test_a_part_of_the_outputs_goes_to_all():
