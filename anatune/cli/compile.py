@@ -71,8 +71,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--precision",
             metavar="DTYPE",
             help="What products multiply, sums are float32. Of a CPU bfloat16, float16 or float32, and int8, which "
-            "quantises a float32 model with ranges from --calibrate; of a GPU bfloat16 or float16: all kernels are "
-            "Triton's then.  [default: the model's own, where the processor has instructions for it]",
+            "quantises a float32 model with ranges from --calibrate; of a GPU bfloat16, float16 or fp8: all "
+            "kernels are Triton's then.  [default: the model's own, where the processor has instructions for it]",
             show_default=False,
         ),
     ] = None
@@ -182,8 +182,8 @@ def compile_model(
     recorded as it ends; after Ctrl-C or a crash the same command goes on.
 
     A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
-    written by `anatune tune` there) are used. With --precision bfloat16 or float16, and on AMD's GPUs always, products
-    run on matrix units, and everything is Triton's kernels.
+    written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, and on AMD's GPUs always,
+    products run on matrix units, and everything is Triton's kernels.
 
     `anatune run DIR` and anatune.load("DIR") run it.
 
