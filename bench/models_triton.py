@@ -4,9 +4,9 @@
 
 Models are of random weights: torchvision's and transformers' of `cpu/networks.py`, two layers of Llama-3-8B's shape
 with the embedding and the head (a prompt of 2,048 tokens; steps of 1, 16 and 64 sequences beside caches of 4,096
-tokens), whose weights lie on PyTorch's meta device. With --kernels machine code is made of all of a model's kernels,
-and each planned one runs in Triton's interpreter for a smaller workload (`compiling.targets.smaller`). Nothing here has
-run on a GPU.
+tokens) and a block of SDXL's UNet, whose weights lie on PyTorch's meta device. With --kernels machine code is made of
+all of a model's kernels, and each planned one runs in Triton's interpreter for a smaller workload
+(`compiling.targets.smaller`). Nothing here has run on a GPU.
 """
 
 from __future__ import annotations
@@ -79,6 +79,13 @@ def _llama(batch: int, torch: Any) -> Asked:
     return Step().eval(), inputs, more
 
 
+def _unet(torch: Any) -> Asked:
+    from bench import unet
+
+    with torch.device("meta"):
+        return unet.Block().eval(), unet.inputs(), {}
+
+
 MODELS: dict[str, Callable[[Any], Asked]] = {
     "resnet50": functools.partial(_network, "resnet50", 1),
     "resnet50_32": functools.partial(_network, "resnet50", 32),
@@ -87,6 +94,7 @@ MODELS: dict[str, Callable[[Any], Asked]] = {
     "vit_b_16": functools.partial(_network, "vit_b_16", 1),
     "llama3_8b_prompt": functools.partial(_llama, 0),
     **{f"llama3_8b_step_{batch}": functools.partial(_llama, batch) for batch in (1, 16, 64)},
+    "sdxl_block": _unet,
 }
 
 

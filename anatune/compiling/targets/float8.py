@@ -31,6 +31,7 @@ from anatune.graph.passes.simplify import source_of
 from anatune.graph.products import workload_named
 from anatune.templates import TRITON
 from anatune.templates.gpu.streaming import streaming_s
+from anatune.templates.triton.instructions import instructions_of
 
 __all__ = ["float8_of", "with_float8"]
 
@@ -51,11 +52,9 @@ def float8_of(hardware: GpuSpec) -> str:
         It has none.
     """
     for dtype in _LARGEST:
-        try:
-            TRITON.supports(_workload(512, 512, 512, dtype), hardware)
-        except SpaceError:
-            continue
-        return dtype
+        units = instructions_of(hardware.arch, dtype)
+        if units is not None and not units[0].emulated and TRITON.takes(_workload(512, 512, 512, dtype), hardware):
+            return dtype
     raise SpaceError(
         f"compile: precision is {FP8}, and {hardware.name} ({hardware.arch}) has no matrix instructions for 8-bit "
         "floats; take bfloat16, or a device from sm_89 or gfx942 on"

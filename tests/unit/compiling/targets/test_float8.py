@@ -45,6 +45,7 @@ def test_rows_and_columns_have_scales_of_their_own(hw):
     own, found, right = outputs(model, x, hw)
     assert words(own.summary) == ["scaled_matmul"]
     assert own.summary.precision == "fp8"
+    assert ("float8_e4m3fnuz" in own.summary.kernels[0].workload) is (hw == "mi300x")  # else the usual ones
     assert own.summary.weight_bytes < 1.2 * 512 * 256
     worst = abs(found - right).amax(1) / abs(right).amax(1)
     assert worst[torch.arange(48) != 7].max() < 0.12  # each row by its own largest number
@@ -79,6 +80,7 @@ def test_products_are_of_8_bits_where_that_takes_less_time():
     ("hw", "message"),
     [
         ("a100", r"precision is fp8, and a100\w* \(sm_80\) has no matrix instructions for 8-bit floats"),
+        ("mi250x", r"precision is fp8, and mi250x \(gfx90a\) has no"),
         ("ryzen_7950x", "precision is fp8, which is for GPUs"),
     ],
 )
