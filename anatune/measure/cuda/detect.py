@@ -11,8 +11,8 @@ import msgspec
 from anatune.core.hardware.files import load_spec_file
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, DeviceError, RunError, SpecError
-from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
-from anatune.measure.cuda.driver_calls import Backend, LostDeviceError
+from anatune.measure.cuda.drivers.backends import NO_GPU, WITHOUT_GPU, make_backend
+from anatune.measure.cuda.drivers.driver_calls import Backend, LostDeviceError
 from anatune.measure.energy import EnergyCounter, gpu_counter
 from anatune.resources import data_folder
 
