@@ -262,10 +262,8 @@ def _tell(
         print_json({"folder": str(asked.output), **model_dict(compiled.summary, measured), "estimate": estimate})
         return
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
-    arch, is_gpu = compiled.summary.arch, compiled.summary.device == "gpu"
-    where = f", where there is a GPU of {arch}" if is_gpu else ""
-    how = "" if arch.startswith("gfx") else f"; `anatune run {asked.output} --benchmark` times it{where}"
-    note(f"written to {asked.output}{how}")
+    where = f", where there is a GPU of {compiled.summary.arch}" if compiled.summary.device == "gpu" else ""
+    note(f"written to {asked.output}; `anatune run {asked.output} --benchmark` times it{where}")
 
 
 def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Path | None, *, as_json: bool) -> None:
