@@ -59,7 +59,7 @@ def compile(
     calibrate: object = None,
     percentile: float | None = None,
 ) -> CompiledModel:
-    """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
+    """Compile a whole model for a CPU or a GPU; with `trials` kernels are measured first, else nothing is.
 
     A file that was compiled the same way before is not compiled again: see `anatune.compiling.model_cache`. Else each
     different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
@@ -75,7 +75,7 @@ def compile(
         NumPy or torch, of the sizes to compile for. Modules need them. ONNX files with dynamic axes are compiled for
         the range of each without them.
     hw : str, Path, CpuSpec or GpuSpec
-        A CPU that runs here, or any NVIDIA GPU: a spec, its name, "host", or a file.
+        A CPU that runs here, or any GPU: a spec, its name, "host", or a file.
     threads : int, optional
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
