@@ -27,8 +27,9 @@ def summary_of(
     """Return what is known of the model; `facts`: what the compiler said of planned kernels, by name."""
     rows: Counter[str] = Counter()
     seconds: dict[str, float] = {}
+    named = {kernel.name for kernel in planned.kernels}
     for call in made.calls:
-        if call.rest is None and call.name != "convert":
+        if call.name in named:
             continue
         num_bytes = call.rest.num_bytes if call.rest else sum(one.num_bytes for one in call.regions.values())
         rows[call.name] += 1

@@ -14,6 +14,7 @@ from anatune import api
 from anatune.codegen.compat import bare_target
 from anatune.codegen.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
 from anatune.codegen.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
+from anatune.codegen.relax.device.scans import scan_program
 from anatune.codegen.relax.device.stubs import plain_product, plain_put, stub
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
@@ -288,17 +289,20 @@ class TritonTarget(ModelTarget):
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
             calls[kernel.name] = Planned(program, names, offsets or (0,) * len(names))
-        self._add_plain(planned.graph, stubs)
+        self._add_plain(planned.graph, stubs, calls)
         made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target, len(planned.state))
         self._check_memory(planned.graph, made)
         return made, stubs
 
-    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel]) -> None:
-        """Add products that no template takes, and rows put into caches: loops as everything else."""
+    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel], calls: dict[str, Planned]) -> None:
+        """Add products that no template takes and rows put into caches, as loops; running sums and orders."""
         known: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
                 stubs[id(node)] = plain_put(f"put_{len(stubs)}", node)
+            if (program := scan_program(node)) is not None:
+                name = program.kernels[0].name
+                stubs[id(node)], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
             if node.op in PRODUCTS and id(node) not in stubs:
                 workload = workload_of(node)
                 if workload not in known:

@@ -41,6 +41,15 @@ def _nearest(x):
     odd = low - 2.0 * tl.floor(low * 0.5)
     return tl.where((rest > 0.5) | ((rest == 0.5) & (odd == 1.0)), low + 1.0, low)
 """,
+    "_product": """@triton.jit
+def _times(x, y):
+    return x * y
+
+
+@triton.jit
+def _product(x, axis: tl.constexpr, keep_dims: tl.constexpr):
+    return tl.reduce(x, axis, _times, keep_dims=keep_dims)
+""",
     "_floor_mod": """@triton.jit
 def _floor_mod(x, y):
     return (x % y + y) % y

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.relax.device.expressions import Expressions, finite, triton_type
+from anatune.codegen.relax.device.expressions import HELPERS, Expressions, finite, triton_type
 from anatune.codegen.relax.device.groups import Form, Group, flat_index, form_of, is_same, simplified
 from anatune.codegen.relax.device.steps import Tensor, Unit, parts_of, stores_in
 from anatune.core.hardware.spec import GpuSpec
@@ -33,13 +33,14 @@ _WIDE = ("float16", "bfloat16")
 _LOWEST, _HIGHEST = "-3.4028234663852886e+38", "3.4028234663852886e+38"
 _NOTHING = {
     "Add": ("0", "0.0"), "Max": (_LOWEST, '-float("inf")', 'float("-inf")'), "Min": (_HIGHEST, 'float("inf")'),
-    "Or": ("0",), "And": ("1",),
+    "Or": ("0",), "And": ("1",), "Mul": ("1", "1.0"),
 }  # fmt: skip
 """What a reduction begins with that changes nothing."""
-_NEUTRAL = {"Add": "0", "Or": "0", "And": "1"}
+_NEUTRAL = {"Add": "0", "Or": "0", "And": "1", "Mul": "1"}
 _JOINS = {
     "Add": ("({0} + {1})", "tl.sum"), "Max": ("tl.maximum({0}, {1})", "tl.max"),
     "Min": ("tl.minimum({0}, {1})", "tl.min"), "Or": ("({0} | {1})", "tl.max"), "And": ("({0} & {1})", "tl.min"),
+    "Mul": ("({0} * {1})", "_product"),
 }  # fmt: skip
 """What joins two parts of a reduction -> Triton for two, and for all of an axis."""
 
@@ -322,6 +323,7 @@ class _Writer:
             value = "parts"
         if dtype == "bool":
             value = f"{value}.to(tl.int32)"
+        self.expressions.helpers |= {whole} & HELPERS.keys()
         made = f"{whole}({value}, axis=1, keep_dims=True)"
         first = self.expressions.value(stores_in(unit.nest.first)[0].value)
         if first not in _NOTHING[kind]:

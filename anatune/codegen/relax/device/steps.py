@@ -87,7 +87,7 @@ def steps_of(module: TvmObject, target: TvmObject, num_inputs: int, num_weights:
     Raises
     ------
     BuildError
-        TVM has no loops for an operator, or they are more than loops around arithmetic: sorts, sums of what is before.
+        TVM has no loops for an operator, or they are more than loops around arithmetic: large sorts.
     """
     tvm = import_tvm()
     from tvm import relax

@@ -247,7 +247,7 @@ def test_sums_between_kernels_are_float32_and_masks_stay_finite():
     [
         (lambda x: building.cumulative("cumsum", x, 1), (3, 9)),
         (lambda x: building.top_places(x, 3, 1, largest=True), (3, 9)),
-        (lambda x: building.reduced("prod", x, (1,), keepdims=False), (3, 9)),
+        (lambda x: building.sorted_places(x, 1, descending=False), (3, 9)),
     ],
 )
 def test_what_has_no_kernel_is_refused_in_one_line(make, kind):
