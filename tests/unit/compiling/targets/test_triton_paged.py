@@ -146,3 +146,39 @@ def test_what_has_no_pages():
         compiled(Wrong().eval(), given())
     with pytest.raises(BuildError, match=r"scatter_elements: .* cut the model before it"):
         compiled(Layer("slots").eval(), given())
+
+
+def test_tokens_of_several_sequences_lie_behind_each_other():
+    onnx = pytest.importorskip("onnx", reason="the model is ONNX's")
+    tokens, helper = 4, onnx.helper
+    _, keys, values, table, past = given(tokens, (15, 40))
+    rows = [torch.randn(tokens, count * SIZE) for count in (HEADS, GROUPS, GROUPS)]
+    begins = torch.tensor([0, 3, 4], dtype=torch.int32)
+    named = {**dict(zip(("query", "key", "value"), rows, strict=True)), "keys": keys, "values": values}
+    named |= {"begins": begins, "past": past, "table": table}
+    made = {"output": rows[0], "new_keys": keys, "new_values": values}
+    node = helper.make_node(
+        "PagedAttention", [*named], [*made], domain="com.microsoft", num_heads=HEADS, kv_num_heads=GROUPS
+    )
+    kinds = {torch.float32: onnx.TensorProto.FLOAT, torch.int32: onnx.TensorProto.INT32}
+    sides = [
+        [helper.make_tensor_value_info(name, kinds[one.dtype], one.shape) for name, one in side.items()]
+        for side in (named, made)
+    ]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "paged", *sides), opset_imports=opsets, ir_version=10)
+    own = anatune.compile(model, hw="h100", precision="bfloat16", state={"new_keys": "keys", "new_values": "values"})
+    assert [kernel.workload for kernel in own.summary.kernels if "--page-size 16" in kernel.workload]
+    own.interprets = True
+    own.state = {"keys": keys.numpy(), "values": values.numpy()}
+    got = own(*rows, begins, past, table)
+    for token, (sequence, place) in enumerate([(0, 15), (0, 16), (0, 17), (1, 40)]):
+        at = table[sequence, place // PAGE], place % PAGE
+        keys[at], values[at] = rows[1][token].view(GROUPS, SIZE), rows[2][token].view(GROUPS, SIZE)
+        held = (
+            one[table[sequence].long()].view(-1, GROUPS, SIZE)[: place + 1].transpose(0, 1) for one in (keys, values)
+        )
+        query = rows[0][token].view(HEADS, 1, SIZE)
+        want = functional.scaled_dot_product_attention(query, *held, enable_gqa=True).view(-1)
+        assert (got[token] - want).abs().max() < 2e-2 * want.abs().max()
+    np.testing.assert_allclose(own.state["keys"], keys.numpy(), atol=2e-2)
