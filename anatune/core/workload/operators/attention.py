@@ -132,12 +132,12 @@ def strided_attention(
         batch, head, row = place
         terms = {"b": batch, "g": head * shared if token == "q" else head, "h": head if token == "q" else 0}
         terms |= {token: row, "d": 1}
+        of_page: list[Dimension] = []
         if token == "s":
-            terms |= {"b": batch * pages, "p": batch}
+            terms["b"], of_page = 0, [(pool, (Term("b", pages), Term("p")), 0)]
         size = 1 + sum((sizes[axis] - 1) * step for axis, step in terms.items())
-        size += (pool - sizes["b"] * pages) * batch if token == "s" else 0
         kept = tuple(Term(axis, step) for axis, step in terms.items() if step and sizes[axis] > 1)
-        return access_of(access.tensor, access.dtype, [(size, kept, 0)])
+        return access_of(access.tensor, access.dtype, [*of_page, (batch if of_page else size, kept, 0)])
 
     token = "s" if pages else "kv"
     reads = [*map(line, workload.reads, strides, ("q", token, token)), *workload.reads[3:]]
