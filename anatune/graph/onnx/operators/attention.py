@@ -337,6 +337,8 @@ def _paged_attention(call: Call) -> Sequence[Value]:
         call.get(place) is not None for place in range(10, len(call.inputs))
     ):
         raise RefusedError("has a window, or inputs behind the cosines and sines, expected neither")
+    if not call.kind(7).dtype.startswith("int"):
+        raise RefusedError(f"has a table of {call.kind(7).dtype}, expected numbers of pages, int32")
     (pool, page, _, size), tokens = call.kind(3).shape, call.kind().shape[0]
     sizes = (heads * size, groups * size, groups * size)
     parts = [call[0], call.get(1), call.get(2)]

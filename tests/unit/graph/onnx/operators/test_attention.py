@@ -212,3 +212,5 @@ def test_paged_attention_turns_by_positions():
     check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, cosines, sines, **own)
     with pytest.raises(WorkloadError, match="has a window, or inputs behind"):
         check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, local_window_size=3, **PAGED)
+    with pytest.raises(WorkloadError, match="has a table of float32, expected numbers of pages"):
+        check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE.astype(np.float32), **PAGED)
