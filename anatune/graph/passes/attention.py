@@ -225,7 +225,7 @@ def without_mask(node: Node) -> Node:
         return node
     mask = node.arguments[3] if len(node.arguments) > 3 else None
     limit = lengths_of(node) if isinstance(mask, Node) else None
-    seen = _seen(node) if limit is None else (limit.is_causal, 0)
+    seen = _seen(node) if limit is None else (limit.is_causal, limit.window)
     if seen is None:
         return node
     own, data = node.attributes, node.arguments[0]

@@ -21,9 +21,9 @@ RESULT = HEADS * SIZE
 class Layer(nn.Module):
     """An attention of servers: pools of pages, a table of those of each sequence, and how many keys it has."""
 
-    def __init__(self, puts=""):
+    def __init__(self, puts="", window=PAGE * PAGES):
         super().__init__()
-        self.puts = puts
+        self.puts, self.window = puts, window
         inner = GROUPS * SIZE
         self.query, self.key, self.value = nn.Linear(DIM, RESULT), nn.Linear(DIM, inner), nn.Linear(DIM, inner)
         self.out = nn.Linear(RESULT, DIM)
@@ -48,7 +48,8 @@ class Layer(nn.Module):
             made = (own(x).view(-1, GROUPS, SIZE) for own in (self.key, self.value))
             pools = self.put(pools, made, page, (places % PAGE).reshape(-1))
         held = (pool[table].reshape(batch, -1, GROUPS, SIZE).transpose(1, 2) for pool in pools)
-        mask = torch.arange(table.shape[1] * PAGE, device=x.device) <= places[:, :, None]
+        key, last = torch.arange(table.shape[1] * PAGE, device=x.device), places[:, :, None]
+        mask = (key <= last) & (key > last - self.window) if self.window < len(key) else key <= last
         seen = functional.scaled_dot_product_attention(query, *held, mask[:, None], enable_gqa=True)
         found = self.out(seen.transpose(1, 2).reshape(batch, count, RESULT))
         return (found, *pools) if self.puts == "slots" else found
@@ -67,15 +68,19 @@ def narrowed(inputs):
     return [one.bfloat16() if one.is_floating_point() else one for one in inputs]
 
 
-@pytest.mark.parametrize(("hw", "count", "dtype"), [("h100", 1, torch.int32), ("mi300x", 3, torch.int64)])
-def test_keys_are_read_in_their_pages(hw, count, dtype):
+CASES = [("h100", 1, torch.int32, PAGE * PAGES), ("mi300x", 3, torch.int64, PAGE * PAGES), ("h100", 1, torch.int32, 7)]
+
+
+@pytest.mark.parametrize(("hw", "count", "dtype", "window"), CASES)
+def test_keys_are_read_in_their_pages(hw, count, dtype, window):
     torch.manual_seed(0)
-    model = Layer().eval()
+    model = Layer(window=window).eval()
     inputs = given(count, dtype=dtype)
     own = compiled(model.bfloat16(), narrowed(inputs), hw)
     model.float()
     (kernel,) = (one.workload for one in own.summary.kernels if one.workload.startswith("attention"))
     assert "--page-size 16" in kernel
+    assert ("--window 7" in kernel) == (window == 7)
     launches = [launch for launch in own.program.launches if "take" in launch.name]
     assert all(region.num_bytes < 1000 for launch in launches for region in launch.regions)  # the table alone
     own.interprets = True

@@ -62,6 +62,18 @@ def test_the_last_keys_are_those_of_the_queries(numbers, is_causal):
     assert limit.lengths is LENGTHS
 
 
+@pytest.mark.parametrize("window", [2, 9])
+def test_a_window_of_the_last_keys(window):
+    for numbers in ((-2, -1), (-1,)):
+        seen = elementwise("less_equal", KEY, query(numbers))
+        near = elementwise("greater", KEY, elementwise("subtract", query(numbers), window))
+        limit = found(where(elementwise("logical_and", near, seen), SEEN, HIDDEN), len(numbers))
+        assert (limit.lengths, limit.window) == (LENGTHS, window if window < KEYS else 0)
+        assert limit.is_causal is (len(numbers) > 1)
+        far = elementwise("greater", elementwise("multiply", KEY, 2), query(numbers))
+        assert found(where(elementwise("logical_and", far, seen), SEEN, HIDDEN), len(numbers)) is None
+
+
 def test_one_number_for_all_sequences():
     position = Input("position", TensorType((1,), "int64"))
     limit = found(where(elementwise("less_equal", KEY, column(position)), SEEN, HIDDEN))
