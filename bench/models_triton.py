@@ -1,12 +1,12 @@
 """Whole models for matrix units, of devices that are not here: launches, predicted times, all kernels compiled and run.
 
-    python -m bench.models_triton [--models bert_base,llama3_8b_step_16] [--hw h100,mi300x] [--kernels] [--json FILE]
+    python -m bench.models_triton [--models bert_base,...] [--hw h100,b200] [--precision fp8] [--kernels] [--json FILE]
 
 Models are of random weights: torchvision's and transformers' of `cpu/networks.py`, two layers of Llama-3-8B's shape
 with the embedding and the head (a prompt of 2,048 tokens; steps of 1, 16 and 64 sequences beside caches of 4,096
-tokens), whose weights lie on PyTorch's meta device. With --kernels machine code is made of all of a model's kernels,
-and each planned one runs in Triton's interpreter for a smaller workload (`compiling.targets.smaller`). Nothing here has
-run on a GPU.
+tokens) and a block of SDXL's UNet, whose weights lie on PyTorch's meta device. With --kernels machine code is made of
+all of a model's kernels, and each planned one runs in Triton's interpreter for a smaller workload
+(`compiling.targets.smaller`). Nothing here has run on a GPU.
 """
 
 from __future__ import annotations
@@ -79,6 +79,13 @@ def _llama(batch: int, torch: Any) -> Asked:
     return Step().eval(), inputs, more
 
 
+def _unet(torch: Any) -> Asked:
+    from bench import unet
+
+    with torch.device("meta"):
+        return unet.Block().eval(), unet.inputs(), {}
+
+
 MODELS: dict[str, Callable[[Any], Asked]] = {
     "resnet50": functools.partial(_network, "resnet50", 1),
     "resnet50_32": functools.partial(_network, "resnet50", 32),
@@ -87,10 +94,11 @@ MODELS: dict[str, Callable[[Any], Asked]] = {
     "vit_b_16": functools.partial(_network, "vit_b_16", 1),
     "llama3_8b_prompt": functools.partial(_llama, 0),
     **{f"llama3_8b_step_{batch}": functools.partial(_llama, batch) for batch in (1, 16, 64)},
+    "sdxl_block": _unet,
 }
 
 
-def measured(asked: Asked, devices: list[str], *, kernels: bool) -> list[dict[str, Any]]:
+def measured(asked: Asked, devices: list[str], precision: str, *, kernels: bool) -> list[dict[str, Any]]:
     """Return what a model is on each device."""
     module, inputs, more = asked
     began = time.process_time()
@@ -101,7 +109,7 @@ def measured(asked: Asked, devices: list[str], *, kernels: bool) -> list[dict[st
         spec = anatune.hardware(name)
         assert isinstance(spec, anatune.GpuSpec)
         began = time.process_time()
-        target = TritonTarget(spec, Request(precision="bfloat16"))
+        target = TritonTarget(spec, Request(precision=precision))
         planned = planned_model(target, graph, source)
         summary = target.described(planned)
         row: dict[str, Any] = {
@@ -138,12 +146,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--hw", default=DEVICES)
+    parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--kernels", action="store_true", help="make machine code, and run each kernel")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = {}
     for name in options.models.split(","):
-        results[name] = measured(MODELS[name](torch), options.hw.split(","), kernels=options.kernels)
+        results[name] = measured(MODELS[name](torch), options.hw.split(","), options.precision, kernels=options.kernels)
         print("\n".join(lines_of({name: results[name]})), flush=True)
     if options.json is not None:
         write_json(options.json, {"environment": environment(), "results": results})

@@ -90,10 +90,10 @@ def _present() -> GpuSpec:
     driver = _triton_driver()
     if driver is not None:
         index = int(driver.get_current_device())
-    from anatune.measure.cuda.detect import gpu_detection
+    from anatune.measure.cuda.detect import present_gpus
 
     try:
-        specs, reason = gpu_detection()
+        specs, reason = present_gpus()
     except AnatuneError as error:
         specs, reason = [], str(error)
     if index < len(specs):

@@ -216,7 +216,7 @@ class _SubGraph:
             if argument.device.type not in kinds or argument.layout != torch.strided:
                 raise WorkloadError(
                     f"it has a tensor on {argument.device} ({argument.layout}), expected dense ones on the CPU, or all "
-                    "inputs on an NVIDIA GPU"
+                    "inputs on a GPU"
                 )
             if argument.requires_grad and torch.is_grad_enabled():
                 raise WorkloadError("gradients may be asked for; call it under torch.no_grad()")
@@ -229,7 +229,8 @@ class _SubGraph:
         WorkloadError
             Nobody said in which precision.
         """
-        if {one.device.type for one in self._inputs(arguments)} != {"cuda"} or self._torch.version.cuda is None:
+        version = self._torch.version  # AMD's GPUs are called "cuda", too
+        if {one.device.type for one in self._inputs(arguments)} != {"cuda"} or not (version.cuda or version.hip):
             return ("cpu",)
         tensors = (one for one in arguments if isinstance(one, self._torch.Tensor))
         halves = {str(one.dtype).removeprefix("torch.") for one in tensors} & set(HALVES)

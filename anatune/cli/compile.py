@@ -71,8 +71,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--precision",
             metavar="DTYPE",
             help="What products multiply, sums are float32. Of a CPU bfloat16, float16 or float32, and int8, which "
-            "quantises a float32 model with ranges from --calibrate; of a GPU bfloat16 or float16: all kernels are "
-            "Triton's then.  [default: the model's own, where the processor has instructions for it]",
+            "quantises a float32 model with ranges from --calibrate; of a GPU bfloat16, float16 or fp8: all "
+            "kernels are Triton's then.  [default: the model's own, where the processor has instructions for it]",
             show_default=False,
         ),
     ] = None
@@ -182,8 +182,8 @@ def compile_model(
     recorded as it ends; after Ctrl-C or a crash the same command goes on.
 
     A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
-    written by `anatune tune` there) are used. With --precision bfloat16 or float16, and on AMD's GPUs always, products
-    run on matrix units, and everything is Triton's kernels.
+    written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, and on AMD's GPUs always,
+    products run on matrix units, and everything is Triton's kernels.
 
     `anatune run DIR` and anatune.load("DIR") run it.
 
@@ -262,10 +262,8 @@ def _tell(
         print_json({"folder": str(asked.output), **model_dict(compiled.summary, measured), "estimate": estimate})
         return
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
-    arch, is_gpu = compiled.summary.arch, compiled.summary.device == "gpu"
-    where = f", where there is a GPU of {arch}" if is_gpu else ""
-    how = "" if arch.startswith("gfx") else f"; `anatune run {asked.output} --benchmark` times it{where}"
-    note(f"written to {asked.output}{how}")
+    where = f", where there is a GPU of {compiled.summary.arch}" if compiled.summary.device == "gpu" else ""
+    note(f"written to {asked.output}; `anatune run {asked.output} --benchmark` times it{where}")
 
 
 def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Path | None, *, as_json: bool) -> None:

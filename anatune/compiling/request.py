@@ -19,7 +19,7 @@ from anatune.arguments import (
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import RecordError, SpaceError
 from anatune.graph.nodes import HALVES
-from anatune.graph.passes.precision import WIDE
+from anatune.graph.passes.precision import FP8, WIDE
 from anatune.records.place import ServerAddress, record_place
 from anatune.tuning.settings import TuningSettings
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PART", "PRECISIONS", "Request"]
 
-PRECISIONS = (WIDE, *HALVES, "int8")
+PRECISIONS = (WIDE, *HALVES, "int8", FP8)
 """Dtypes that products may be brought to."""
 PART = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
@@ -48,7 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
     stop_at, patience
         As `anatune.tune`, of each kernel.
-    precision : {"float32", "bfloat16", "float16", "int8"}, optional
+    precision : {"float32", "bfloat16", "float16", "int8", "fp8"}, optional
         In which products are multiplied; None: as the model says, where the processor has instructions for it.
     fallback : {"onnxruntime"}, optional
     percentile : float, optional

@@ -59,7 +59,7 @@ def compile(
     calibrate: object = None,
     percentile: float | None = None,
 ) -> CompiledModel:
-    """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
+    """Compile a whole model for a CPU or a GPU; with `trials` kernels are measured first, else nothing is.
 
     A file that was compiled the same way before is not compiled again: see `anatune.compiling.model_cache`. Else each
     different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
@@ -75,12 +75,12 @@ def compile(
         NumPy or torch, of the sizes to compile for. Modules need them. ONNX files with dynamic axes are compiled for
         the range of each without them.
     hw : str, Path, CpuSpec or GpuSpec
-        A CPU that runs here, or any NVIDIA GPU: a spec, its name, "host", or a file.
+        A CPU that runs here, or any GPU: a spec, its name, "host", or a file.
     threads : int, optional
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
         As `anatune.plan`. "relaxed" also admits tensor cores for float32, which they round to tf32.
-    precision : {"float32", "bfloat16", "float16", "int8"}, optional
+    precision : {"float32", "bfloat16", "float16", "int8", "fp8"}, optional
         Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
         where nothing but products reads it. By default the model's own, where the processor has instructions for it;
         else float32, which is more exact. "int8", for fixed sizes: products of a float32 model become those of

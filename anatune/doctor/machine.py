@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anatune.doctor.findings import Finding
@@ -131,7 +131,7 @@ def _program(subject: str, names: tuple[str, ...], serves: str, fix: str) -> Fin
 
 
 def gpu_findings(told: Told, compiler: Told | None) -> Iterator[Finding]:
-    """Yield what the trials of the compiler of CUDA C and of NVIDIA's driver told.
+    """Yield what the trials of the compiler of CUDA C and of the drivers told.
 
     Parameters
     ----------
@@ -146,6 +146,8 @@ def gpu_findings(told: Told, compiler: Told | None) -> Iterator[Finding]:
         else:
             text = f"{compiler.get('version')} compiles for {compiler.get('archs')}"
             yield Finding(_COMPILERS, "ok", "NVRTC", text)
+    if amd := told.get("amd"):
+        yield Finding(_COMPILERS, "ok", "GPU of AMD's", f"{_counted(amd)}, through HIP")
     reason, devices = told.get("died") or told.get("*gpu"), told.get("devices") or []
     if reason:
         text = f"none: {reason}; plans, CUDA C and cubins need none"
@@ -155,11 +157,14 @@ def gpu_findings(told: Told, compiler: Told | None) -> Iterator[Finding]:
             _COMPILERS, "note", "GPU", f"the driver (CUDA {told.get('driver')}) shows none", "tune --hw host_gpu"
         )
     else:
-        kinds = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
-        yield Finding(_COMPILERS, "ok", "GPU", f"{kinds}, driver for CUDA {told.get('driver')}")
+        yield Finding(_COMPILERS, "ok", "GPU", f"{_counted(devices)}, driver for CUDA {told.get('driver')}")
         if version_of("nvidia-ml-py") is None:
             text = "nvidia-ml-py is not installed: sessions do not tell the joules of GPUs"
             yield Finding(_COMPILERS, "note", "NVML", text, "tune --hw host_gpu", "pip install nvidia-ml-py")
+
+
+def _counted(names: Sequence[str]) -> str:
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
 def _text(path: Path) -> str:

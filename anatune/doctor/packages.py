@@ -25,6 +25,7 @@ class Serves(NamedTuple):
 EXTRAS = {
     "tvm": Serves("kernels of CPUs and GPUs", "tune, compile, run, export, hw calibrate, anatune.build, verify"),
     "cuda": Serves("kernels of NVIDIA GPUs, no GPU needed", "plan --compile, tune, compile and export for GPUs"),
+    "hip": Serves("compiled models on AMD GPUs", "run, compile --check, hw detect"),
     "learn": Serves("learned corrections", "plan --model, tune, records train"),
     "onnx": Serves("ONNX models", "compile MODEL.onnx"),
     "onnxruntime": Serves("nodes of ONNX models that cannot be read", "compile --fallback onnxruntime"),
@@ -43,6 +44,7 @@ _MODULES = {
     "apache-tvm": "tvm",
     "apache-tvm-ffi": "tvm_ffi",
     "cuda-bindings": "cuda.bindings.nvrtc",
+    "hip-python": "hip",
     "nvidia-cuda-nvrtc-cu12": "",  # a library; `trials.compiler` loads it
     "nvidia-ml-py": "pynvml",
     "scikit-learn": "sklearn",
@@ -59,6 +61,7 @@ _TOLD = (
     *(
         "cuda-bindings",
         "nvidia-cuda-nvrtc-cu12",
+        "hip-python",
         "lightgbm",
         "scikit-learn",
         "onnx",

@@ -160,26 +160,31 @@ def _compiler(tell: Callable[[str, object], None]) -> None:
 
 
 def _gpu(tell: Callable[[str, object], None]) -> str | None:
-    """Ask NVIDIA's driver for its version and devices, through nothing but itself."""
+    """Ask NVIDIA's driver for its version and devices, through nothing but itself; HIP for AMD's."""
     import ctypes
 
+    def names(ask: Callable[..., int], many: int) -> list[str]:
+        texts = [ctypes.create_string_buffer(256) for _ in range(many)]
+        for index, text in enumerate(texts):
+            ask(text, len(text), index)
+        return [text.value.decode(errors="replace") for text in texts]
+
+    version, count = ctypes.c_int(), ctypes.c_int()
+    with contextlib.suppress(OSError):
+        hip = ctypes.CDLL("libamdhip64.so")
+        if not hip.hipInit(0) and not hip.hipGetDeviceCount(ctypes.byref(count)):
+            tell("amd", names(hip.hipDeviceGetName, count.value))
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         driver = ctypes.CDLL(name)
     except OSError:
         return f"no NVIDIA driver ({name} cannot be loaded)"
-    version, count = ctypes.c_int(), ctypes.c_int()
     if status := driver.cuInit(0):
         return f"the NVIDIA driver cannot be started (cuInit: error {status})"
     driver.cuDriverGetVersion(ctypes.byref(version))
     driver.cuDeviceGetCount(ctypes.byref(count))
     tell("driver", f"{version.value // 1000}.{version.value % 1000 // 10}")
-    names = []
-    for index in range(count.value):
-        text = ctypes.create_string_buffer(256)
-        driver.cuDeviceGetName(text, len(text), index)
-        names.append(text.value.decode(errors="replace"))
-    tell("devices", names)
+    tell("devices", names(driver.cuDeviceGetName, count.value))
     return None
 
 

@@ -69,6 +69,8 @@ def workload_of(node: Node) -> Workload:
 
 def _scaled(node: Node, m: int, k: int, n: int) -> Workload:
     own = node.attributes
+    if "scales" in own:  # of rows and columns: 8-bit floats on GPUs
+        return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"{own['dtype']}:bfloat16", scales=own["scales"])
     more = {name: own[name] for name in ("zero_points", "rounded", "epilogue")}
     group = 0 if own["group"] == k else own["group"]
     return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{own['bits']}", group=group, **more)

@@ -57,10 +57,10 @@ def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
 
 def _host_gpu(index: int) -> GpuSpec:
     """Return the spec of a GPU of the present machine as ``anatune hw detect`` would save it."""
-    from anatune.measure.cuda.detect import gpu_detection
+    from anatune.measure.cuda.detect import present_gpus
 
     name = f"host_gpu{index or ''}"
-    gpus, found = gpu_detection()
+    gpus, found = present_gpus()
     if index >= len(gpus):
         raise DeviceError(
             f"{name} is GPU {index} of this machine, and there is none that can be used: {found}; `anatune doctor` "

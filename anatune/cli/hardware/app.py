@@ -107,7 +107,7 @@ def detect(
 
     from anatune.errors import BuildError, MissingDependencyError
     from anatune.measure.cpu.detect import detect_cpu
-    from anatune.measure.cuda.detect import gpu_detection
+    from anatune.measure.cuda.detect import present_gpus
     from anatune.report.devices import detected_cpu_lines
 
     spec = detect_cpu()
@@ -117,7 +117,7 @@ def detect(
         spec = measured_peak(spec)
     except (MissingDependencyError, BuildError) as error:
         note(f"clock and multiply-adds of the CPU were not measured: {error}")
-    gpus, gpu_note = gpu_detection()
+    gpus, gpu_note = present_gpus()
     gpus = [msgspec.structs.replace(gpu, name=f"host_gpu{index or ''}", aliases=()) for index, gpu in enumerate(gpus)]
     specs: list[GpuSpec | CpuSpec] = [] if print_only else [spec, *gpus]
     path = None

@@ -34,7 +34,7 @@ from anatune.graph.nodes import HALVES, Graph
 from anatune.graph.passes.attention import with_attention
 from anatune.graph.passes.layouts import Form, laid_out
 from anatune.graph.passes.order import CPU, CPU_KERNELS, after
-from anatune.graph.passes.precision import WIDE, marked, precision_of, stored
+from anatune.graph.passes.precision import FP8, WIDE, marked, precision_of, stored
 from anatune.graph.summary import LayoutSummary, TuningSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
@@ -118,6 +118,10 @@ class CpuTarget(ModelTarget):
         self.measures = request.trials > 0 or request.records is not None
         if request.precision in HALVES:
             _check_precision(hardware, request.precision)
+        if request.precision == FP8:
+            raise SpaceError(
+                f"compile: precision is {FP8}, which is for GPUs, and {hardware.name} is none; take {HALVES[1]} or int8"
+            )
         self._planner: SumPlanner | None = None
         self._decided: tuple[list[Form | None], list[bool]] = ([], [])
 

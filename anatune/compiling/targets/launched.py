@@ -22,7 +22,7 @@ from anatune.graph.nodes import Array
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.graph.torch.arrays import torch_of_array
 from anatune.measure.cuda.dlpack import device_address
-from anatune.measure.cuda.driver import open_device
+from anatune.measure.cuda.driver import GpuDevice, open_device
 from anatune.measure.cuda.launching import DeviceRunner
 from anatune.measure.emulate.launched import interpreted
 from anatune.measure.run.correctness import array_dtype
@@ -84,13 +84,8 @@ class LaunchedModel(CompiledModel):
     @functools.cached_property
     def _runner(self) -> DeviceRunner:
         arch = self.summary.arch
-        if arch.startswith("gfx"):
-            raise RunError(
-                f"the model was compiled for {self.summary.hardware} ({arch}), and nothing launches kernels of AMD's "
-                "yet; interprets = True runs it on the CPU, compile(check=True) compares it with the original"
-            )
-        device = open_device()
-        if device.arch != arch.rstrip("a"):
+        device = open_device(arch=arch)
+        if not _is_of(device, arch):
             device.close()
             raise RunError(
                 f"the model was compiled for {self.summary.hardware} ({arch}), and the GPU here is of {device.arch}; "
@@ -121,7 +116,7 @@ class LaunchedModel(CompiledModel):
         """Run on tensors that lie on the device already, inputs and then outputs, and return at once.
 
         They are of any library that has DLPack (PyTorch, CuPy, JAX), C-contiguous; nothing is copied. Launches are
-        queued on CUDA's legacy default stream, behind what computes the tensors there; they have to stay until it ends.
+        queued on the legacy default stream, behind what computes the tensors there; they have to stay until it ends.
 
         Raises
         ------
@@ -134,8 +129,9 @@ class LaunchedModel(CompiledModel):
                 f"the model: got {len(tensors)} tensors, expected {len(told)}: {', '.join(one.name for one in told)}"
             )
         behind = self._state.after(self._state.known({}))
+        place = self._runner.index, self.summary.arch
         addresses = [
-            device_address(one.name, one.dtype, tuple(map(int, one.shape)), tensor, self._runner.index)
+            device_address(one.name, one.dtype, tuple(map(int, one.shape)), tensor, *place)
             for one, tensor in zip(told, tensors, strict=True)
         ]
         self._runner.run_on(addresses, self._counts())
@@ -252,13 +248,15 @@ class LaunchedModel(CompiledModel):
 
 def is_here(arch: str) -> bool:
     """Whether this machine's first GPU runs code of an architecture."""
-    if arch.startswith("gfx"):
-        return False
     try:
-        with open_device() as device:
-            return device.arch == arch.rstrip("a")
+        with open_device(arch=arch) as device:
+            return _is_of(device, arch)
     except (AnatuneError, OSError):
         return False
+
+
+def _is_of(device: GpuDevice, arch: str) -> bool:
+    return device.arch in (arch, arch.rstrip("a"))  # "sm_90a" is sm_90 with all of its instructions
 
 
 def model_of(

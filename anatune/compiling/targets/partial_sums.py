@@ -5,7 +5,7 @@ from __future__ import annotations
 from anatune.codegen.relax.device.stubs import sum_of_parts
 from anatune.compiling.targets.base import PlannedModel
 from anatune.graph.nodes import WRITTEN, Node, TensorType, Value, rewritten_beside, tensor_type
-from anatune.graph.operators import ATTENTION
+from anatune.graph.operators import ATTENTION, SCALED_MATMUL
 from anatune.graph.passes.precision import WIDE
 from anatune.graph.passes.products import with_steps
 from anatune.templates import TRITON
@@ -36,7 +36,8 @@ def with_partial_sums(planned: PlannedModel) -> PlannedModel:
             return own
         kind = tensor_type(own)
         whole = TensorType((spaces[id(old)][0], *kind.shape), WIDE)
-        parts = made[id(old)] = own.of(own.arguments[:2], whole, epilogue=())
+        operands = own.arguments if own.op == SCALED_MATMUL else own.arguments[:2]
+        parts = made[id(old)] = own.of(operands, whole, epilogue=())
         name, function = sum_of_parts(whole.shape)
         return with_steps(Node(f"{WRITTEN}{name}", (parts,), kind, {"function": function}), own)
 

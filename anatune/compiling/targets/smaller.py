@@ -47,7 +47,7 @@ def _product(schedule: Schedule, own: Mapping[str, int], sizes: Mapping[str, int
     tile = max(sizes["m"], sizes["n"])
     steps = _STEPS * int(str(schedule.options.get("split_k", 1)))
     operator, extents = schedule.workload.operator, schedule.workload.extents
-    if operator in ("matmul", "batch_matmul"):
+    if operator in ("matmul", "batch_matmul", "scaled_matmul"):  # scaled: by rows, as models have it
         found = {"m": _cut(own["m"], tile, _TILES), "n": _cut(own["n"], tile, _TILES)}
         found["k"] = _cut(own["k"], sizes["k"], steps)
         return found | ({"b": min(own["b"], 2)} if "b" in own else {})

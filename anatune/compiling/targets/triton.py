@@ -6,8 +6,6 @@ Triton. What comes out is machine code and launches: nothing of TVM's is in it.
 
 from __future__ import annotations
 
-import platform
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -15,24 +13,24 @@ import msgspec
 from anatune import api
 from anatune.codegen.compat import bare_target
 from anatune.codegen.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
-from anatune.codegen.relax.device.program import ALIGNMENT, DeviceKernel, DeviceLaunch, DeviceProgram, Region
+from anatune.codegen.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
 from anatune.codegen.relax.device.stubs import plain_product, plain_put, stub
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
-from anatune.codegen.relax.ranges import name_of
 from anatune.codegen.triton.compiler import check_target
 from anatune.compiling.checking import checked
 from anatune.compiling.memory import new_memory, views
-from anatune.compiling.parts import inputs_of, kernel_summary, outputs_of, ranges_of
+from anatune.compiling.parts import inputs_of, outputs_of
 from anatune.compiling.planning import PlannedKernel, in_parallel
 from anatune.compiling.request import Request
 from anatune.compiling.sizes.held import counted, with_windows
 from anatune.compiling.sizes.varying import environments, read_together, varying
 from anatune.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel, emulated_error
+from anatune.compiling.targets.described import end_of, initial_of, summary_of
+from anatune.compiling.targets.float8 import float8_of, with_float8
 from anatune.compiling.targets.launched import LaunchedModel, is_here
 from anatune.compiling.targets.partial_sums import with_partial_sums
 from anatune.compiling.targets.smaller import smaller
-from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -41,28 +39,26 @@ from anatune.core.workload.operators.attention import attention, strided_attenti
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, DeviceError, SpaceError
 from anatune.graph.integers.scaled import has_integers
-from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
-from anatune.graph.operators import ATTENTION, PRODUCTS, PUT
+from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten
+from anatune.graph.operators import ATTENTION, PRODUCTS, PUT, SCALED_MATMUL
 from anatune.graph.passes.attention import attention_of, with_attention, without_mask
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
-from anatune.graph.passes.precision import WIDE, precision_of
+from anatune.graph.passes.precision import FP8, WIDE, precision_of
 from anatune.graph.passes.products import unfused, with_joined_products
 from anatune.graph.passes.rows import without_rows
 from anatune.graph.passes.simplify import simplified, source_of
 from anatune.graph.products import workload_named, workload_of
-from anatune.graph.summary import ModelSummary, OperatorSummary, StateSummary, WeightPlace, num_bytes_of
+from anatune.graph.summary import ModelSummary, num_bytes_of
 from anatune.measure.cuda.apart import compiled_kernels
 from anatune.model.learned.corrections import NONE
 from anatune.templates import TRITON
-from anatune.templates.gpu.streaming import streaming_s
 from anatune.templates.triton.program.kernel import TritonProgram
 from anatune.tuning.machine import usable_cores
-from anatune.version import __version__
 
 __all__ = ["TritonTarget"]
 
-_MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2}
+_MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2, FP8: 0.25}
 """Of an output, over its largest magnitude, beside the original in float32."""
 _LEAST_DIM = 16
 """Of a product in Triton."""
@@ -96,11 +92,16 @@ class TritonTarget(ModelTarget):
                 f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
                 "and records out"
             )
-        if request.precision is not None and request.precision not in HALVES:
-            raise SpaceError(f"compile: precision is {request.precision}, expected {' or '.join(HALVES)} of a GPU")
+        if request.precision not in (None, *HALVES, FP8):
+            raise SpaceError(
+                f"compile: precision is {request.precision}, expected {', '.join(HALVES)} or {FP8} for {hardware.name}"
+            )
         super().__init__(hardware, 1, request, bare_target("x86_64"))
+        self._choices: dict[Workload, tuple[Schedule, Prediction]] = {}
         check_target(hardware)
-        self._check_units(request.precision or HALVES[0])
+        self._check_units(_of_memory(request.precision) or HALVES[0])
+        if request.precision == FP8:
+            float8_of(hardware)
 
     def _check_units(self, precision: str) -> None:
         """Raise SpaceError unless the GPU's matrix units multiply numbers of a precision."""
@@ -115,7 +116,7 @@ class TritonTarget(ModelTarget):
                 f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
                 "compile the float32 model"
             )
-        self.precision = self.request.precision or precision_of(graph)
+        self.precision = _of_memory(self.request.precision) or precision_of(graph)
         if self.precision not in HALVES:
             raise SpaceError(
                 f"compile: the model is {self.precision}, which {self.hardware.name}'s matrix units do not multiply "
@@ -155,6 +156,8 @@ class TritonTarget(ModelTarget):
     def _with_kernels(self, graph: Graph) -> PlannedModel:
         """Return a model whose attentions are found, with the model's first choices of kernels."""
         graph = with_joined_products(graph, takes_columns=True)
+        if self.request.precision == FP8:
+            graph = with_float8(graph, self.hardware, self._plain, self._times)
         graph = simplified(without_rows(rewritten(graph, self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {id(source_of(value)) for value in graph.outputs}
@@ -168,6 +171,14 @@ class TritonTarget(ModelTarget):
             name = f"anatune_{number}_{workload.operator}"
             planned.append(PlannedKernel(name, *choices[workload], tuple(nodes)))
         return PlannedModel(graph, planned)
+
+    def _plain(self, node: Node) -> Workload | None:
+        """Return the workload of a product that is no output; None: no template takes it."""
+        return self._workload(node, is_output=False)[0]
+
+    def _times(self, workloads: Sequence[Workload]) -> dict[Workload, float]:
+        """Return the predicted times of first choices, s."""
+        return {workload: choice[1].time_s for workload, choice in self._chosen(workloads).items()}
 
     def _alone(self, node: Node) -> Value:
         """Return a node, without what is fused into it where no template takes it."""
@@ -185,6 +196,8 @@ class TritonTarget(ModelTarget):
         plain = workload_of(node)
         if plain.num_reduced == 1:  # positions times frequencies: a multiplication
             return None, ()
+        if node.op == SCALED_MATMUL:
+            return plain, (0,) * len(node.arguments)
         word = f"{self.precision}:{WIDE}" if is_output else self.precision
         workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
         return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
@@ -216,8 +229,9 @@ class TritonTarget(ModelTarget):
                 raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
             return plan.schedules[0], plan.predictions[0]
 
-        tell = self.request.progress
-        return in_parallel(first, workloads, lambda done: tell(done, len(workloads)) if tell is not None else None)
+        tell, new = self.request.progress, [one for one in workloads if one not in self._choices]
+        self._choices |= in_parallel(first, new, lambda done: tell(done, len(new)) if tell is not None else None)
+        return self._choices
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -233,8 +247,8 @@ class TritonTarget(ModelTarget):
         """
         made, stubs = self._lowered(planned)
         device = self._compiled(made.calls, made.arena_bytes, made.state)
-        initial = self._initial(planned, made)
-        memory = new_memory(_end(initial, made))
+        initial = initial_of(planned, made)
+        memory = new_memory(end_of(initial, made))
         for form in made.forms:
             array = made.value(form)
             memory[form.offset : form.offset + array.nbytes] = array.reshape(-1).view("uint8")
@@ -242,13 +256,13 @@ class TritonTarget(ModelTarget):
         for view, first in zip(views(memory, initial), firsts, strict=True):
             view[...] = first
         facts = {launch.name: device.kernels[launch.kernel].facts for launch in reversed(device.launches)}
-        summary = self._summary(planned, made, facts)
+        summary = summary_of(planned, made, self.hardware, self.request.precision or self.precision, facts)
         return ModelBuild(LaunchedModel.of(summary, device, memory), planned, stubs)
 
     def described(self, planned: PlannedModel) -> ModelSummary:
         """Return what is predicted of a planned model, nothing compiled; errors as `build`."""
         made, _ = self._lowered(planned)
-        return self._summary(planned, made, {})
+        return summary_of(planned, made, self.hardware, self.request.precision or self.precision, {})
 
     def programs(self, planned: PlannedModel) -> DeviceProgram:
         """Return the machine code and the launches of a planned model without its weights; errors as `build`."""
@@ -344,64 +358,6 @@ class TritonTarget(ModelTarget):
                 launches.append(DeviceLaunch(place, regions, kept, call.name))
         return DeviceProgram(tuple(programs), tuple(found), tuple(launches), arena_bytes + most, code, state)
 
-    def _summary(self, planned: PlannedModel, made: Lowered, facts: Mapping[str, CompilerFacts]) -> ModelSummary:
-        """Return what is known of the model; `facts`: what the compiler said of planned kernels, by name."""
-        rows: Counter[str] = Counter()
-        seconds: dict[str, float] = {}
-        for call in made.calls:
-            if call.rest is None and call.name != "convert":
-                continue
-            num_bytes = call.rest.num_bytes if call.rest else sum(one.num_bytes for one in call.regions.values())
-            rows[call.name] += 1
-            own = streaming_s(self.hardware, num_bytes, call.rest.flop if call.rest else 0)
-            seconds[call.name] = seconds.get(call.name, 0.0) + own
-        inputs, outputs, initial = inputs_of(planned.graph), outputs_of(planned.graph), self._initial(planned, made)
-        return ModelSummary(
-            version=__version__,
-            hardware=self.hardware.name,
-            arch=self.hardware.arch,
-            machine=platform.machine(),
-            features=(),
-            threads=1,
-            precision=self.precision,
-            is_tuple=planned.graph.is_tuple and not planned.is_single,
-            inputs=inputs[: len(inputs) - len(planned.state) - bool(planned.ranges)],
-            outputs=outputs[: len(outputs) - len(planned.state)],
-            state=self._state(planned),
-            ranges=ranges_of(planned.ranges, {symbol: ends[1] for symbol, ends in planned.ranges.items()}),
-            weights=initial,
-            weight_bytes=_end(initial, made),
-            kernels=tuple(kernel_summary(kernel, facts.get(kernel.name)) for kernel in planned.kernels),
-            operators=(),
-            rows=tuple(OperatorSummary(name, count, seconds[name]) for name, count in rows.items()),
-            device="gpu",
-            launches=sum(len(call.program.kernels) for call in made.calls),
-            arena_bytes=made.arena_bytes,
-        )
-
-    def _initial(self, planned: PlannedModel, made: Lowered) -> tuple[WeightPlace, ...]:
-        """Return where lies what parts of the state are at first: behind the weights."""
-        found, offset = [], made.weight_bytes
-        for pair in planned.state:
-            if pair.initial is not None:
-                found.append(WeightPlace(offset, pair.initial.dtype.name, pair.initial.shape))
-                offset += -(-pair.initial.nbytes // ALIGNMENT) * ALIGNMENT
-        return tuple(found)
-
-    def _state(self, planned: PlannedModel) -> tuple[StateSummary, ...]:
-        """Return what stays in the model; each call puts as many rows behind those that are held."""
-        found, firsts = [], 0
-        graph, count = planned.graph, len(planned.state)
-        inputs, outputs = graph.inputs[len(graph.inputs) - count :], graph.outputs[len(graph.outputs) - count :]
-        for pair, value, new in zip(planned.state, inputs, outputs, strict=True):
-            shape, dtype = tensor_type(value)
-            initial, firsts = (None, firsts) if pair.initial is None else (firsts, firsts + 1)
-            own = name_of(pair.symbol)
-            rows = tensor_type(new.arguments[1]).shape[pair.axis] if own and isinstance(new, Node) else 0
-            more = f"{own} + {rows}" if own else ""
-            found.append(StateSummary(pair.name, dtype, shape, initial, max(pair.axis, 0), own, more))
-        return tuple(found)
-
     # -- checking ----------------------------------------------------------------------------------------------------
 
     def is_checked(self, source: Imported) -> bool:
@@ -422,16 +378,16 @@ class TritonTarget(ModelTarget):
         if source.reference is None:
             return Checked()
         model.interprets = not is_here(self.hardware.arch)
-        allowed = _MOST_ERROR[self.precision]
+        allowed = _MOST_ERROR[self.request.precision or self.precision]
         try:
             return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
         finally:
             model.interprets = False
 
 
-def _end(initial: Sequence[WeightPlace], made: Lowered) -> int:
-    """Return the bytes of all weights, and of what a state is at first."""
-    return initial[-1].offset + num_bytes_of(initial[-1]) if initial else made.weight_bytes
+def _of_memory(precision: str | None) -> str | None:
+    """Return the dtype of 16 bits that memory holds numbers in, where a precision is named."""
+    return HALVES[1] if precision == FP8 else precision
 
 
 def _interpreting_s(planned: PlannedModel, model: LaunchedModel) -> float:

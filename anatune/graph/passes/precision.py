@@ -28,9 +28,11 @@ from anatune.graph.operators import CONCAT, CONVOLUTION, LAYER_NORM, PRODUCTS, W
 from anatune.graph.passes.simplify import simplified
 from anatune.graph.products import workload_named, workload_of
 
-__all__ = ["WIDE", "marked", "precision_of", "stored", "widened"]
+__all__ = ["FP8", "WIDE", "marked", "precision_of", "stored", "widened"]
 
 WIDE = "float32"
+FP8 = "fp8"
+"""Of models whose products are of 8-bit floats with scales; everything else has 16 bits."""
 _MOVES = (CONCAT, "permute_dims", "reshape")
 """Operators whose kernels move elements of any dtype."""
 

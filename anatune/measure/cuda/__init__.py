@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: detection, driver, calibration, kernels."""
+"""GPUs: detection, driver, launches of models; of NVIDIA's also calibration and kernels."""

@@ -1,8 +1,9 @@
-"""The present machine's NVIDIA GPUs, read through cuda-bindings or pycuda, whichever is installed and works."""
+"""The present machine's GPUs, read through the packages of `drivers`, whichever are installed and work."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator
 
@@ -11,12 +12,38 @@ import msgspec
 from anatune.core.hardware.files import load_spec_file
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, DeviceError, RunError, SpecError
-from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
-from anatune.measure.cuda.driver_calls import Backend, LostDeviceError
+from anatune.measure.cuda.drivers.backends import NO_GPU, WITHOUT_GPU, make_backend
+from anatune.measure.cuda.drivers.driver_calls import Backend, LostDeviceError
 from anatune.measure.energy import EnergyCounter, gpu_counter
 from anatune.resources import data_folder
 
-__all__ = ["device_counter", "gpu_detection", "gpu_environment"]
+__all__ = ["amd_detection", "device_counter", "gpu_detection", "gpu_environment", "present_gpus"]
+
+
+def present_gpus() -> tuple[list[GpuSpec], str]:
+    """Return the specs of this machine's GPUs, NVIDIA's first, and how they were found, or why there are none."""
+    (found, how), (others, of_others) = gpu_detection(), amd_detection()
+    if found or others:
+        return [*found, *others], "; ".join(said for specs, said in ((found, how), (others, of_others)) if specs)
+    return [], f"{how}; {of_others}"
+
+
+def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
+    """Return the packaged specs of this machine's AMD GPUs: of their architecture, with as many compute units."""
+    specs, strange = [], ""
+    try:
+        backend = driver or make_backend(arch="gfx")
+        for index in range(backend.count()):
+            arch, units = backend.arch(index), backend.attribute(index, "MULTIPROCESSOR_COUNT")
+            known = [spec for spec in _packaged_gpus("amd") if (spec.arch, spec.compute.num_sms) == (arch, units)]
+            product = backend.device_name(index)
+            if known:
+                specs.append(max(known, key=functools.partial(_likeness, product)))
+            else:
+                strange = f"{product} ({arch}, {units} compute units) has no packaged spec; name one of its kind"
+    except (DeviceError, RunError) as error:
+        return [], _reason(error)
+    return specs, f"{len(specs)} found through {backend.name}" if specs else strange or "HIP reports no device"
 
 
 def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:
@@ -32,8 +59,12 @@ def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], s
         count = backend.count()
         specs = [_gpu_spec(backend, index) for index in range(count)]
     except (DeviceError, RunError, SpecError) as error:
-        return [], str(error).removeprefix(NO_GPU).removesuffix(f"; {WITHOUT_GPU}")
+        return [], _reason(error)
     return specs, f"{count} found through {backend.name}" if count else "the NVIDIA driver reports no device"
+
+
+def _reason(error: AnatuneError) -> str:
+    return str(error).removeprefix(NO_GPU).removesuffix(f"; {WITHOUT_GPU}")
 
 
 def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
@@ -43,11 +74,10 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
         return backend.attribute(index, name)
 
     product = backend.device_name(index)
-    major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-    num_sms = ask("MULTIPROCESSOR_COUNT")
-    near = _nearest_gpu(product, 10 * major + minor, num_sms)
+    arch, num_sms = backend.arch(index), ask("MULTIPROCESSOR_COUNT")
+    near = _nearest_gpu(product, int(arch[3:]), num_sms)
     clock_hz = _ask_if_known(backend, index, "CLOCK_RATE") * 1e3 or near.compute.clock_hz
-    same_arch = near.arch == f"sm_{major}{minor}"
+    same_arch = near.arch == arch
     same = same_arch and near.compute.num_sms == num_sms
     warp_size = ask("WARP_SIZE")
     said = f"read from the device; the rest as {near.model}"
@@ -101,7 +131,7 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
         near,
         name=near.name if same else re.sub(r"[^a-z0-9]+", "_", product.lower()).strip("_"),
         model=product,
-        arch=f"sm_{major}{minor}",
+        arch=arch,
         aliases=near.aliases if same else (),
         compute=compute,
         registers=registers,
@@ -141,14 +171,21 @@ def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:
     """Return the packaged NVIDIA spec of the nearest compute capability, then of the most alike device."""
 
     def distance(spec: GpuSpec) -> tuple[int, bool, float]:
-        words = difflib.SequenceMatcher(None, product.lower(), spec.model.lower()).ratio()
-        return abs(int(spec.arch[3:]) - capability), spec.compute.num_sms != num_sms, -words
+        return (
+            abs(int(spec.arch[3:]) - capability),
+            spec.compute.num_sms != num_sms,
+            -_likeness(product, spec),
+        )
 
-    return min(_packaged_gpus(), key=distance)
+    return min(_packaged_gpus("nvidia"), key=distance)
 
 
-def _packaged_gpus() -> Iterator[GpuSpec]:
-    for path in sorted(data_folder("hwspecs").glob("nvidia_*.toml")):
+def _likeness(product: str, spec: GpuSpec) -> float:
+    return difflib.SequenceMatcher(None, product.lower(), spec.model.lower()).ratio()
+
+
+def _packaged_gpus(vendor: str) -> Iterator[GpuSpec]:
+    for path in sorted(data_folder("hwspecs").glob(f"{vendor}_*.toml")):
         spec = load_spec_file(path)
         if spec.kind == "gpu":
             yield spec

@@ -8,10 +8,9 @@ from anatune.errors import RunError
 
 __all__ = ["device_address"]
 
-_CUDA = 2
-_LEGACY_STREAM = 1
-"""Of CUDA: launches go to it; whoever gives a tensor waits there for what is still computed. Source: Python's array API
-standard, ``__dlpack__``."""
+_CUDA, _ROCM = (2, 1), (10, 0)
+"""Kind of device, and its legacy default stream, which launches go to: whoever gives a tensor waits there for what is
+still computed. Source: DLPack 1.1, ``dlpack.h``; Python's array API standard, ``__dlpack__``."""
 _ALIGNMENT = 16
 _TYPES = {
     "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "float64": (2, 64),
@@ -39,7 +38,7 @@ class _Tensor(ctypes.Structure):
     )
 
 
-def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object, index: int) -> int:
+def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object, index: int, arch: str = "") -> int:
     """Return where a tensor lies that a kernel or a model takes.
 
     Parameters
@@ -50,6 +49,8 @@ def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object
         Has ``__dlpack__`` and ``__dlpack_device__``.
     index : int
         Number of the device.
+    arch : str
+        Its architecture: "gfx942" is ROCm's to DLPack, others are CUDA's.
 
     Raises
     ------
@@ -59,10 +60,11 @@ def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object
     if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
         raise RunError(f"{name} is of type {type(tensor).__name__}, expected a tensor with DLPack (PyTorch, CuPy, JAX)")
     place = tuple(int(number) for number in tensor.__dlpack_device__())
-    if place != (_CUDA, index):
-        raise RunError(f"{name} is on DLPack's device {place}, expected {(_CUDA, index)}; move it to the GPU")
+    kind, stream = _ROCM if arch.startswith("gfx") else _CUDA
+    if place != (kind, index):
+        raise RunError(f"{name} is on DLPack's device {place}, expected {(kind, index)}; move it to the GPU")
     try:
-        capsule = tensor.__dlpack__(stream=_LEGACY_STREAM)
+        capsule = tensor.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError) as error:
         raise RunError(f"{name} cannot be taken by DLPack ({error!s:.120}); detach it, or copy it first") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

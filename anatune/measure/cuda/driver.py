@@ -1,4 +1,4 @@
-"""One NVIDIA GPU: memory, cubins, launches and times, through whichever driver package is there.
+"""One GPU: memory, machine code, launches and times, through whichever driver package is there.
 
     with open_device() as device:
         function = device.load(cubin, "main_kernel", dynamic_shared_bytes=0)
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from anatune.arguments import shown
 from anatune.errors import DeviceError, RunError
-from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
-from anatune.measure.cuda.driver_calls import Backend, Handle, KernelFaultError, LostDeviceError
+from anatune.measure.cuda.drivers.backends import NO_GPU, WITHOUT_GPU, make_backend
+from anatune.measure.cuda.drivers.driver_calls import Backend, Handle, KernelFaultError, LostDeviceError
 from anatune.measure.run.correctness import Array
 
 __all__ = [
@@ -129,15 +129,15 @@ class GpuDevice:
     Attributes
     ----------
     index : int
-        Number of the device, as CUDA counts.
+        Number of the device, as CUDA or HIP counts.
     name : str
         Product name.
     arch : str
-        "sm_90".
+        "sm_90", "gfx942".
     backend : str
-        "pycuda" or "cuda-bindings".
+        "pycuda", "cuda-bindings" or "hip-python".
     driver_version : int
-        CUDA version that the driver supports: 1000 * major + 10 * minor.
+        CUDA version that the driver supports: 1000 * major + 10 * minor; HIP's as HIP counts.
     attributes : mapping of str to int
         By the driver's names without ``CU_DEVICE_ATTRIBUTE_``: "MULTIPROCESSOR_COUNT", "L2_CACHE_SIZE" (bytes),
         "CLOCK_RATE" (kHz), ...; without those that the package does not know.
@@ -156,8 +156,7 @@ class GpuDevice:
         self.name = backend.device_name(index)
         self.driver_version = backend.version()
         self.attributes: Mapping[str, int] = _attributes(backend, index)
-        major, minor = self.attributes["COMPUTE_CAPABILITY_MAJOR"], self.attributes["COMPUTE_CAPABILITY_MINOR"]
-        self.arch = f"sm_{major}{minor}"
+        self.arch = backend.arch(index)
         self._events: list[Handle] = []
         backend.open(index)
         self._open = True
@@ -187,12 +186,12 @@ class GpuDevice:
         return self.attributes.get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", plain) or plain
 
     def load(self, image: bytes, name: str, dynamic_shared_bytes: int = 0) -> GpuFunction:
-        """Load a cubin and return one of its functions.
+        """Load machine code and return one of its functions.
 
         Parameters
         ----------
         image : bytes
-            Cubin or fatbin for this device's architecture, or PTX.
+            Cubin or fatbin for this device's architecture, or PTX; AMD: hsaco.
         name : str
             The ``extern "C"`` function.
         dynamic_shared_bytes : int
@@ -305,6 +304,10 @@ class GpuDevice:
                 raise RunError(f"argument {shown(value)} of {function.name}: expected a buffer or a numpy scalar")
         return self._backend.launcher(function.handle, grids, blocks, function.dynamic_shared_bytes, values)
 
+    def graph(self, call: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return a call that makes all launches of `call` at once, and one that frees it; see `Backend.graph`."""
+        return self._backend.graph(call)
+
     def synchronize(self) -> None:
         """Wait until everything is done.
 
@@ -353,23 +356,25 @@ class GpuDevice:
         return [self._backend.elapsed_s(start, stop) / launches for start, stop in pairs]
 
 
-def open_device(index: int = 0, backend: str | Backend | None = None) -> GpuDevice:
+def open_device(index: int = 0, backend: str | Backend | None = None, *, arch: str = "") -> GpuDevice:
     """Open a GPU of this machine.
 
     Parameters
     ----------
     index : int
-        As CUDA counts.
+        As CUDA or HIP counts.
     backend : str or Backend, optional
         "pycuda" or "cuda-bindings"; by default pycuda where it is installed and works, else cuda-bindings. Also
         ``module:function`` that makes a `Backend`.
+    arch : str
+        "gfx942" opens AMD's GPU, by hip-python, others NVIDIA's; whether it is of that architecture is not asked.
 
     Raises
     ------
     DeviceError
         No package, no driver, no such device: one line that says which, and what works without.
     """
-    chosen = make_backend(backend) if backend is None or isinstance(backend, str) else backend
+    chosen = make_backend(backend, arch) if backend is None or isinstance(backend, str) else backend
     try:
         return GpuDevice(chosen, index)
     except RunError as error:

@@ -19,6 +19,9 @@ from anatune.templates.gpu.kernel import Launch
 
 __all__ = ["DeviceRunner", "LoadedKernel", "bound_call", "load_functions", "load_kernel"]
 
+_KEPT = 8
+"""Sets of addresses whose launches are kept: an allocator gives out few in turn, as PyTorch's does."""
+
 
 class LoadedKernel(NamedTuple):
     """What `load_kernel` made.
@@ -165,6 +168,29 @@ def _unload(device: GpuDevice, functions: Iterable[GpuFunction], memory: Iterabl
         buffer.free()
 
 
+class _Launches:
+    """Launches on the same memory: one by one the first time, then as a graph where there are graphs.
+
+    What is launched once needs none, and a driver may load code with its first launch, which no capture should hold.
+    """
+
+    def __init__(self, device: GpuDevice, calls: Sequence[Callable[[], None]]) -> None:
+        self.calls = calls
+        self._device, self._times = device, 0
+        self._launch, self.free = self._each, _nothing
+
+    def _each(self) -> None:
+        for call in self.calls:
+            call()
+
+    def __call__(self) -> None:
+        self._times += 1
+        if self._times == 2 and len(self.calls) > 1:
+            with contextlib.suppress(RunError, DeviceError):  # what is worse than no graphs, the launches say
+                self._launch, self.free = self._device.graph(self._each)
+        self._launch()
+
+
 class DeviceRunner:
     """Runs the launches of a model.
 
@@ -202,7 +228,9 @@ class DeviceRunner:
         }
         device.activate()
         owned: list[GpuBuffer] = []
-        weakref.finalize(self, _let_go, device, owned)
+        self._outside: dict[tuple[int, ...], _Launches] = {}
+        """By addresses of the tensors, the latest last; the runner's own memory has none."""
+        weakref.finalize(self, _let_go, device, owned, self._outside)
         self._memory: dict[str, list[GpuBuffer]] = {}
         for role, own in sizes.items():
             self._memory[role] = [device.allocate(size) for size in own]
@@ -213,8 +241,8 @@ class DeviceRunner:
             device.load(program.image[one.first : one.first + one.num_bytes], one.function, one.dynamic_shared_bytes)
             for one in program.kernels
         ]
-        self._calls = [self._bound(launch, self._memory) for launch in program.launches]
-        self._outside: tuple[tuple[int, ...], list[Callable[[], None]]] = (), []
+        self._own = _Launches(device, [self._bound(launch, self._memory) for launch in program.launches])
+        self._outside[()] = self._own
         self._names = [launch.name for launch in program.launches]
 
     def _bound(self, launch: DeviceLaunch, memory: Mapping[str, Sequence[GpuBuffer]]) -> Callable[[], None]:
@@ -243,17 +271,22 @@ class DeviceRunner:
         given = len(own) - len(numbers)
         for buffer, array in zip(own[given:], numbers, strict=True):
             self._device.upload(buffer, array)
-        if self._outside[0] != tuple(tensors):
-            buffers: list[GpuBuffer] = [BorrowedBuffer(address, 0) for address in tensors]
-            memory = dict(self._memory)
-            memory["input"], memory["output"] = [*buffers[:given], *own[given:]], buffers[given:]
-            calls = []
-            for launch, call in zip(self._program.launches, self._calls, strict=True):
-                is_outside = any(region.role in ("input", "output") for region in launch.regions)
-                calls.append(self._bound(launch, memory) if is_outside else call)
-            self._outside = tuple(tensors), calls
-        for call in self._outside[1]:
-            call()
+        found = self._outside.pop(tuple(tensors), None) or self._on(tensors, given)
+        self._outside[tuple(tensors)] = found
+        if len(self._outside) > _KEPT:
+            self._outside.pop(next(key for key in self._outside if key)).free()
+        found()
+
+    def _on(self, tensors: Sequence[int], given: int) -> _Launches:
+        """Return the launches on tensors from outside, of which `given` are inputs."""
+        buffers: list[GpuBuffer] = [BorrowedBuffer(address, 0) for address in tensors]
+        memory = dict(self._memory)
+        memory["input"], memory["output"] = [*buffers[:given], *self._memory["input"][given:]], buffers[given:]
+        calls = []
+        for launch, call in zip(self._program.launches, self._own.calls, strict=True):
+            is_outside = any(region.role in ("input", "output") for region in launch.regions)
+            calls.append(self._bound(launch, memory) if is_outside else call)
+        return _Launches(self._device, calls)
 
     @property
     def index(self) -> int:
@@ -289,14 +322,13 @@ class DeviceRunner:
 
     def launch(self) -> None:
         """Launch everything once, on the inputs of the last run; returns at once."""
-        for call in self._calls:
-            call()
+        self._own()
 
     def times(self, samples: int) -> dict[str, float]:
         """Return the least seconds of each kernel's launches in a run, by events around each launch."""
         self._device.activate()
         found: dict[str, float] = {}
-        for name, call in zip(self._names, self._calls, strict=True):
+        for name, call in zip(self._names, self._own.calls, strict=True):
             found[name] = found.get(name, 0.0) + min(self._device.time_calls(call, samples=samples))
         return found
 
@@ -305,9 +337,15 @@ def _bytes_of(one: TensorSummary) -> int:
     return int(np.prod([int(size) for size in one.shape], dtype=np.int64)) * array_dtype(one.dtype).itemsize
 
 
-def _let_go(device: GpuDevice, buffers: Iterable[GpuBuffer]) -> None:
+def _nothing() -> None:
+    """There is nothing to free."""
+
+
+def _let_go(device: GpuDevice, buffers: Iterable[GpuBuffer], launches: Mapping[tuple[int, ...], _Launches]) -> None:
     with contextlib.suppress(RunError, DeviceError):  # it may be gone
         device.activate()
+        for known in launches.values():
+            known.free()
         for buffer in buffers:
             buffer.free()
         device.close()

@@ -230,10 +230,11 @@ def test_the_entry_point_names_the_backend():
     assert (module, getattr(adapter, name)) == (adapter.__name__, adapter.backend)
 
 
-def test_tensors_on_a_gpu_are_compiled_for_it(monkeypatch):
+@pytest.mark.parametrize("vendor", ["cuda", "hip"])
+def test_tensors_on_a_gpu_are_compiled_for_it(monkeypatch, vendor):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, vendor, "7.2")
     graph = torch.fx.symbolic_trace(torch.nn.Linear(8, 4))
     with FakeTensorMode():
         half, single = (torch.empty(2, 8, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
@@ -246,3 +247,5 @@ def test_tensors_on_a_gpu_are_compiled_for_it(monkeypatch):
     named = adapter.backend(graph, [], options={"precision": "float16"}).__self__
     assert named._kinds([single]) == ("cpu", "cuda")
     assert named._settings["precision"] == "float16"
+    monkeypatch.setattr(torch.version, vendor, None)
+    assert named._kinds([single]) == ("cpu",)

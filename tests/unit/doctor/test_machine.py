@@ -103,6 +103,12 @@ def test_gpus(told, level, words):
     assert (finding.level, finding.text[: len(words)]) == (level, words)
 
 
+def test_gpus_of_both_vendors():
+    amd, nvidia = gpu_findings({"*gpu": "no NVIDIA driver", "amd": ["MI300X", "MI300X"]}, None)
+    assert (amd.level, amd.text) == ("ok", "2 x MI300X, through HIP")
+    assert (nvidia.level, nvidia.subject) == ("note", "GPU")
+
+
 def test_the_compiler_of_cuda_c():
     good = {"*compiler": None, "version": "NVRTC 12.9", "archs": "sm_50 to sm_121"}
     assert next(machine.gpu_findings({}, good)).text == "NVRTC 12.9 compiles for sm_50 to sm_121"

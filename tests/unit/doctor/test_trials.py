@@ -1,8 +1,9 @@
+import ctypes
 import sys
 
 import pytest
 
-from anatune.doctor.trials import IS_TRIED, run_trials
+from anatune.doctor.trials import IS_TRIED, TRIALS, run_trials
 
 MODULES = {
     "tried_good": "print('hello'); x = 1",
@@ -53,3 +54,26 @@ def test_planning_and_the_driver_are_tried(tmp_path, monkeypatch):
     assert told["plan"]["cpu"] or told["plan"]["no cpu"]
     assert "devices" in told["gpu"] or "NVIDIA driver" in told["gpu"]["*gpu"]
     assert not list(tmp_path.iterdir())  # else the first plan would not say that it compiles
+
+
+def test_hip_is_asked_for_amds_gpus(monkeypatch):
+    class Hip:
+        def __init__(self, name):
+            if name != "libamdhip64.so":
+                raise OSError(name)
+
+        def hipInit(self, flags):
+            return 0
+
+        def hipGetDeviceCount(self, count):
+            count._obj.value = 2
+            return 0
+
+        def hipDeviceGetName(self, text, size, index):
+            text.value = f"MI{index}".encode()[: size - 1]
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", Hip)
+    told = {}
+    assert TRIALS["*gpu"](told.__setitem__).startswith("no NVIDIA driver")
+    assert told == {"amd": ["MI0", "MI1"]}

@@ -27,7 +27,7 @@ from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
-from anatune.measure.cuda.cuda_bindings import CudaBindings
+from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.cuda.measurer import GPU_ENTRIES
 from anatune.measure.emulate.emulator import EmulatedKernel, written_by
 from anatune.measure.run.correctness import array_dtype, expected

@@ -68,6 +68,9 @@ class FalseBackend:
             "MAX_GRID_DIM_X": 1 << 30,
         }.get(name, 1)
 
+    def arch(self, index):
+        return "sm_{}{}".format(*self.capability)
+
     def open(self, index):
         self.is_open = True
 

@@ -208,7 +208,7 @@ class _Lowering:
                 program = self.planned[step.function]
                 self.dtypes[step.writes[0]] = program.dtype(program.program.result)
                 for name, tensor in zip(program.operands, step.reads, strict=True):
-                    if tensor.role == "weight":
+                    if tensor.role == "weight" or program.dtype(name) == "float32":  # scales
                         self.dtypes.setdefault(tensor, program.dtype(name))
         for tensor in follows - (sums & nested):
             if tensor.dtype == "float32" and tensor not in self.dtypes and tensor not in outputs:

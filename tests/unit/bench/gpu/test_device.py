@@ -180,8 +180,8 @@ def false_cubin(schedule, folder, fault=""):
 def pretended(monkeypatch):
     """Return a `RealSystem` whose driver and compiler pretend; cubins hold the CUDA C."""
     pytest.importorskip("tvm")
-    from anatune.measure.cuda.cuda_bindings import CudaBindings
     from anatune.measure.cuda.driver import GpuDevice
+    from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
     from bench.gpu import system as system_gpu
     from tests.unit.measure.fake_cuda import FakeCuda
 

@@ -1,12 +1,15 @@
 """Models for matrix units, how they are compiled, and a GPU that Triton's interpreter stands for."""
 
+import functools
+import math
+
 import numpy as np
 import torch
 
 import anatune
-from anatune.measure.cuda.driver import BorrowedBuffer, GpuFunction
 from anatune.measure.emulate.triton_interpreter import interpret
 from anatune.measure.run.correctness import array_dtype
+from tests.unit.measure.false_driver import Kernel, false_device
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -100,67 +103,27 @@ def error(model, own, inputs):
     return np.abs(got - want).max() / np.abs(want).max()
 
 
-class InterpretedDevice:
-    """A GPU whose kernels are run by Triton's interpreter, one launch at a time, in bytes of one address space."""
-
-    arch, index = "sm_90", 0
-
-    def __init__(self, program):
-        self.program, self.memory, self.launched, self.top = program, {}, [], 1 << 20
-
-    def allocate(self, num_bytes):
-        found = BorrowedBuffer(self.top, num_bytes)
-        self.memory[self.top] = np.full(max(1, num_bytes), 0xFF, np.uint8)
-        self.top += -(-max(1, num_bytes) // 256) * 256
-        return found
-
-    def at(self, address, num_bytes):
-        start = max(one for one in self.memory if one <= address)
-        return self.memory[start][address - start : address - start + num_bytes]
-
-    def upload(self, buffer, array):
-        self.at(buffer.address, array.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-    def download(self, buffer, array):
-        array.reshape(-1).view(np.uint8)[:] = self.at(buffer.address, array.nbytes)
-
-    def load(self, image, name, dynamic_shared_bytes):
+def interpreted_device(program, arch="sm_90", **more):
+    """Return a GPU whose kernels are run by Triton's interpreter, and the driver that it stands on."""
+    kernels = {}
+    for one in program.kernels:
+        image, text = program.image[one.first : one.first + one.num_bytes], program.programs[one.program]
         assert image[:4] == b"\x7fELF"
-        (kernel,) = {
-            place
-            for place, one in enumerate(self.program.kernels)
-            if self.program.image[one.first : one.first + one.num_bytes] == image
-        }
-        return GpuFunction(name, 1, 0, 0, dynamic_shared_bytes, 1024, None, kernel)
+        assert image not in kernels
+        (kernel,) = text.kernels
+        sizes = tuple(array_dtype(buffer.dtype).itemsize * math.prod(buffer.shape) for buffer in kernel.parameters)
+        run = functools.partial(interpret_bytes, text, kernel.parameters)
+        memory = one.dynamic_shared_bytes, one.scratch_bytes
+        kernels[image] = Kernel(one.function, one.grid, one.block, sizes, run, *memory)
+    return false_device(kernels, arch, **more)
 
-    def prepare(self, function, grid, block, arguments):
-        kernel = self.program.kernels[function.handle]
-        assert (kernel.grid, kernel.block, kernel.function) == (grid, block, function.name)
-        text = self.program.programs[kernel.program]
-        *pointers, _, null = arguments
-        assert int(null) == 0
-        assert len(text.kernels) == 1
 
-        def call():
-            self.launched.append(function.name)
-            arrays = {
-                buffer.tensor: self.at(place.address, place.num_bytes).view(array_dtype(buffer.dtype))
-                for buffer, place in zip(text.kernels[0].parameters, pointers, strict=True)
-            }
-            for name, array in interpret(text, arrays).items():  # what is not written stays what it was
-                arrays[name][:] = array.reshape(-1)
-
-        return call
-
-    def activate(self):
-        """There is one context."""
-
-    def close(self):
-        """Nothing is held."""
-
-    def time_calls(self, call, samples):
-        call()
-        return [1e-6] * samples
+def interpret_bytes(text, parameters, views):
+    arrays = {
+        buffer.tensor: view.view(array_dtype(buffer.dtype)) for buffer, view in zip(parameters, views, strict=True)
+    }
+    for name, array in interpret(text, arrays).items():  # what is not written stays what it was
+        arrays[name][:] = array.reshape(-1)
 
 
 def decoder(batch=2, tokens=1, most=20, hw="h100", model=None, **more):

@@ -11,7 +11,7 @@ import torch
 
 from anatune.compiling.targets import launched
 from anatune.errors import RunError, WorkloadError
-from tests.unit.compiling.targets.gpu_models import InterpretedDevice, LlamaLayers, compiled, decoder
+from tests.unit.compiling.targets.gpu_models import LlamaLayers, compiled, decoder, interpreted_device
 from tests.unit.measure.cuda.test_dlpack import OnDevice
 
 nn = torch.nn
@@ -42,7 +42,8 @@ def test_caches_stay_on_the_device(hw, tokens):
 def test_caches_stay_on_a_device_that_runs_them(monkeypatch):
     model, own = decoder()
     monkeypatch.setattr(own, "interprets", False)
-    monkeypatch.setattr(launched, "open_device", lambda: InterpretedDevice(own.program))
+    device, _ = interpreted_device(own.program)
+    monkeypatch.setattr(launched, "open_device", lambda **_: device)
     x = torch.randn(2, 2, 64)
     for step in range(2):
         got = own(x[:, step : step + 1].numpy())
@@ -82,8 +83,8 @@ def test_sums_that_stay_keep_their_dtype():
 def test_tensors_on_the_device_are_not_copied(monkeypatch):
     model, own = decoder()
     monkeypatch.setattr(own, "interprets", False)
-    device = InterpretedDevice(own.program)
-    monkeypatch.setattr(launched, "open_device", lambda: device)
+    device, _ = interpreted_device(own.program)
+    monkeypatch.setattr(launched, "open_device", lambda **_: device)
     x = torch.randn(2, 2, 64)
     for step in range(2):
         given, made = (device.allocate(2 * 64 * 4) for _ in range(2))
@@ -124,8 +125,8 @@ def test_timing_leaves_the_state_as_it_is(monkeypatch):
     x = np.zeros((2, 1, 64), np.float32)
     own(x)
     kept = own.state
-    device = InterpretedDevice(own.program)
-    monkeypatch.setattr(launched, "open_device", lambda: device)
+    device, _ = interpreted_device(own.program)
+    monkeypatch.setattr(launched, "open_device", lambda **_: device)
     own.interprets = False
     assert set(own.profile(x, repeats=1)) == {launch.name for launch in own.program.launches}
     own.prepared(x)()

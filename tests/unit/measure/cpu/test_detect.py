@@ -15,8 +15,8 @@ from anatune.errors import DeviceError
 from anatune.measure.cpu import detect
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.host_files import write_host_spec
-from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.detect import gpu_detection
+from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 
 LINUX = pytest.mark.skipif(platform.system() != "Linux", reason="reads this machine's /proc and /sys")
 AVX2 = "fpu sse sse2 avx avx2 fma"

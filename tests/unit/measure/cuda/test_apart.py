@@ -18,8 +18,8 @@ from anatune.errors import BuildError, DeviceError
 from anatune.measure.cuda import apart
 from anatune.measure.cuda import kernel as gpu_kernel
 from anatune.measure.cuda.apart import build_apart
-from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.driver import open_device
+from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.run.build_processes import Limits
 from tests.unit.measure.fake_cuda import OK, FakeCuda, Image
 

@@ -8,16 +8,17 @@ import pytest
 
 from anatune.emit.buffer import Buffer
 from anatune.errors import DeviceError, MissingDependencyError, RunError
-from anatune.measure.cuda import backends as gpu_backends
-from anatune.measure.cuda import driver_calls
-from anatune.measure.cuda.backends import make_backend
-from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.driver import open_device
-from anatune.measure.cuda.driver_calls import KernelFaultError, LostDeviceError
-from anatune.measure.cuda.pycuda_backend import PyCuda
+from anatune.measure.cuda.drivers import backends as gpu_backends
+from anatune.measure.cuda.drivers import driver_calls
+from anatune.measure.cuda.drivers.backends import make_backend
+from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
+from anatune.measure.cuda.drivers.driver_calls import KernelFaultError, LostDeviceError
+from anatune.measure.cuda.drivers.pycuda_backend import PyCuda
 from anatune.measure.emulate.emulator import compiler
 from anatune.templates.gpu.kernel import CudaKernel
 from tests.unit.measure.fake_cuda import H200, FakeCuda, image_of
+from tests.unit.measure.false_driver import FalseCuda
 
 KERNEL = CudaKernel(
     "",
@@ -328,12 +329,13 @@ def test_pycuda():
 
 def test_the_installed_bindings_have_every_function_that_is_called():
     driver = pytest.importorskip("cuda.bindings.driver")
-    fake = {name for name in dir(FakeCuda) if name.startswith("cu")}
+    fake = {name for name in dir(FalseCuda) if name.startswith("cu")}
     assert [name for name in fake if not hasattr(driver, name)] == []
     for name in H200:
         assert hasattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
     for name in vars(FakeCuda().CUfunction_attribute):
         assert hasattr(driver.CUfunction_attribute, name)
+    assert driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED == 2
     results = {status.name.removeprefix("CUDA_ERROR_") for status in driver.CUresult}
     assert {*driver_calls._FAULTS, *driver_calls._LOSSES} - results <= {"CONTAINED"}  # newer than some packages
 

@@ -11,8 +11,8 @@ pytest.importorskip("tvm")
 import anatune
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda import kernel as gpu_kernel
-from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.driver import open_device
+from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.run.correctness import compare_all, expected, random_inputs
 from tests.unit.measure.fake_cuda import FakeCuda, build_emulated, build_triton

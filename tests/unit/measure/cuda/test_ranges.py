@@ -15,8 +15,8 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.workload.ranges import ranged
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda import ranges as gpu_ranges
-from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.driver import open_device
+from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram

@@ -1,4 +1,4 @@
-"""NVIDIA's driver calls through pycuda; see `anatune.measure.cuda.driver_calls`."""
+"""NVIDIA's driver calls through pycuda; see `anatune.measure.cuda.drivers.driver_calls`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from anatune.errors import DeviceError, MissingDependencyError, RunError
-from anatune.measure.cuda.driver_calls import Bytes, Handle, Size, failure, name_of_text
+from anatune.measure.cuda.drivers.driver_calls import Bytes, Handle, Size, arch_of_capability, failure, name_of_text
 
 __all__ = ["PyCuda"]
 
@@ -69,6 +69,9 @@ class PyCuda:
             raise DeviceError(f"pycuda does not know the device attribute {name}; install cuda-bindings")
         return int(self._call(self._call(self._driver.Device, index).get_attribute, attribute))
 
+    def arch(self, index: int) -> str:  # noqa: D102
+        return arch_of_capability(self, index)
+
     def open(self, index: int) -> None:  # noqa: D102
         device = self._call(self._driver.Device, index)
         self._context = self._call(device.retain_primary_context)
@@ -123,6 +126,9 @@ class PyCuda:
             self._call(function, *arguments, grid=grid, block=block, shared=shared_bytes)
 
         return launch
+
+    def graph(self, call: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:  # noqa: D102
+        raise RunError("pycuda has no graphs of launches")
 
     def event(self) -> Handle:  # noqa: D102
         return self._call(self._driver.Event)

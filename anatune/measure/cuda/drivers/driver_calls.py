@@ -1,4 +1,4 @@
-"""NVIDIA's driver calls that anatune needs, and what their failures mean.
+"""Driver calls that anatune needs, by NVIDIA's names, and what their failures mean.
 
 A backend knows no more than handles, addresses and bytes; `anatune.measure.cuda.driver` makes devices and functions of
 that. Every failed call is an error of this package: which kind decides what happens to the process it occurred in.
@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 
 from anatune.errors import DeviceError, RunError
 
-__all__ = ["Backend", "Bytes", "Handle", "KernelFaultError", "LostDeviceError", "Size", "failure", "name_of_text"]
+__all__ = [
+    "Backend",
+    "Bytes",
+    "Handle",
+    "KernelFaultError",
+    "LostDeviceError",
+    "Size",
+    "arch_of_capability",
+    "failure",
+    "name_of_text",
+]
 
 Bytes = NDArray[np.uint8]
 Size = tuple[int, int, int]
@@ -70,7 +80,7 @@ class Backend(Protocol):
     name: str
 
     def version(self) -> int:
-        """Return the CUDA version that the driver supports: 1000 * major + 10 * minor."""
+        """Return the CUDA version that the driver supports: 1000 * major + 10 * minor; HIP's as HIP counts."""
 
     def count(self) -> int:
         """Return the number of devices."""
@@ -80,6 +90,9 @@ class Backend(Protocol):
 
     def attribute(self, index: int, name: str) -> int:
         """Return ``CU_DEVICE_ATTRIBUTE_<name>``; raise DeviceError if the package does not know it."""
+
+    def arch(self, index: int) -> str:
+        """Return the architecture of a device: "sm_90", "gfx942"."""
 
     def open(self, index: int) -> None:
         """Make the device's primary context the present one."""
@@ -125,6 +138,13 @@ class Backend(Protocol):
     ) -> Callable[[], None]:
         """Return a call that launches the function; the call returns at once."""
 
+    def graph(self, call: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return a call that makes at once, in order, all launches that `call` makes, and one that forgets them.
+
+        `call` is made once, launches nothing, and may do nothing else. RunError or DeviceError where the driver or the
+        package has no such thing.
+        """
+
     def event(self) -> Handle:
         """Return a new event."""
 
@@ -138,13 +158,19 @@ class Backend(Protocol):
         """Wait until everything is done."""
 
 
+def arch_of_capability(backend: Backend, index: int) -> str:
+    """Return the architecture of an NVIDIA GPU."""
+    major, minor = (backend.attribute(index, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+    return f"sm_{major}{minor}"
+
+
 def failure(name: str, function: str, text: str) -> RunError | DeviceError:
     """Return the error for a driver call that did not succeed.
 
     Parameters
     ----------
     name : str
-        Of the result, without ``CUDA_ERROR_``.
+        Of the result, as NVIDIA's without ``CUDA_ERROR_``.
     function : str
         Driver call.
     text : str

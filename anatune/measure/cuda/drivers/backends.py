@@ -1,0 +1,51 @@
+"""Which package makes the driver calls: pycuda or cuda-bindings (NVIDIA's own) for NVIDIA's, hip-python for AMD's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anatune.errors import DeviceError, MissingDependencyError
+from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
+from anatune.measure.cuda.drivers.driver_calls import Backend
+from anatune.measure.cuda.drivers.hip_python import HipPython
+from anatune.measure.cuda.drivers.pycuda_backend import PyCuda
+from anatune.named import resolve
+
+__all__ = ["BACKENDS", "NO_GPU", "WITHOUT_GPU", "make_backend"]
+
+NO_GPU = "no GPU can be used here: "
+WITHOUT_GPU = "plan, inspect, verify and export work without a GPU"
+
+BACKENDS: dict[str, Callable[[], Backend]] = {"pycuda": PyCuda, "cuda-bindings": CudaBindings}
+"""Of NVIDIA's GPUs, in the order in which they are tried."""
+_OF_AMD: dict[str, Callable[[], Backend]] = {"hip-python": HipPython}
+
+
+def make_backend(name: str | None = None, arch: str = "") -> Backend:
+    """Return the backend called `name`, by default the first one that works; or what ``module:function`` makes.
+
+    Parameters
+    ----------
+    arch : str
+        Of the GPU that is meant: "gfx942" takes AMD's package, others NVIDIA's.
+
+    Raises
+    ------
+    DeviceError
+        None works here; the message says why and what works without.
+    """
+    if name is not None and ":" in name:
+        made: Backend = resolve(name)()
+        return made
+    known = _OF_AMD if arch.startswith("gfx") else BACKENDS
+    if name is not None and name not in known:
+        raise DeviceError(f"unknown GPU backend {name!r}, expected one of {', '.join(known)}")
+    why = f"neither {' nor '.join(known)} is installed: pip install cuda-bindings"
+    for each in [name] if name is not None else known:
+        try:
+            return known[each]()
+        except MissingDependencyError as error:
+            why = str(error) if name is not None or len(known) == 1 else why
+        except DeviceError as error:
+            why = str(error)  # says more than that the other package is missing
+    raise DeviceError(f"{NO_GPU}{why}; {WITHOUT_GPU}")
