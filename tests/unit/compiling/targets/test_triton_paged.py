@@ -112,7 +112,8 @@ def test_rows_are_put_into_their_pages(hw, puts):
     model, count = Layer(puts).eval(), 3
     x, keys, values, table, lengths = given(count, (14, 40))
     state = {"state": {"output1": "keys", "output2": "values"}} if puts == "slots" else {}
-    own = compiled(model, (x, keys.clone(), values.clone(), table, lengths), hw, **state)
+    own = compiled(model, (x, keys.clone(), values.clone(), table, lengths), hw, check=puts == "pages", **state)
+    assert puts != "pages" or own.summary.check.error < 2e-2  # in the interpreter, with a state of its own
     (put,) = (launch for launch in own.program.launches if "put" in launch.name)
     assert sum(region.role == "state" for region in put.regions) == 2
     assert any("--page-size 16" in kernel.workload for kernel in own.summary.kernels)
