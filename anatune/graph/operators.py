@@ -19,6 +19,9 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     ``queries``, ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as of the softmax; ``places``, a
     `graph.strided.Place` of each tensor; ``visible``, for each query how many keys it sees at most, the first ones;
     (): all; ``causal``, where sizes are known at run time: query q sees ``q + 1 + causal`` at most; None: all.
+    For matrix units (`passes.attention.without_mask`) ``is_causal`` and ``window`` take the mask's place; keys and
+    values may be pools of pages of ``page_size`` keys, a table (batch, pages) int32 behind them, and ``counted`` may
+    name one operand more (`core.workload.operators.attention.strided_attention`).
 ``anatune.softmax``
     Takes data (rows, length) and, where there is a mask, (mask_rows, length), of which a row is added to each row of
     the data times attribute ``scale``: the rows of the mask belong to the first ``block`` rows again and again, or,
@@ -48,8 +51,8 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
 ``lookup``
     Takes integers of 8 bits and returns for each what attribute ``table`` has, integers of 8 bits.
 ``anatune.put``
-    Takes an input of the model that is state (`graph.state`), rows, and where they go along attribute ``axis``: the
-    places of all, or, a number, the first one's. Its result is the input's memory, changed.
+    Takes an input of the model that is state (`graph.state`), or its pages as rows, rows, and where they go along
+    attribute ``axis``: the places of all, or, a number, the first one's. Its result is the input's memory, changed.
 """
 
 from __future__ import annotations

@@ -188,8 +188,9 @@ def with_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
             most = (*kind.shape[: pair.axis], pair.most, *kind.shape[pair.axis + 1 :])
             inputs[pair.input] = held = Input(past.name, TensorType(most, kind.dtype))
             made[id(past)] = _first(held, pair.axis, kind)
-        if pair.axis >= 0 or (uses[id(past)] == 1 and _places(new, past) is not None):
             changed[id(new)] = pair
+        elif (put := _put_into(new, past, uses)) is not None:
+            changed[id(put)] = pair
     for node in graph.nodes():
         own = node.of(mapped(node.arguments, lambda value: made.get(id(value), value)))
         own_pair = changed.get(id(node))
@@ -219,17 +220,28 @@ def _is_appended(new: Value, past: Value, axis: int) -> bool:
     return first is past and all(one is not past for one in others)
 
 
-def _places(new: Value, past: Value) -> Value | None:
+def _put_into(new: Value, past: Value, uses: Mapping[int, int]) -> Value | None:
+    """Return the node that replaces rows of a tensor, or of its pages as rows, which nothing else reads; or None."""
+    put: Value = new
+    while isinstance(put, Node) and put.op == "reshape":
+        put = put.arguments[0]
+    held: Value | None = put.arguments[0] if isinstance(put, Node) and _places(put) is not None else None
+    while isinstance(held, Node) and held.op == "reshape" and uses[id(held)] == 1:
+        held = held.arguments[0]
+    return put if held is past and uses[id(past)] == 1 else None
+
+
+def _places(new: Value) -> Value | None:
     """Return which rows of a tensor a node replaces, a list of numbers; None: it does something else."""
     if not isinstance(new, Node) or new.op != "scatter_elements" or new.attributes["reduction"] != "update":
         return None
     data, indices, updates = new.arguments
     spread = indices.arguments[0] if isinstance(indices, Node) and indices.op == "broadcast_to" else indices
-    axis, shape = new.attributes["axis"], tensor_type(updates).shape
+    axis, shape, whole = new.attributes["axis"], tensor_type(updates).shape, tensor_type(data).shape
     sizes = tensor_type(spread).shape
-    same = (*tensor_type(past).shape[:axis], shape[axis], *tensor_type(past).shape[axis + 1 :])
+    same = (*whole[:axis], shape[axis], *whole[axis + 1 :])
     is_list = len(sizes) == len(shape) and all(size == 1 for place, size in enumerate(sizes) if place != axis)
-    return spread if data is past and shape == same and is_list else None
+    return spread if shape == same and is_list else None
 
 
 def _first(whole: Value, axis: int, kind: TensorType) -> Node:
@@ -243,10 +255,10 @@ def _first(whole: Value, axis: int, kind: TensorType) -> Node:
 def _put(own: Node, held: Input, pair: StatePair, graph: Graph) -> Node:
     """Return what puts the new rows of a pair into what is held; where that grows, the part of it that is held then."""
     if pair.axis < 0:
-        places = _places(own, held)
+        places = _places(own)
         assert places is not None
         flat = reshape(places, (-1,))
-        return Node(PUT, (held, own.arguments[2], flat), tensor_type(held), {"axis": own.attributes["axis"]})
+        return Node(PUT, (own.arguments[0], own.arguments[2], flat), own.type, {"axis": own.attributes["axis"]})
     before = tensor_type(graph.inputs[pair.input]).shape[pair.axis]
     _, *rows = own.arguments[0]
     put = Node(

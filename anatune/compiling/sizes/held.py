@@ -115,9 +115,10 @@ class _Counted:
     def node(self, node: Node) -> Value:
         arguments = tuple(map(self.argument, node.arguments))
         attributes = {key: self.number(value) for key, value in node.attributes.items()}
-        if node.op == ATTENTION:
+        if node.op == ATTENTION and len(arguments) == 3:  # else pages, or other lengths
             if at_run_time(attributes["keys"]):
-                attributes["keys"], arguments = self.most, (*arguments[:3], self.count)
+                attributes |= {"keys": self.most, "counted": COUNT}
+                arguments = (*arguments, self.count)
         elif node.op == PUT and isinstance(arguments[2], Scalar) and isinstance(arguments[2].value, Size):
             arguments = (*arguments[:2], self.count)
         elif node.op == "strided_slice" and at_run_time(arguments[2]):

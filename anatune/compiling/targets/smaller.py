@@ -27,11 +27,11 @@ def smaller(schedule: Schedule) -> Schedule:
     changed = _attention(schedule, own, sizes) if workload.operator == "attention" else _product(schedule, own, sizes)
     if all(own[name] == value for name, value in changed.items()):
         return schedule
-    strides, is_counted = attributes.get("strides"), bool(attributes.get("counted"))
-    named = {name: value for name, value in attributes.items() if name not in ("strides", "counted")}
+    strides, counted = attributes.get("strides"), str(attributes.get("counted"))
+    named = {name: value for name, value in attributes.items() if name not in ("strides", "counted", "pool")}
     made = workload_named(workload.operator, **{**named, **changed})
     if strides is not None:
-        made = strided_attention(made, strides, counted=is_counted)  # type: ignore[arg-type]
+        made = strided_attention(made, strides, counted=counted)  # type: ignore[arg-type]
     space = api.space(made, schedule.hardware, template=schedule.template)
     options = {name: value for name, value in schedule.options.items() if name in space.choices}
     return space.schedule({axis: [size] for axis, size in sizes.items()}, **options)

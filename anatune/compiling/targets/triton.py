@@ -215,11 +215,10 @@ class TritonTarget(ModelTarget):
         plain = attention(
             own["batch"], own["heads"], found.kv_heads, own["queries"], own["keys"], own["dim"],
             causal=found.is_causal and (own["queries"] > 1 or found.window > 0), window=found.window,
-            dtype=self.precision,
+            dtype=self.precision, page_size=found.page_size,
         )  # fmt: skip
-        is_counted = "window" in own and len(node.arguments) > 3
-        offsets = (*found.offsets, *((0,) if is_counted else ()))
-        workload = strided_attention(plain, found.strides, counted=is_counted)
+        workload = strided_attention(plain, found.strides, counted=found.counted, pool=found.pool)
+        offsets = (*found.offsets, *(0 for _ in workload.reads[3:]))
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
     def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:
@@ -382,12 +381,11 @@ class TritonTarget(ModelTarget):
             return Checked(emulated=max(map(emulated_error, own), default=0.0))
         if source.reference is None:
             return Checked()
-        model.interprets = not is_here(self.hardware.arch)
+        if not is_here(self.hardware.arch):  # what this one holds is not carried to a GPU
+            model = LaunchedModel.of(model.summary, model.program, model.memory)
+            model.interprets = True
         allowed = _MOST_ERROR[self.request.precision or self.precision]
-        try:
-            return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
-        finally:
-            model.interprets = False
+        return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
 
 
 def _of_memory(precision: str | None) -> str | None:

@@ -129,7 +129,7 @@ KERNELS: dict[str, Kernel] = {
     "quantise_rows": Kernel(False, (_FLOATS,), 1, tuple(LARGEST), further=_scales),
     "attention": Kernel(
         True,
-        (_SMALL, _SMALL, _SMALL, ("int32",)),
+        (_SMALL, _SMALL, _SMALL, ("int32",), ("int32",)),
         3,
         _HALVES,
         attention_iterations,

@@ -11,6 +11,8 @@ import numpy as np
 
 from anatune.core.generation import MOST_ELEMENTS
 from anatune.graph.building import elementwise
+from anatune.graph.caches.lengths import lengths_of
+from anatune.graph.caches.pages import pages_of, stored
 from anatune.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.graph.operators import ATTENTION, BATCH_MATMUL, SOFTMAX
 from anatune.graph.passes.products import with_joined_products
@@ -95,9 +97,13 @@ def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
     views[1] = views[1]._replace(
         sizes=(*views[1].sizes[:-2], keys, dim), strides=(*views[1].strides[:-2], *views[1].strides[:-3:-1])
     )
-    several = [view.sizes[:-2] for view in views if len(view.sizes) == _DIMENSIONS]
-    several += [view.sizes[:-2] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
-    heads = several[0][-1] if several else 1
+    several = [view.sizes[-3] for view in views if len(view.sizes) == _DIMENSIONS]
+    # heads that were repeated for groups are two dimensions
+    several += [
+        math.prod(view.sizes[-4:-2]) for view in views if len(view.sizes) > _DIMENSIONS and not view.strides[-3]
+    ]
+    several += [view.sizes[-3] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
+    heads = several[0] if several else 1
     batch = count // heads
     places = [_place(view, batch, heads) for view in views]
     if count % heads or any(place is None for place in places):
@@ -176,6 +182,8 @@ class StridedAttention(NamedTuple):
         Of queries, keys and values: elements between sequences, heads and tokens.
     offsets : tuple of int
         Elements before the first of each.
+    counted, pool, page_size
+        As `core.workload.operators.attention.strided_attention`, and keys of a page (0: there are none).
     """
 
     kv_heads: int
@@ -183,12 +191,16 @@ class StridedAttention(NamedTuple):
     window: int
     strides: tuple[tuple[int, int, int], ...]
     offsets: tuple[int, ...]
+    counted: str
+    pool: int
+    page_size: int
 
 
 def attention_of(node: Node) -> StridedAttention | None:
     """Return what an attention asks of a kernel; None: it is more than softmax of products under a causal mask."""
-    own, seen = node.attributes, _seen(node)
-    if seen is None or own["value_dim"] != own["dim"] or own["causal"] is not None:  # with such masks no row is empty
+    node = without_mask(node)
+    own = node.attributes
+    if "window" not in own or own["value_dim"] != own["dim"] or own["causal"] is not None:
         return None
     places: tuple[Place, Place, Place] = own["places"]
     (q, k, v), heads = places, own["heads"]
@@ -196,15 +208,24 @@ def attention_of(node: Node) -> StridedAttention | None:
     if shared not in (v.group, heads) or q.group != 1:
         return None
     strides = tuple((place.batch, place.head, place.row) for place in places)
-    return StridedAttention(heads // shared, *seen, strides, tuple(place.offset for place in places))
+    pool = math.prod(tensor_type(node.arguments[1]).shape) // k.batch if own["page_size"] else 0
+    offsets = tuple(place.offset for place in places)
+    return StridedAttention(
+        heads // shared, own["is_causal"], own["window"], strides, offsets, own["counted"], pool, own["page_size"]
+    )
 
 
-def without_mask(node: Node) -> Value:
+def without_mask(node: Node) -> Node:
     """Return an attention of `attention_of` with the usual scale, and without a mask: attributes say what it said.
 
-    One query sees all keys, as the last one of several does.
+    One query sees all keys, as the last one of several does. Where a mask says how many keys each sequence has, their
+    number is an operand (rows that see none are zeros); keys and values that are gathered from pages are read there.
     """
-    seen = _seen(node) if node.op == ATTENTION else None
+    if node.op != ATTENTION or "window" in node.attributes:
+        return node
+    mask = node.arguments[3] if len(node.arguments) > 3 else None
+    limit = lengths_of(node) if isinstance(mask, Node) else None
+    seen = _seen(node) if limit is None else (limit.is_causal, limit.window)
     if seen is None:
         return node
     own, data = node.attributes, node.arguments[0]
@@ -212,15 +233,20 @@ def without_mask(node: Node) -> Value:
     if not math.isclose(own["scale"], usual, rel_tol=1e-5):
         data = elementwise("multiply", data, own["scale"] / usual)
     is_causal = seen[0] or own["queries"] == 1
-    operands = data, *node.arguments[1:3]
-    return node.of(operands, is_causal=is_causal, window=seen[1], visible=(), scale=usual)
+    pages = pages_of(node)
+    keys = node.arguments[1:3] if pages is None else pages.pools
+    table = () if pages is None else (pages.table,)
+    lengths = () if limit is None else (limit.lengths,)
+    return node.of(
+        (*map(stored, (data, *keys)), *table, *lengths), is_causal=is_causal, window=seen[1], visible=(), scale=usual,
+        page_size=0 if pages is None else pages.size, counted="" if limit is None else "lengths",
+        places=own["places"] if pages is None else (own["places"][0], *pages.places),
+    )  # fmt: skip
 
 
 def _seen(node: Node) -> tuple[bool, int] | None:
     """Return whether a mask is causal, and the keys that a query sees at most (0: all); None: it is another one."""
     own = node.attributes
-    if "window" in own:
-        return own["is_causal"], own["window"]
     if len(node.arguments) <= 3:
         return None if own["visible"] else (False, 0)
     mask, queries, keys = node.arguments[3], own["queries"], own["keys"]

@@ -16,6 +16,8 @@ from anatune.core.workload.scaling import E2M1, SCALED_FORMATS, SIDE
 
 __all__ = ["FURTHER_REFERENCES", "IN_PARTS", "KERNEL_OPERANDS", "KERNEL_REFERENCES"]
 
+_LOWEST, _LEAST = -1e300, 1e-300
+"""Score of no key at all, and what the powers of none are divided by."""
 Values = NDArray[np.float64]
 Drawn = NDArray[np.generic]
 
@@ -95,28 +97,30 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
     )
     if strides := own.get("strides"):
         assert isinstance(strides, tuple)
-        tokens = {"queries": (heads, seq_q), "keys": (kv_heads, seq_kv), "values": (kv_heads, seq_kv)}
-        batch, dim = (int(str(own[name])) for name in ("batch", "head_dim"))
+        batch, dim, page, pool = (int(str(own[name])) for name in ("batch", "head_dim", "page_size", "pool"))
+        cache = (pool, kv_heads, page) if page else (batch, kv_heads, seq_kv)
+        tokens = {"queries": (batch, heads, seq_q), "keys": cache, "values": cache}
         operands = dict(operands) | {
-            name: as_strided(operands[name], (batch, *size, dim), [8 * step for step in (*place, 1)])  # type: ignore[misc]
+            name: as_strided(operands[name], (*size, dim), [8 * step for step in (*place, 1)])  # type: ignore[misc]
             for (name, size), place in zip(tokens.items(), strides, strict=True)
         }
     queries, shared = operands["queries"], heads // kv_heads
     if "held" in operands:
         seq_kv = int(operands["held"][0]) + seq_q
-    result = np.empty(queries.shape)
-    last = np.arange(seq_q)[:, None] + (seq_kv - seq_q)
-    keys = np.arange(seq_kv)
-    hidden = (keys > last) | ((keys <= last - window) if window else False) if own["causal"] else None
+    result, most = np.empty(queries.shape), seq_kv
     for batch in range(queries.shape[0]):
+        count = int(operands["lengths"][batch]) if "lengths" in operands else most
+        seq_kv = min(count, most)
+        keys, last = np.arange(seq_kv), np.arange(seq_q)[:, None] + (count - seq_q)
+        hidden = (keys > last) | ((keys <= last - window) if window else False) if own["causal"] else None
         for group in range(kv_heads):
             key, value = (_cached(operands, name, batch, group, seq_kv) for name in ("keys", "values"))
             for head in range(group * shared, (group + 1) * shared):
                 scores = queries[batch, head] @ key.T / np.sqrt(queries.shape[-1])
                 if hidden is not None:
                     scores[hidden] = -np.inf
-                powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-                result[batch, head] = powers @ value / powers.sum(axis=-1, keepdims=True)
+                powers = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=_LOWEST))
+                result[batch, head] = powers @ value / np.maximum(powers.sum(axis=-1, keepdims=True), _LEAST)
     return result.transpose(0, 2, 1, 3).reshape(workload.write.shape) if strides else result
 
 
@@ -131,13 +135,19 @@ def _cached(operands: Mapping[str, Values], name: str, batch: int, group: int, s
 def _pages(workload: Workload, rng: np.random.Generator) -> Drawn:
     """Return the pages of all sequences in any order."""
     table = workload.tensor("block_table")
-    return np.asarray(rng.permutation(table.num_elements).reshape(table.shape))
+    pool = int(str(workload.attribute.get("pool", table.num_elements)))
+    return np.asarray(rng.permutation(pool)[: table.num_elements].reshape(table.shape))
 
 
 def _held(workload: Workload, rng: np.random.Generator) -> Drawn:
     """Return how many keys are there before those of the queries' tokens."""
     own = workload.attribute
     return rng.integers(0, int(str(own["seq_kv"])) - int(str(own["seq_q"])), 1, endpoint=True)
+
+
+def _lengths(workload: Workload, rng: np.random.Generator) -> Drawn:
+    """Return how many keys each sequence has, perhaps none."""
+    return rng.integers(0, int(str(workload.attribute["seq_kv"])), workload.extents["b"], endpoint=True)
 
 
 def _unpacked(stored: Values, means: Values) -> Values:
@@ -281,6 +291,7 @@ KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator],
     ("quantise_tensor", "scale"): _any_scale,
     ("attention", "block_table"): _pages,
     ("attention", "held"): _held,
+    ("attention", "lengths"): _lengths,
     ("grouped_matmul", "order"): _any_order,
     ("grouped_matmul", "ends"): _ends,
     **{

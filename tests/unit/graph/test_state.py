@@ -51,6 +51,20 @@ def test_rows_are_put_where_nothing_else_reads_what_was_held(is_read):
     assert graph.inputs[-1] is held
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_rows_of_pages_are_put_where_they_lie(is_read):
+    pool, rows = Input("pool", TensorType((5, 2, 4), "float32")), Input("rows", TensorType((3, 4), "float32"))
+    places = Input("places", TensorType((3,), "int64"))
+    flat = reshape(pool, (10, 4))
+    new = reshape(scattered(flat, broadcast(reshape(places, (3, 1)), (3, 4)), rows, 0, "update"), (5, 2, 4))
+    out = elementwise("add", flat if is_read else new, 1)
+    graph = with_state(Graph((pool, rows, places), (out, new), is_tuple=True), [StatePair("pool", 1, 0)], "it")
+    last = graph.outputs[-1]
+    assert (last.op, last.type) == ("reshape", pool.type)
+    assert last.arguments[0].op == ("scatter_elements" if is_read else PUT)
+    assert last.arguments[0].arguments[0].arguments[0] is pool
+
+
 @pytest.mark.parametrize("places", [2, [4, 0, 2]])
 def test_what_is_put(places):
     data, rows = np.zeros((2, 6, 4)), np.random.default_rng(0).standard_normal((2, 3, 4))

@@ -214,9 +214,9 @@ class _Reader:
 
 
 def _refused(name: str) -> BuildError:
-    return BuildError(
-        f"{name}: the operator is more than loops around arithmetic, and has no kernel on GPUs; cut the model before it"
-    )
+    is_put = name.startswith("scatter")
+    advice = "rows are put into what is state alone (state=, --state)" if is_put else "cut the model before it"
+    return BuildError(f"{name}: the operator is more than loops around arithmetic, and has no kernel on GPUs; {advice}")
 
 
 def parts_of(root: TvmObject, kind: TvmObject) -> list[TvmObject]:

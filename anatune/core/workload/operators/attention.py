@@ -105,41 +105,51 @@ def attention(
 
 
 def strided_attention(
-    workload: Workload, strides: Sequence[tuple[int, int, int]], *, counted: bool = False
+    workload: Workload, strides: Sequence[tuple[int, int, int]], *, counted: str = "", pool: int = 0
 ) -> Workload:
-    """Return an attention, without pages, whose Q, K and V lie in other orders, or in wider matrices.
+    """Return an attention whose Q, K and V lie in other orders, or in wider matrices.
 
     Parameters
     ----------
     strides : sequence of three (int, int, int)
-        Of Q, K and V: elements between sequences, between heads and between tokens. Of the output, a token's heads lie
-        beside each other: (batch x seq_q, heads x head_dim).
-    counted : bool
-        Whether only the first ``held[0] + seq_q`` keys are there, held (1,) int32, of which the last seq_q are those of
-        the queries' own tokens.
+        Of Q, K and V: elements between sequences (of paged K and V: between pages), between heads and between tokens.
+        Of the output, a token's heads lie beside each other: (batch x seq_q, heads x head_dim).
+    counted : {"", "held", "lengths"}
+        An operand that says how many keys are there: the first ``held[0] + seq_q``, held (1,) int32, or of each
+        sequence the first ``lengths[b]``, lengths (batch,) int32. The last seq_q are those of the queries' own tokens;
+        queries that see no key give zeros.
+    pool : int
+        Pages that K and V have in memory, where these are more than the sequences'.
     """
     own = dict(workload.attributes)
     heads, groups, dim = (int(str(own[name])) for name in ("heads", "kv_heads", "head_dim"))
     shared, queries = heads // groups, int(str(own["seq_q"]))
     sizes = {axis.name: axis.extent for axis in workload.axes}
+    pages = sizes.get("p", 0)
+    pool = max(pool, sizes["b"] * pages)
 
     def line(access: Access, place: tuple[int, int, int], token: str) -> Access:
         batch, head, row = place
         terms = {"b": batch, "g": head * shared if token == "q" else head, "h": head if token == "q" else 0}
         terms |= {token: row, "d": 1}
+        of_page: list[Dimension] = []
+        if token == "s":
+            terms["b"], of_page = 0, [(pool, (Term("b", pages), Term("p")), 0)]
         size = 1 + sum((sizes[axis] - 1) * step for axis, step in terms.items())
         kept = tuple(Term(axis, step) for axis, step in terms.items() if step and sizes[axis] > 1)
-        return access_of(access.tensor, access.dtype, [(size, kept, 0)])
+        return access_of(access.tensor, access.dtype, [*of_page, (batch if of_page else size, kept, 0)])
 
-    reads = [*map(line, workload.reads, strides, ("q", "kv", "kv"))]
-    reads += [access_of("held", "int32", [(1, (), 0)])] if counted else []
+    token = "s" if pages else "kv"
+    reads = [*map(line, workload.reads, strides, ("q", token, token)), *workload.reads[3:]]
+    reads += [access_of(counted, "int32", [(sizes["b"], (Term("b"),), 0)])] if counted == "lengths" else []
+    reads += [access_of(counted, "int32", [(1, (), 0)])] if counted == "held" else []
     rows: Dimension = (sizes["b"] * queries, (Term("b", queries), Term("q")), 0)
     columns: Dimension = (heads * dim, (Term("g", shared * dim), Term("h", dim), Term("d")), 0)
     return msgspec.structs.replace(
         workload,
         reads=tuple(reads),
         write=access_of(workload.write.tensor, workload.write.dtype, [rows, columns]),
-        attributes=(*workload.attributes, ("strides", tuple(strides)), ("counted", counted)),
+        attributes=(*workload.attributes, ("strides", tuple(strides)), ("counted", counted), ("pool", pool)),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from anatune.graph.building import (
     concat,
     constant,
     elementwise,
+    gathered,
     in_float32,
+    inside,
     layer_norm,
     matmul,
     padded,
     permute,
     reduced,
     reshape,
+    scattered,
     sliced,
     softmax,
     taken,
@@ -322,9 +326,76 @@ def _rotated(call: Call) -> Value:
     return reshape(concat([joined, rest], 3), call.kind().shape)
 
 
+def _paged_attention(call: Call) -> Sequence[Value]:
+    """Return onnxruntime's ``PagedAttention``: tokens of all sequences behind each other, keys and values in pages.
+
+    Each token is a query of its own, with its sequence's pages and as many keys as there are up to it.
+    """
+    own = call.attributes
+    heads, groups = own["num_heads"], own["kv_num_heads"]
+    if own.get("local_window_size", -1) > 0 or any(
+        call.get(place) is not None for place in range(10, len(call.inputs))
+    ):
+        raise RefusedError("has a window, or inputs behind the cosines and sines, expected neither")
+    if not call.kind(7).dtype.startswith("int"):
+        raise RefusedError(f"has a table of {call.kind(7).dtype}, expected numbers of pages, int32")
+    (pool, page, _, size), tokens = call.kind(3).shape, call.kind().shape[0]
+    sizes = (heads * size, groups * size, groups * size)
+    parts = [call[0], call.get(1), call.get(2)]
+    if parts[1] is None:  # side by side
+        ends = np.cumsum(sizes)
+        parts = [sliced(call[0], [1], [end - width], [end]) for end, width in zip(ends, sizes, strict=True)]
+    token, begins = constant(np.arange(tokens), "int64"), cast(call[5], "int64")
+    (batch, pages) = call.kind(7).shape
+    later = sliced(begins, [0], [1], [batch + 1])  # where the next sequence begins
+    is_behind = elementwise("less_equal", reshape(later, (1, batch)), reshape(token, (tokens, 1)))
+    sequence = inside(reduced("sum", cast(is_behind, "int64"), [1], keepdims=False), batch)
+    before = elementwise("subtract", taken(cast(call[6], "int64"), sequence, 0), taken(begins, sequence, 0))
+    place = elementwise("add", before, token)
+    queries, keys, values = (in_float32(_of_tokens(one, tokens)) for one in parts)
+    if own.get("do_rotary"):
+        positions = (reshape(place, (1, tokens)), in_float32(call[8]), in_float32(call[9]))
+        named = {"interleaved": own.get("rotary_interleaved", 0)}
+        queries, keys = (
+            _rotated(replace(call, inputs=(data, *positions), attributes={**named, "num_heads": count}))
+            for data, count in ((queries, heads), (keys, groups))
+        )
+    tables = taken(inside(call[7], pool), sequence, 0)  # (tokens, pages)
+    at = inside(elementwise("floor_divide", place, page), pages)
+    slot = elementwise("floor_mod", place, page)
+    row = elementwise(
+        "add", elementwise("multiply", reshape(gathered(tables, reshape(at, (tokens, 1)), 1), (tokens,)), page), slot
+    )
+    caches = []
+    for cache, made in ((call[3], keys), (call[4], values)):
+        rows = cast(reshape(made, (tokens, groups, size)), tensor_type(cache).dtype)
+        rows_at = broadcast(reshape(row, (tokens, 1, 1)), (tokens, groups, size))
+        flat = scattered(reshape(cache, (pool * page, groups, size)), rows_at, rows, 0, "update")
+        caches.append(reshape(flat, (pool, page, groups, size)))
+    held = (in_float32(reshape(taken(one, tables, 0), (tokens, pages * page, groups, size))) for one in caches)
+    alike = (tokens, groups, heads // groups, pages * page, size)  # heads that share keys
+    turned = [reshape(permute(one, (0, 2, 1, 3)), (tokens, groups, 1, pages * page, size)) for one in held]
+    keys, values = (reshape(broadcast(one, alike), (tokens, heads, pages * page, size)) for one in turned)
+    queries = reshape(queries, (tokens, heads, 1, size))
+    _, scores = _scores(queries, keys, own.get("scale") or None, own.get("softcap", 0.0))
+    seen = elementwise("less_equal", constant(np.arange(pages * page), "int64"), reshape(place, (tokens, 1, 1, 1)))
+    dtype = tensor_type(scores).dtype
+    weights = _weights(scores, where(seen, constant(0, dtype), constant(-np.inf, dtype)), dtype)
+    found = cast(reshape(matmul(weights, values), (tokens, heads * size)), call.kind().dtype)
+    return [found, *caches][: len(call.outputs)]
+
+
+def _of_tokens(value: Value | None, tokens: int) -> Value:
+    """Return rows of tokens as one sentence."""
+    if value is None:
+        raise RefusedError("has keys without values, expected both or neither")
+    return reshape(value, (1, tokens, -1))
+
+
 READERS: dict[str, Convert] = {
     "Attention": _attention,
     "EmbedLayerNormalization": _embedded,
     "MultiHeadAttention": _multi_head_attention,
+    "PagedAttention": _paged_attention,
     "RotaryEmbedding": _rotated,
 }

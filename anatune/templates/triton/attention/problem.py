@@ -36,10 +36,12 @@ class AttentionProblem(NamedTuple):
     page_size : int
         Keys of a page; 0: keys lie in order.
     strides : tuple of (int, int, int)
-        Of Q, K and V: elements between sequences, heads and tokens, where the output's rows are tokens; (): heads lie
-        behind each other.
-    counted : bool
-        Whether an operand says how many keys are there.
+        Of Q, K and V: elements between sequences (of paged K and V: pages), heads and tokens, where the output's rows
+        are tokens; (): heads lie behind each other.
+    counted : {"", "held", "lengths"}
+        The operand that says how many keys are there: behind which queries begin, or of each sequence.
+    pool : int
+        Pages in memory, where `strides` are given.
     """
 
     batch: int
@@ -54,12 +56,13 @@ class AttentionProblem(NamedTuple):
     out_bytes: int = 2
     page_size: int = 0
     strides: tuple[tuple[int, int, int], ...] = ()
-    counted: bool = False
+    counted: str = ""
+    pool: int = 0
 
     @property
     def places(self) -> tuple[tuple[int, int, int], ...]:
         """`strides`, or those of heads that lie behind each other."""
-        queries, keys = self.seq_q * self.head_dim, self.seq_kv * self.head_dim
+        queries, keys = self.seq_q * self.head_dim, (self.page_size or self.seq_kv) * self.head_dim
         kv = (self.kv_heads * keys, keys, self.head_dim)
         return self.strides or ((self.heads * queries, queries, self.head_dim), kv, kv)
 

@@ -56,8 +56,9 @@ class _Writer:
         if self.split > 1:
             # sums of each part, then the logarithm of each row's share of it
             self.workspace = Buffer(_PARTS, "float32", (self.split * (self.elements + self.total_rows),))
-        self.has_own_values = p.places[1][2] != p.places[2][2]
-        self.is_masked = p.causal or p.counted or p.seq_kv % self.block_n > 0
+        parts = slice(0 if p.page_size else 2, 3)  # elsewhere pointers have begun at a sequence's head
+        self.has_own_values = p.places[1][parts] != p.places[2][parts]
+        self.is_masked = p.causal or bool(p.counted) or p.seq_kv % self.block_n > 0
         self.keys, self.later = ("there", "later") if p.counted else ("SEQ_KV", "LATER")
         self.text = Script()
 
@@ -162,12 +163,14 @@ class _Writer:
         wide = ".to(tl.int64)" if self.wide else ""
         if p.page_size % self.block_n == 0:
             text.line("page = tl.load(block_table_ptr + batch * PAGES + start // PAGE)" + wide)
-            text.line("place = (page * KV_HEADS + head) * PAGE + start % PAGE + lane_n")
+            slot = "(start % PAGE + lane_n)"
         else:
-            text.line("inside = key < SEQ_KV")
+            text.line(f"inside = key < {self.keys}")
             text.line("page = tl.load(block_table_ptr + batch * PAGES + key // PAGE, mask=inside, other=0)" + wide)
-            text.line("place = (page * KV_HEADS + head) * PAGE + key % PAGE")
-        text.line("places = place[:, None] * DIM + lane_d[None, :]")
+            slot = "(key % PAGE)"
+        for name, tensor in (("places", "KEYS"), ("value_places", "VALUES"))[: 1 + self.has_own_values]:
+            text.line(f"place = page * {tensor}_BATCH + head * {tensor}_HEAD + {slot} * {tensor}_ROW")
+            text.line(f"{name} = place[:, None] + lane_d[None, :]")
 
     def _loaded(self, tensor: str) -> str:
         p = self.problem
@@ -265,16 +268,22 @@ class _Writer:
         """Write the calls that go over all keys: those that every row of the tile sees, and before and after them."""
         text, p = self.text, self.problem
         text.line("first = 0")
-        if p.counted:
+        if p.counted == "held":
             text.line("later = tl.load(held_ptr)")
             text.line("there = later + SEQ_Q")
+        if p.counted == "lengths":
+            text.line("later = tl.load(lengths_ptr + batch) - SEQ_Q")
+            text.line("there = tl.minimum(tl.maximum(later + SEQ_Q, 0), SEQ_KV)")
         text.line(f"last = {self.keys}")
         if p.causal:
             text.line("lowest = tile * BLOCK_M // SHARED" if p.shared > 1 else "lowest = tile * BLOCK_M")
             text.line("largest = tl.minimum(tile * BLOCK_M + BLOCK_M, ROWS) - 1")
             if p.shared > 1:
                 text.line("largest = largest // SHARED")
-            text.line(f"last = largest + {self.later} + 1")
+            last = f"largest + {self.later} + 1"
+            text.line(
+                f"last = tl.minimum(tl.maximum({last}, 0), there)" if p.counted == "lengths" else f"last = {last}"
+            )
             if p.window:
                 text.line(f"first = tl.maximum(lowest + ({self.later} - WINDOW + 1), 0) // BLOCK_N * BLOCK_N")
         if self.split > 1:
@@ -286,7 +295,9 @@ class _Writer:
             self._call("first", "last", "")
             return
         if p.causal:
-            text.line(f"seen_by_all = (lowest + {self.later} + 1) // BLOCK_N * BLOCK_N")
+            least = f"lowest + {self.later} + 1"
+            least = f"tl.minimum({least}, there)" if p.counted == "lengths" else f"({least})"
+            text.line(f"seen_by_all = {least} // BLOCK_N * BLOCK_N")
         else:
             text.line(f"seen_by_all = {self.keys} // BLOCK_N * BLOCK_N")
         text.line("middle = tl.maximum(tl.minimum(seen_by_all, last), first)")
@@ -320,8 +331,12 @@ class _Writer:
     def _write_result(self, guards: str) -> None:
         text = self.text
         mask = f", mask={guards}" if guards else ""
+        if self.problem.counted == "lengths" and self.problem.causal:
+            text.line("sums = tl.where((query + later >= 0)[:, None], sums, 0.0)  # others see no key")
         if self.split == 1:
             kind = TRITON_TYPES[self.workload.write.dtype]
+            if self.problem.counted == "lengths":
+                text.line("total = tl.where(total == 0.0, 1.0, total)")
             text.line("sums = sums / total[:, None]")
             text.line(f"tl.store(output_ptr + places, sums.to(tl.{kind}){mask})")
             text.line("\n")

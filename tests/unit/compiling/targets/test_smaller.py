@@ -9,6 +9,7 @@ from anatune.compiling.targets.smaller import smaller
 from anatune.core.workload.operators.attention import strided_attention
 
 STEP = anatune.attention(8, 32, 8, 1, 4096, 128, dtype="bfloat16")
+PAGED = anatune.attention(8, 32, 8, 1, 4096, 128, dtype="bfloat16", page_size=16)
 CACHE = (4194304, 524288, 128)
 
 
@@ -18,7 +19,8 @@ CACHE = (4194304, 524288, 128)
         (anatune.matmul(2048, 4100, 4096, dtype="bfloat16", epilogue=("add",)), 4e8),
         (anatune.batch_matmul(96, 512, 512, 64, dtype="bfloat16"), 4e8),
         (anatune.conv2d(8, 64, 56, 56, 64, 3, 3, padding=1, dtype="bfloat16", layout="NHWC"), 2e8),
-        (strided_attention(STEP, [(4096, 128, 0), CACHE, CACHE], counted=True), 2e7),
+        (strided_attention(STEP, [(4096, 128, 0), CACHE, CACHE], counted="held"), 2e7),
+        (strided_attention(PAGED, [(4096, 128, 0), *[(16384, 128, 1024)] * 2], counted="lengths", pool=9000), 2e7),
     ],
 )
 def test_less_work_of_the_same_kernel(workload, flop):

@@ -1,5 +1,7 @@
 """Attention and what comes before it, as ONNX's reference or onnxruntime's equations compute them."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import special
@@ -161,3 +163,54 @@ def test_rotations_of_onnxruntime():
     c, s = cosines[2:5, None], sines[2:5, None]
     want = np.concatenate([first * c - second * s, first * s + second * c], -1).reshape(x.shape)
     check("RotaryEmbedding", x, np.array([2]), cosines, sines, want=[want], **MICROSOFT)
+
+
+PAGED = {"num_heads": 4, "kv_num_heads": 2, "outputs": 3, **MICROSOFT}
+BEGINS, PAST = np.array([0, 2, 2, 3, 6], np.int32), np.array([3, 5, 0, 2], np.int32)
+TABLE = np.array([[6, 1], [0, 5], [3, -1], [4, 2]], np.int32)  # of pages of 4 tokens, the last one of three not in use
+CACHES = array(7, 4, 2, 8), array(7, 4, 2, 8, seed=1)
+
+
+def paged(query, key, value, turned=lambda x, place: x):
+    """Return each token's attention of its sequence, tokens in order, and the caches."""
+    caches, made = [one.copy() for one in CACHES], []
+    for sequence, (begin, end) in enumerate(itertools.pairwise(BEGINS)):
+        for token in range(begin, end):
+            place = PAST[sequence] + token - begin
+            at = TABLE[sequence, place // 4], place % 4
+            caches[0][at], caches[1][at] = turned(key[token].reshape(2, 8), place), value[token].reshape(2, 8)
+            keys, values = (one[TABLE[sequence]].reshape(8, 2, 8)[: place + 1].repeat(2, 1) for one in caches)
+            own = turned(query[token].reshape(4, 8), place)[:, None]
+            made.append(weighed(own, keys.swapaxes(0, 1), values.swapaxes(0, 1)).reshape(32))
+    return [np.stack(made), *caches]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_paged_attention(is_packed):
+    query, key, value = array(6, 32), array(6, 16), array(6, 16, seed=1)
+    given = [np.concatenate([query, key, value], 1), None, None] if is_packed else [query, key, value]
+    own = {"unknown": (0, 3, 4, 5, 6, 7), "want": paged(query, key, value), **PAGED}
+    check("PagedAttention", *given, *CACHES, BEGINS, PAST, TABLE, **own)
+
+
+def test_paged_attention_turns_by_positions():
+    query, key, value, cosines, sines = (
+        array(6, 32),
+        array(6, 16),
+        array(6, 16, seed=1),
+        array(9, 4),
+        array(9, 4, seed=1),
+    )
+
+    def turned(x, place):
+        first, second = x[:, :4], x[:, 4:]
+        c, s = cosines[place], sines[place]
+        return np.concatenate([first * c - second * s, first * s + second * c], -1)
+
+    want = paged(query, key, value, turned)
+    own = {"unknown": (0, 3, 4, 5, 6, 7), "want": want, "do_rotary": 1, **PAGED}
+    check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, cosines, sines, **own)
+    with pytest.raises(WorkloadError, match="has a window, or inputs behind"):
+        check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, local_window_size=3, **PAGED)
+    with pytest.raises(WorkloadError, match="has a table of float32, expected numbers of pages"):
+        check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE.astype(np.float32), **PAGED)

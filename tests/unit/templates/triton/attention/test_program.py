@@ -62,10 +62,50 @@ STEP = ((3, 4, 2, 1, 50, 32), False, [(128, 32, 128), *[(3200, 1600, 32)] * 2], 
 def test_operands_may_lie_in_any_order(sizes, causal, strides, tile, options, seed) -> None:  # type: ignore[no-untyped-def]
     """Seeds: how many keys there are is an operand."""
     plain = anatune.attention(*sizes, causal=causal, dtype="bfloat16")
-    workload = strided_attention(plain, strides, counted=seed is not None)
+    workload = strided_attention(plain, strides, counted="" if seed is None else "held")
     schedule = schedule_of(workload, *tile, **options)
     assert "descriptors" not in schedule.options
     inputs = random_inputs(workload, seed=seed or 3)
+    found = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
+    assert found.ok, found.message
+    assert Schedule.from_json(schedule.to_json()) == schedule
+
+
+PAGED = [
+    # pages of which a step is a part, and of which a step has several; keys and values that lie in different ways
+    ((3, 8, 2, 1, 96, 32), {"page_size": 32}, [(256, 32, 256), *[(2048, 32, 64)] * 2], (16, 16), {"split_kv": 2}),
+    ((2, 4, 2, 5, 60, 32), {"page_size": 20, "causal": True}, [(640, 32, 128), *[(1280, 32, 64)] * 2], (16, 32), {}),
+    ((2, 2, 2, 3, 64, 40), {"page_size": 16}, [(240, 40, 80), (1280, 40, 80), (2560, 80, 160)], (16, 32), {}),
+    (
+        (2, 2, 1, 7, 64, 16),
+        {"page_size": 16, "causal": True},
+        [(224, 16, 32), *[(256, 0, 16)] * 2],
+        (16, 16),
+        {"split_kv": 3},
+    ),
+    ((3, 2, 1, 4, 50, 32), {"causal": True}, [(256, 32, 64), *[(1600, 0, 32)] * 2], (16, 32), {}),
+    (
+        (2, 4, 2, 5, 64, 32), {"page_size": 16, "causal": True, "window": 9},
+        [(640, 32, 128), *[(1024, 32, 64)] * 2], (16, 16), {},
+    ),
+    (
+        (3, 4, 2, 1, 96, 32), {"page_size": 32, "causal": True, "window": 40},
+        [(128, 32, 128), *[(2048, 32, 64)] * 2], (16, 16), {"split_kv": 2},
+    ),
+    ((3, 2, 1, 4, 50, 32), {}, [(256, 32, 64), *[(1600, 0, 32)] * 2], (16, 32), {}),
+]  # fmt: skip
+
+
+@needs_triton
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize(("sizes", "more", "strides", "tile", "options"), PAGED)
+def test_pages_of_a_pool_and_sequences_of_their_own_lengths(sizes, more, strides, tile, options, seed) -> None:  # type: ignore[no-untyped-def]
+    plain = anatune.attention(*sizes, dtype="bfloat16", **more)
+    workload = strided_attention(plain, strides, counted="" if seed is None else "lengths", pool=11)
+    schedule = schedule_of(workload, *tile, **options)
+    inputs = random_inputs(workload, seed=seed or 3)
+    if seed == 1:
+        inputs["lengths"][:2] = 0, sizes[4] + 3  # none, and more than there are places for
     found = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
     assert found.ok, found.message
     assert Schedule.from_json(schedule.to_json()) == schedule
