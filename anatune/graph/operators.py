@@ -13,6 +13,16 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     Takes data (..., k) float32, weights of 8 bits (n, k) int8 or of 4 bits (n, k / 2) uint8, scales (n, k / group)
     float32, zero points likewise where attribute ``zero_points`` says so, and operands of the fused steps; ``bits``,
     ``group`` and ``rounded`` as of the workload (`core.workload.operators.scaled`).
+``grouped_matmul``
+    Takes rows (rows, k), those of a group together, matrices (groups, k, n) and where the rows of each group end
+    (groups,): each row times the matrix of its group.
+``anatune.experts``
+    The same for rows that are not sorted, a product of its own on GPUs. Takes tokens, or, where attribute ``expanded``,
+    a row for each token and choice, weights (experts, n, k) and, twice, what ``anatune.route`` returns; ``top_k`` and
+    ``activation`` as of the workload `grouped_matmul`.
+``anatune.route``
+    Takes the expert of each row (rows,) and returns int32: where rows of each of ``experts`` end, filled up to 16
+    bytes, then all rows, those of the first expert first.
 ``anatune.attention``
     Takes three tensors that hold queries, keys and values, and, where there is one, a mask (mask_rows, keys) as the
     softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,
@@ -70,6 +80,8 @@ __all__ = [
     "CONVOLUTION",
     "CONVOLUTIONS",
     "DEQUANTIZE",
+    "EXPERTS",
+    "GROUPED_MATMUL",
     "LAYER_NORM",
     "MATMUL",
     "OPERATORS",
@@ -78,6 +90,7 @@ __all__ = [
     "QUANTIZE",
     "RECURRENCE",
     "RECURRENT",
+    "ROUTE",
     "SCALED_MATMUL",
     "SCATTER",
     "SOFTMAX",
@@ -92,6 +105,7 @@ CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "an
 SCALED_MATMUL = "anatune.scaled_matmul"
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL, SCALED_MATMUL)
 ATTENTION = "anatune.attention"
+GROUPED_MATMUL, EXPERTS, ROUTE = "grouped_matmul", "anatune.experts", "anatune.route"
 SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
 WINDOW, PUT = "anatune.window", "anatune.put"
 SCATTER = "anatune.scatter"
@@ -327,6 +341,9 @@ _ENTRIES = (
     Operator(MATMUL),
     Operator(BATCH_MATMUL),
     Operator(SCALED_MATMUL),
+    Operator(GROUPED_MATMUL),
+    Operator(EXPERTS),
+    Operator(ROUTE),
     Operator(ATTENTION, meanings.attention),
     Operator(SOFTMAX, meanings.masked_softmax),
     Operator(LAYER_NORM, meanings.layer_norm),

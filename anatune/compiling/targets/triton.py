@@ -16,6 +16,7 @@ from anatune import api
 from anatune.codegen.compat import bare_target
 from anatune.codegen.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
 from anatune.codegen.relax.device.program import ALIGNMENT, DeviceKernel, DeviceLaunch, DeviceProgram, Region
+from anatune.codegen.relax.device.routing import route_program
 from anatune.codegen.relax.device.stubs import plain_product, plain_put, stub
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
@@ -40,9 +41,10 @@ from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.operators.attention import attention, strided_attention
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, DeviceError, SpaceError
+from anatune.graph.experts.passes import lead_of
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
-from anatune.graph.operators import ATTENTION, PRODUCTS, PUT
+from anatune.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE
 from anatune.graph.passes.attention import attention_of, with_attention, without_mask
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
@@ -180,13 +182,15 @@ class TritonTarget(ModelTarget):
             found = self._attention(node)
             assert found is not None
             return found
-        if node.op not in PRODUCTS:
+        if node.op not in (*PRODUCTS, EXPERTS):
             return None, ()
         plain = workload_of(node)
         if plain.num_reduced == 1:  # positions times frequencies: a multiplication
             return None, ()
-        word = f"{self.precision}:{WIDE}" if is_output else self.precision
+        word = f"{self.precision}:{WIDE}" if is_output and node.op != EXPERTS else self.precision
         workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
+        if node.op == EXPERTS:  # nothing else computes it
+            return workload, (0, 0, lead_of(workload.tensor("ends").num_elements), 0)
         return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
 
     def _attention(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
@@ -267,24 +271,28 @@ class TritonTarget(ModelTarget):
                 stubs[id(node)] = stub(kernel.name, node, kernel.schedule.key)
             operands: Sequence[Access] = kernel.workload.operands
             offsets: tuple[int, ...] = ()
-            if kernel.nodes[0].op == ATTENTION:
+            if kernel.nodes[0].op in (ATTENTION, EXPERTS):
                 _, offsets = self._workload(kernel.nodes[0], is_output=False)
             elif program.workspace is not None:  # the parts are the result
                 operands, space = kernel.workload.reads, program.workspace.tensor
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
             calls[kernel.name] = Planned(program, names, offsets or (0,) * len(names))
-        self._add_plain(planned.graph, stubs)
+        self._add_plain(planned.graph, stubs, calls)
         made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target, len(planned.state))
         self._check_memory(planned.graph, made)
         return made, stubs
 
-    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel]) -> None:
-        """Add products that no template takes, and rows put into caches: loops as everything else."""
+    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel], calls: dict[str, Planned]) -> None:
+        """Add products that no template takes and rows put into caches, as loops; which rows experts have."""
         known: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
                 stubs[id(node)] = plain_put(f"put_{len(stubs)}", node)
+            if node.op == ROUTE:
+                program = route_program(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
+                stubs[id(node)] = stub(program.kernels[0].name, node, "route")
+                calls[program.kernels[0].name] = Planned(program, ("chosen",), (0,))
             if node.op in PRODUCTS and id(node) not in stubs:
                 workload = workload_of(node)
                 if workload not in known:
@@ -350,7 +358,7 @@ class TritonTarget(ModelTarget):
         rows: Counter[str] = Counter()
         seconds: dict[str, float] = {}
         for call in made.calls:
-            if call.rest is None and call.name != "convert":
+            if call.name in {kernel.name for kernel in planned.kernels}:
                 continue
             num_bytes = call.rest.num_bytes if call.rest else sum(one.num_bytes for one in call.regions.values())
             rows[call.name] += 1

@@ -18,6 +18,8 @@ CACHE = (4194304, 524288, 128)
         (anatune.matmul(2048, 4100, 4096, dtype="bfloat16", epilogue=("add",)), 4e8),
         (anatune.batch_matmul(96, 512, 512, 64, dtype="bfloat16"), 4e8),
         (anatune.conv2d(8, 64, 56, 56, 64, 3, 3, padding=1, dtype="bfloat16", layout="NHWC"), 2e8),
+        (anatune.grouped_matmul(2048, 8, 2, 14336, 4096, activation=True), 4e8),
+        (anatune.grouped_matmul(16, 128, 8, 2048, 768, expanded=True), 4e8),
         (strided_attention(STEP, [(4096, 128, 0), CACHE, CACHE], counted=True), 2e7),
     ],
 )

@@ -15,7 +15,15 @@ from anatune.compiling.targets import launched
 from anatune.compiling.targets.launched import LaunchedModel
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError, WorkloadError
 from tests.unit.compiling.models import residual_network
-from tests.unit.compiling.targets.gpu_models import InterpretedDevice, LlamaLayers, block, compiled, error
+from tests.unit.compiling.targets.gpu_models import (
+    Experts,
+    InterpretedDevice,
+    LlamaLayers,
+    block,
+    compiled,
+    error,
+    experts,
+)
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -82,6 +90,53 @@ def test_weights_may_be_described():
     assert found.launches <= 20  # two sums may be made in parts
     with pytest.raises(WorkloadError, match=r"weights of LlamaLayers are on the meta device.*anatune\.compare"):
         compiled(model, inputs)
+
+
+def test_tokens_choose_experts():
+    model, inputs = experts()
+    own = compiled(model, inputs, check=True)
+    names = [launch.name for launch in own.program.launches]
+    assert [name.split("_")[-1] for name in names if not name.startswith("convert")] == [
+        "multiply", "matmul", "where", "sum", "4", "matmul", "matmul", "etc", "matmul"
+    ]  # fmt: skip
+    assert [kernel.workload for kernel in own.summary.kernels if "grouped" in kernel.workload] == [
+        "grouped_matmul 24x4x2x40x64 --activation", "grouped_matmul 24x4x2x64x40 --expanded"
+    ]  # fmt: skip
+    assert "route_48_rows_to_4" in {row.name for row in own.summary.rows}
+    assert own.summary.check.error < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("hw", "options"),
+    [
+        ("mi300x", {"biased": True}),
+        ("h100", {"experts": 9, "top_k": 5, "tokens": 3}),
+        ("rtx3090", {"top_k": 1, "experts": 2, "tokens": 5}),
+        ("h100", {"tokens": 1}),
+    ],
+)
+def test_experts_in_other_numbers(hw, options):
+    model, inputs = experts(**options)
+    own = compiled(model, inputs, hw, check=False)
+    assert sum("grouped" in kernel.workload for kernel in own.summary.kernels) == 2
+    assert error(model, own, inputs) < 1e-2
+
+
+def test_weights_of_experts_may_be_described():
+    with torch.device("meta"):
+        model = Experts(experts=128, top_k=8, dim=2048, inner=768).eval()
+        found = anatune.compare(model, torch.zeros(2048, 2048), hw=["h100", "mi300x"], precision="bfloat16")
+    assert all(one.launches <= 12 for one in found)
+    assert found[0].weight_bytes == pytest.approx(2 * sum(one.numel() for one in model.parameters()), rel=1e-2)
+
+
+def test_more_choices_than_are_looked_for_one_by_one_are_refused():
+    class Best(nn.Module):
+        def forward(self, x):
+            return x.topk(17).values
+
+    with pytest.raises(BuildError, match="topk: the operator is more than loops"):
+        compiled(Best().eval(), (torch.zeros(3, 40),))
 
 
 class Deep(nn.Module):
