@@ -122,7 +122,7 @@ class Experts(nn.Module):
         gate, up = made.chunk(2, -1)
         made = grouped_mm(functional.silu(gate) * up, self.down.transpose(1, 2), ends) * weights[order][:, None]
         back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
+        back[order] = torch.arange(len(order), device=order.device)
         return self.last(x + made[back].view(len(x), self.top_k, -1).sum(1))
 
 
