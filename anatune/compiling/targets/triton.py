@@ -16,7 +16,7 @@ from anatune import api
 from anatune.codegen.compat import bare_target
 from anatune.codegen.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
 from anatune.codegen.relax.device.program import ALIGNMENT, DeviceKernel, DeviceLaunch, DeviceProgram, Region
-from anatune.codegen.relax.device.routing import route_program
+from anatune.codegen.relax.device.routing import planned_route
 from anatune.codegen.relax.device.stubs import plain_product, plain_put, stub
 from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.kernels import ModelKernel
@@ -290,9 +290,9 @@ class TritonTarget(ModelTarget):
             if node.op == PUT:
                 stubs[id(node)] = plain_put(f"put_{len(stubs)}", node)
             if node.op == ROUTE:
-                program = route_program(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
-                stubs[id(node)] = stub(program.kernels[0].name, node, "route")
-                calls[program.kernels[0].name] = Planned(program, ("chosen",), (0,))
+                own = planned_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
+                stubs[id(node)] = stub(own.program.kernels[0].name, node, "route")
+                calls[stubs[id(node)].name] = own
             if node.op in PRODUCTS and id(node) not in stubs:
                 workload = workload_of(node)
                 if workload not in known:

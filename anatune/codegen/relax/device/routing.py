@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from anatune.codegen.relax.device.lowering import Planned
+from anatune.codegen.relax.device.modules import RestKernel
 from anatune.emit.buffer import Buffer
 from anatune.graph.experts.passes import lead_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["route_program"]
+__all__ = ["planned_route", "route_program"]
 
 _MOST_BLOCK = 4096
+
+
+def planned_route(rows: int, experts: int) -> Planned:
+    """Return ``anatune.route`` as it is called: each program reads all choices twice."""
+    program, read = route_program(rows, experts), 2 * rows * experts
+    return Planned(program, ("chosen",), (0,), RestKernel(program, (), (), 8 * read + 4 * rows, 2 * read))
 
 
 def route_program(rows: int, experts: int) -> TritonProgram:
