@@ -136,9 +136,8 @@ class _Routing:
 
     def restored(self, node: Node) -> Value | None:
         """Return what a node is that brings sorted rows into order; None: it is something else."""
-        if node.op == "take" and self._is(node.arguments[1], lambda _, order: np.argsort(order)):
-            return self.in_order(node.arguments[0])
-        return None
+        is_back = _is_of_rows(node) and self._is(node.arguments[1], lambda _, order: np.argsort(order))
+        return self.in_order(node.arguments[0]) if is_back else None
 
     def in_order(self, value: Value) -> Value | None:
         """Return sorted rows in order; None: they are not that."""
@@ -154,7 +153,7 @@ class _Routing:
         )
 
     def _in_order(self, node: Node) -> Value | None:
-        if node.op == "take" and node.attributes["axis"] == 0:
+        if _is_of_rows(node):
             return self._taken(node)
         if node.op == GROUPED_MATMUL:
             return self._product(node)
@@ -210,6 +209,10 @@ class _Routing:
         return Node(EXPERTS, (self.tokens.get(id(rows), rows), matrices, self.route, self.route), node.type, own)
 
 
+def _is_of_rows(node: Node) -> bool:
+    return node.op == "take" and node.attributes["axis"] == 0
+
+
 def _is_rowwise(node: Node) -> bool:
     """Whether an operator that keeps the first dimension makes each row of the same row."""
     if node.op == "strided_slice":
@@ -222,17 +225,15 @@ def _kinds(value: Value) -> tuple[TensorType, ...]:
 
 
 def _following(nodes: Sequence[Node], source: Value, array: Array) -> dict[int, Constant]:
-    """Return the values that follow from one value alone, by ``id``, where that is an array."""
+    """Return the vectors that follow from one value alone, by ``id``, where that is an array."""
     known = {id(source): Constant(array.astype(tensor_type(source).dtype))}
     for node in nodes:
-        given = list(values_in(node.arguments))
-        if any(id(one) in known for one in given) and all(
-            id(one) in known or isinstance(one, Constant) for one in given
-        ):
+        unknown = [one for one in values_in(node.arguments) if not isinstance(one, Constant)]
+        if unknown and all(id(one) in known for one in unknown):
             made = computed(node.of(mapped(node.arguments, lambda one: known.get(id(one), one))))
             if isinstance(made, Constant):
                 known[id(node)] = made
-    return known
+    return {key: value for key, value in known.items() if value.array.ndim == 1}  # others are rows times experts
 
 
 def with_gates(graph: Graph) -> Graph:
