@@ -16,9 +16,11 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
 ``grouped_matmul``
     Takes rows (rows, k), those of a group together, matrices (groups, k, n) and where the rows of each group end
     (groups,): each row times the matrix of its group.
+``histogram``
+    Takes numbers (rows,) and returns how many lie in each of ``bins`` equal parts between ``low`` and ``high``.
 ``anatune.experts``
-    The same for rows that are not sorted, a product of its own on GPUs. Takes tokens, or, where attribute ``expanded``,
-    a row for each token and choice, weights (experts, n, k) and, twice, what ``anatune.route`` returns; ``top_k`` and
+    As grouped_matmul, of rows that are not sorted, for GPUs. Takes tokens, or, where attribute ``expanded``, a row for
+    each token and choice, weights (experts, n, k) and, twice, what ``anatune.route`` returns; ``top_k`` and
     ``activation`` as of the workload `grouped_matmul`.
 ``anatune.route``
     Takes the expert of each row (rows,) and returns int32: where rows of each of ``experts`` end, filled up to 16
@@ -82,6 +84,7 @@ __all__ = [
     "DEQUANTIZE",
     "EXPERTS",
     "GROUPED_MATMUL",
+    "HISTOGRAM",
     "LAYER_NORM",
     "MATMUL",
     "OPERATORS",
@@ -106,6 +109,7 @@ SCALED_MATMUL = "anatune.scaled_matmul"
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL, SCALED_MATMUL)
 ATTENTION = "anatune.attention"
 GROUPED_MATMUL, EXPERTS, ROUTE = "grouped_matmul", "anatune.experts", "anatune.route"
+HISTOGRAM = "histogram"
 SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
 WINDOW, PUT = "anatune.window", "anatune.put"
 SCATTER = "anatune.scatter"
@@ -286,6 +290,7 @@ _ENTRIES = (
     Operator("argsort", meanings.argsort, kind=f"{_ATTRS}ArgsortAttrs"),
     Operator("cumprod", kind=f"{_ATTRS}ScanopAttrs"),
     Operator("cumsum", meanings.cumulative_sum, kind=f"{_ATTRS}ScanopAttrs"),
+    Operator(HISTOGRAM, meanings.histogram),
     Operator("nn.layer_norm", meanings.layer_norm, kind=f"{_ATTRS}LayerNormAttrs", own=LAYER_NORM),
     Operator("nn.log_softmax", meanings.log_softmax, kind=f"{_ATTRS}SoftmaxAttrs"),
     Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),

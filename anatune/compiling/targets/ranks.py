@@ -95,8 +95,7 @@ def rank_of(
     for name, weight in list(made.named_parameters()):
         word, (owner, _, own) = word_of(name), name.rpartition(".")
         if weight.dim() == 3 and word in _EXPERTS:
-            part = _part_of_experts(torch, name, weight, ranks, word)
-            setattr(made.get_submodule(owner), own, part)
+            setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
     hooks = []
     for name, layer in list(made.named_modules()):
         word = word_of(name)

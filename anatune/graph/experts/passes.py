@@ -21,6 +21,7 @@ from anatune.graph.building import (
     concat,
     constant,
     elementwise,
+    histogram,
     matmul,
     padded,
     permute,
@@ -45,7 +46,7 @@ from anatune.graph.nodes import (
     tensor_type,
     values_in,
 )
-from anatune.graph.operators import EXPERTS, GROUPED_MATMUL, ROUTE, operator_of
+from anatune.graph.operators import EXPERTS, GROUPED_MATMUL, HISTOGRAM, ROUTE, operator_of
 
 __all__ = ["lead_of", "with_experts", "with_gates", "with_rounds", "with_terms", "without_groups"]
 
@@ -61,9 +62,15 @@ def lead_of(experts: int) -> int:
 
 
 def without_groups(graph: Graph) -> Graph:
-    """Return a graph in which rows are multiplied with the matrices of all groups, and of each its own is kept."""
+    """Return a graph in which rows are multiplied with the matrices of all groups, and of each its own is kept.
+
+    Histograms, by which rows of groups are counted, become other operators, too.
+    """
 
     def replace(own: Node) -> Value:
+        if own.op == HISTOGRAM:
+            ends = (constant(own.attributes[name], tensor_type(own).dtype) for name in ("low", "high"))
+            return histogram(own.arguments[0], own.attributes["bins"], *ends)
         if own.op != GROUPED_MATMUL:
             return own
         x, weights, ends = own.arguments

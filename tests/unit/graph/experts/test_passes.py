@@ -31,6 +31,12 @@ def test_rows_of_experts_are_not_sorted(biased):
     assert first.attributes["top_k"] == second.attributes["top_k"] == 2
 
 
+def test_many_rows_of_many_experts():
+    with torch.device("meta"):
+        model, x = Experts(experts=128, top_k=8, inner=8).eval(), torch.zeros(20_000, 64)
+    assert ops(with_experts(imported(model, x).graph())).count(EXPERTS) == 2
+
+
 class Otherwise(Experts):
     """Rows that come back from last to first, or experts of which each has one row more than it says."""
 
