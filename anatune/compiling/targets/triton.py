@@ -302,7 +302,8 @@ class TritonTarget(ModelTarget):
     def _check_memory(self, graph: Graph, made: Lowered) -> None:
         """Raise SpaceError for a model that the device's memory does not hold."""
         size = self.hardware.dram.capacity_bytes
-        given = sum(map(num_bytes_of, (*inputs_of(graph), *outputs_of(graph))))
+        parts = inputs_of(graph), outputs_of(graph)  # of which the last ones are caches
+        given = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(made.state)])
         held = sum(buffer.num_bytes for buffer in made.state)
         total = made.weight_bytes + made.arena_bytes + given + held
         if size is not msgspec.UNSET and total > size:
@@ -431,9 +432,8 @@ class TritonTarget(ModelTarget):
         if source.reference is None:
             return Checked()
         model.interprets = not is_here(self.hardware.arch)
-        allowed = _MOST_ERROR[self.precision]
         try:
-            return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
+            return Checked(checked(model, source, lambda *_: _ADVICE, allowed=_MOST_ERROR[self.precision]))
         finally:
             model.interprets = False
 

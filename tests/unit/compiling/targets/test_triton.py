@@ -293,6 +293,21 @@ def test_a_model_that_no_memory_holds_is_refused():
         compiled(Large().eval(), (torch.zeros(16),), "rtx3090")
 
 
+def test_caches_need_memory_once():
+    count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=200)
+    with torch.device("meta"):
+        model, x = LlamaLayers().eval(), torch.zeros(3000, 7, 64)
+        past = [torch.zeros(3000, 2, 9, 16) for _ in range(4)]
+    own = anatune.hardware("h100")
+    small = msgspec.structs.replace(own, dram=msgspec.structs.replace(own.dram, capacity_bytes=200_000_000))
+    (found,) = anatune.compare(
+        model, (x, *past), hw=[small], precision="bfloat16", sizes={"x_1": 1},
+        dynamic_shapes=({1: count}, tuple({2: held} for _ in past)),
+        state={f"output{number + 1}": f"past_{number}" for number in range(4)},
+    )  # fmt: skip
+    assert found.launches  # of caches there are 154 MB, and activations beside
+
+
 def test_operators_without_kernels_are_refused():
     class Sums(nn.Module):
         def forward(self, x):
