@@ -87,21 +87,30 @@ def without_groups(graph: Graph) -> Graph:
 
 
 def with_rounds(graph: Graph) -> Graph:
-    """Return a graph in which few largest elements are looked for one after the other, as loops can."""
+    """Return a graph in which few largest elements are looked for, and few elements put, one after the other: loops."""
 
     def replace(own: Node) -> Value:
-        if own.op != "topk":
+        if own.op not in ("topk", "scatter_elements"):
             return own
-        left, count = own.arguments[0], own.attributes["k"]
+        left: Value = own.arguments[0]
         shape, dtype = tensor_type(left)
-        rank, word = len(shape), "max" if own.attributes["largest"] else "min"
-        is_last = own.attributes["axis"] % rank == rank - 1
-        if not is_last or count > _MOST_ROUNDS or shape[-1] > _MOST_CHOICES or dtype != "float32":
+        rank, counts = len(shape), tensor_type(own if own.op == "topk" else own.arguments[1]).shape
+        is_last = own.attributes["axis"] % rank == rank - 1 and counts[:-1] == shape[:-1]
+        if not is_last or counts[-1] > _MOST_ROUNDS or shape[-1] > _MOST_CHOICES or dtype != "float32":
             return own
+        number = along(-1, rank, shape[-1])
+        if own.op == "scatter_elements":
+            if own.attributes["reduction"] != "update":
+                return own
+            for place in range(counts[-1]):
+                at, new = (sliced(one, [rank - 1], [place], [place + 1]) for one in own.arguments[1:])
+                left = where(elementwise("equal", number, at), new, left)
+            return left
+        word = "max" if own.attributes["largest"] else "min"
         taken = constant(-np.inf if word == "max" else np.inf, dtype)
         places = [arg_extreme(f"arg{word}", left, -1, keepdims=True)]
-        while len(places) < count:
-            left = where(elementwise("equal", along(-1, rank, shape[-1]), places[-1]), taken, left)
+        while len(places) < counts[-1]:
+            left = where(elementwise("equal", number, places[-1]), taken, left)
             places.append(arg_extreme(f"arg{word}", left, -1, keepdims=True))
         return concat(places, -1)
 

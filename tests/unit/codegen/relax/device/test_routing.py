@@ -7,7 +7,7 @@ pytest.importorskip("tvm", reason="operators are written as loops by TVM")
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 
 from anatune.codegen.relax.device.routing import route_program
-from anatune.graph.building import top_places
+from anatune.graph.building import scattered, top_places
 from anatune.graph.experts.passes import with_rounds
 from anatune.measure.emulate.triton_interpreter import interpret
 from tests.unit.codegen.relax.device.running import graph_of, lower, run
@@ -31,3 +31,15 @@ def test_the_largest_of_equal_numbers_is_the_first(shape, count, largest):
     x = RNG.integers(0, 9, shape).astype(np.float32)
     (got,) = run(graph, lower(with_rounds(graph)), [x])
     np.testing.assert_array_equal(got, np.argsort(-x if largest else x, axis=-1, kind="stable")[..., :count])
+
+
+def test_few_elements_are_put_one_after_the_other():
+    graph = graph_of(
+        lambda x, at, new: scattered(x, at, new, 1, "update"),
+        ((5, 9), "float32"), ((5, 3), "int64"), ((5, 3), "float32"),
+    )  # fmt: skip
+    x, new = RNG.standard_normal((5, 9)).astype(np.float32), RNG.standard_normal((5, 3)).astype(np.float32)
+    at = np.argsort(RNG.standard_normal((5, 9)))[:, :3]
+    (got,) = run(graph, lower(with_rounds(graph)), [x, at, new])
+    np.put_along_axis(x, at, new, 1)
+    np.testing.assert_allclose(got, x, rtol=1e-2)  # put numbers have 16 bits in no memory, given ones float32
