@@ -41,7 +41,7 @@ from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.operators.attention import attention, strided_attention
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, DeviceError, SpaceError
-from anatune.graph.experts.passes import lead_of
+from anatune.graph.experts.passes import deciding, lead_of
 from anatune.graph.integers.scaled import has_integers
 from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
 from anatune.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE
@@ -159,7 +159,7 @@ class TritonTarget(ModelTarget):
         graph = with_joined_products(graph, takes_columns=True)
         graph = simplified(without_rows(rewritten(graph, self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
-        written = {id(source_of(value)) for value in graph.outputs}
+        written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
         for node in graph.nodes():
             workload, offsets = self._workload(node, is_output=id(node) in written)
             if workload is not None:

@@ -46,9 +46,9 @@ from anatune.graph.nodes import (
     tensor_type,
     values_in,
 )
-from anatune.graph.operators import EXPERTS, GROUPED_MATMUL, HISTOGRAM, ROUTE, operator_of
+from anatune.graph.operators import EXPERTS, GROUPED_MATMUL, HISTOGRAM, MATMUL, ROUTE, operator_of
 
-__all__ = ["lead_of", "with_experts", "with_gates", "with_rounds", "with_terms", "without_groups"]
+__all__ = ["deciding", "lead_of", "with_experts", "with_gates", "with_rounds", "with_terms", "without_groups"]
 
 _ALIGNED = 4
 """Numbers of 16 bytes."""
@@ -59,6 +59,22 @@ _MOST_ROUNDS, _MOST_CHOICES = 16, 1024
 def lead_of(experts: int) -> int:
     """Return how many numbers ``anatune.route`` returns before the rows."""
     return -(-experts // _ALIGNED) * _ALIGNED
+
+
+def deciding(graph: Graph) -> set[int]:
+    """Return the products, by ``id``, that choices of experts follow from: 16 bits of them would change some."""
+    stack = [node.arguments[0] for node in graph.nodes() if node.op == "argmax"]
+    seen, found = set[int](), set[int]()
+    while stack:
+        value = stack.pop()
+        if not isinstance(value, Node) or id(value) in seen or value.op == "strided_slice":
+            continue  # a slice: the product makes other columns, too
+        seen.add(id(value))
+        if value.op == MATMUL:
+            found.update([id(value)] if tensor_type(value).shape[1] <= _MOST_CHOICES else [])
+        elif not operator_of(value).is_own:
+            stack += values_in(value.arguments)
+    return found
 
 
 def without_groups(graph: Graph) -> Graph:

@@ -102,6 +102,7 @@ def test_tokens_choose_experts():
     assert [kernel.workload for kernel in own.summary.kernels if "grouped" in kernel.workload] == [
         "grouped_matmul 24x4x2x40x64 --activation", "grouped_matmul 24x4x2x64x40 --expanded"
     ]  # fmt: skip
+    assert any("24x4x64 --dtype bfloat16:float32" in kernel.workload for kernel in own.summary.kernels)  # what decides
     assert "route_48_rows_to_4" in {row.name for row in own.summary.rows}
     assert own.summary.check.error < 1e-2
 
