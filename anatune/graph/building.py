@@ -44,6 +44,7 @@ __all__ = [
     "flat_places",
     "from_start",
     "gathered",
+    "histogram",
     "in_float32",
     "inside",
     "layer_norm",
@@ -278,6 +279,16 @@ def top_places(value: Value, count: int, axis: int, *, largest: bool) -> Value:
     shape = (*kind.shape[:axis], count, *kind.shape[axis + 1 :])
     own = {"k": count, "axis": axis, "ret_type": "indices", "largest": largest, "dtype": "int64"}
     return made("topk", (value,), TensorType(shape, "int64"), **own)
+
+
+def histogram(value: Value, bins: int, first: Value, last: Value) -> Value:
+    """Return how many elements lie in each of equal parts between two numbers, in the elements' dtype."""
+    dtype, x = tensor_type(value).dtype, reshape(value, (-1, 1))
+    along = elementwise("multiply", elementwise("subtract", x, first), bins)
+    place = elementwise("floor", elementwise("divide", along, elementwise("subtract", last, first)))
+    place = where(elementwise("equal", x, last), constant(bins - 1, dtype), place)
+    hits = elementwise("equal", place, constant(np.arange(bins), dtype))
+    return reduced("sum", cast(hits, dtype), [0], keepdims=False)
 
 
 def scattered(data: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:

@@ -20,6 +20,7 @@ __all__ = [
     "attention",
     "cumulative_sum",
     "erf",
+    "histogram",
     "layer_norm",
     "log_softmax",
     "masked_softmax",
@@ -177,6 +178,12 @@ def cumulative_sum(array: Array, axis: int, *, exclusive: bool) -> Array:
         found = np.roll(found, 1, axis)
         np.moveaxis(found, axis, 0)[:1] = 0
     return found
+
+
+def histogram(array: Array, bins: int, low: float, high: float) -> Array:
+    """Return how many elements lie in each of equal parts between two numbers."""
+    place = np.where(array == high, bins - 1, np.floor((array - low) * bins / (high - low)))
+    return np.bincount(place[(place >= 0) & (place < bins)].astype(np.int64), minlength=bins)
 
 
 def argsort(array: Array, axis: int, *, descending: bool) -> Array:

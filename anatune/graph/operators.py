@@ -13,6 +13,18 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     Takes data (..., k) float32, weights of 8 bits (n, k) int8 or of 4 bits (n, k / 2) uint8, scales (n, k / group)
     float32, zero points likewise where attribute ``zero_points`` says so, and operands of the fused steps; ``bits``,
     ``group`` and ``rounded`` as of the workload (`core.workload.operators.scaled`).
+``grouped_matmul``
+    Takes rows (rows, k), those of a group together, matrices (groups, k, n) and where the rows of each group end
+    (groups,): each row times the matrix of its group.
+``histogram``
+    Takes numbers (rows,) and returns how many lie in each of ``bins`` equal parts between ``low`` and ``high``.
+``anatune.experts``
+    As grouped_matmul, of rows that are not sorted, for GPUs. Takes tokens, or, where attribute ``expanded``, a row for
+    each token and choice, weights (experts, n, k) and, twice, what ``anatune.route`` returns; ``top_k`` and
+    ``activation`` as of the workload `grouped_matmul`.
+``anatune.route``
+    Takes the expert of each row (rows,) and returns int32: where rows of each of ``experts`` end, filled up to 16
+    bytes, then all rows, those of the first expert first.
 ``anatune.attention``
     Takes three tensors that hold queries, keys and values, and, where there is one, a mask (mask_rows, keys) as the
     softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,
@@ -73,6 +85,9 @@ __all__ = [
     "CONVOLUTION",
     "CONVOLUTIONS",
     "DEQUANTIZE",
+    "EXPERTS",
+    "GROUPED_MATMUL",
+    "HISTOGRAM",
     "LAYER_NORM",
     "MATMUL",
     "OPERATORS",
@@ -81,6 +96,7 @@ __all__ = [
     "QUANTIZE",
     "RECURRENCE",
     "RECURRENT",
+    "ROUTE",
     "SCALED_MATMUL",
     "SCATTER",
     "SOFTMAX",
@@ -95,6 +111,8 @@ CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "an
 SCALED_MATMUL = "anatune.scaled_matmul"
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL, SCALED_MATMUL)
 ATTENTION = "anatune.attention"
+GROUPED_MATMUL, EXPERTS, ROUTE = "grouped_matmul", "anatune.experts", "anatune.route"
+HISTOGRAM = "histogram"
 SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.concat"
 WINDOW, PUT = "anatune.window", "anatune.put"
 SCATTER = "anatune.scatter"
@@ -275,6 +293,7 @@ _ENTRIES = (
     Operator("argsort", meanings.argsort, kind=f"{_ATTRS}ArgsortAttrs"),
     Operator("cumprod", kind=f"{_ATTRS}ScanopAttrs"),
     Operator("cumsum", meanings.cumulative_sum, kind=f"{_ATTRS}ScanopAttrs"),
+    Operator(HISTOGRAM, meanings.histogram),
     Operator("nn.layer_norm", meanings.layer_norm, kind=f"{_ATTRS}LayerNormAttrs", own=LAYER_NORM),
     Operator("nn.log_softmax", meanings.log_softmax, kind=f"{_ATTRS}SoftmaxAttrs"),
     Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),
@@ -330,6 +349,9 @@ _ENTRIES = (
     Operator(MATMUL),
     Operator(BATCH_MATMUL),
     Operator(SCALED_MATMUL),
+    Operator(GROUPED_MATMUL),
+    Operator(EXPERTS),
+    Operator(ROUTE),
     Operator(ATTENTION, meanings.attention),
     Operator(SOFTMAX, meanings.masked_softmax),
     Operator(LAYER_NORM, meanings.layer_norm),

@@ -9,7 +9,7 @@ from anatune.core.workload.number_formats import format_word
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Constant, Node, tensor_type
-from anatune.graph.operators import BATCH_MATMUL, MATMUL, SCALED_MATMUL
+from anatune.graph.operators import BATCH_MATMUL, EXPERTS, MATMUL, SCALED_MATMUL
 from anatune.graph.orders import image_sizes
 
 __all__ = ["ZERO_POINTS", "is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
@@ -36,6 +36,8 @@ def workload_of(node: Node) -> Workload:
     """
     kinds = [tensor_type(argument) for argument in node.arguments[:2]]
     data, weight = (tuple(map(int, kind.shape)) for kind in kinds)
+    if node.op == EXPERTS:
+        return _of_experts(node, weight[0], data[1])
     steps = node.attributes["epilogue"]
     if node.op == SCALED_MATMUL:
         return _scaled(node, data[0], data[1], weight[0])
@@ -74,6 +76,11 @@ def _scaled(node: Node, m: int, k: int, n: int) -> Workload:
     more = {name: own[name] for name in ("zero_points", "rounded", "epilogue")}
     group = 0 if own["group"] == k else own["group"]
     return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{own['bits']}", group=group, **more)
+
+
+def _of_experts(node: Node, experts: int, k: int) -> Workload:
+    (rows, n), own = tensor_type(node).shape, node.attributes
+    return workload_named("grouped_matmul", tokens=rows // own["top_k"], experts=experts, n=n, k=k, **own)
 
 
 def orders_of(node: Node) -> tuple[Order, Order]:

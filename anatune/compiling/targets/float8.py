@@ -11,6 +11,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.graph.building import cast, elementwise, reduced, reshape
+from anatune.graph.experts.passes import deciding
 from anatune.graph.nodes import (
     Array,
     Constant,
@@ -74,7 +75,8 @@ def with_float8(
     """Return a graph whose products with constant weights are of 8-bit floats where that should take less time.
 
     Rows of the data are divided by their largest magnitude, columns of the weights by theirs, over the largest number
-    of the dtype; sums are float32. What was fused into such a product follows it. Products that are outputs stay.
+    of the dtype; sums are float32. What was fused into such a product follows it. Products that are outputs, or that
+    choices of experts follow from, stay.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def with_float8(
     """
     dtype = float8_of(hardware)
     found: dict[int, tuple[Workload, Workload]] = {}
-    written = {id(source_of(value)) for value in graph.outputs}
+    written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
     users: dict[int, list[Node]] = {}
     for node in graph.nodes():
         for value in values_in(node.arguments):

@@ -1,7 +1,8 @@
 """What one of several ranks computes of a module of PyTorch's, and what it sends to the others: tensor parallelism.
 
 Linear layers are divided as a plan says, by columns ("colwise") or by rows ("rowwise", whose sums are added up over all
-ranks); everything else each rank has whole. Source: Shoeybi et al., Megatron-LM (arXiv:1909.08053), section 3.
+ranks), weights of experts (experts, outputs, inputs) likewise; everything else each rank has whole. Source: Shoeybi et
+al., Megatron-LM (arXiv:1909.08053), section 3.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _BYTES = 2
 """Of an element that is sent."""
 _WHOLE = ("embedding_rowwise", "replicated_with_grad_allreduce", "sequence_parallel")
 """Words of plans for what is kept whole here."""
+_EXPERTS = {"colwise": 1, "packed_colwise": 1, "rowwise": 2}
+"""Words of plans for weights of experts -> the dimension that is divided; "packed": gate and up, each of them is."""
+_SUMMED = "moe_tp_experts"
+"""The word for a module whose experts are divided: its outputs are added up over all ranks."""
 
 
 class Exchange(NamedTuple):
@@ -55,8 +60,9 @@ def rank_of(
     inputs : torch.Tensor, or sequence of them
         A rank's, on the meta device.
     plan : mapping of str to str, optional
-        Name of a layer, with wildcards -> "colwise", "colwise_gather_output" or "rowwise"; by default the module's own,
-        or of its first part that has one (``tp_plan``, as transformers' models have).
+        Name of a layer, with wildcards -> "colwise", "colwise_gather_output" or "rowwise"; of weights of experts ->
+        "colwise", "packed_colwise" or "rowwise", and of the module that has them -> "moe_tp_experts". By default the
+        module's own, or of its first part that has one (``tp_plan``, as transformers' models have).
     dynamic_shapes, sizes
         As of `anatune.compare`; what is sent has to have one size.
 
@@ -82,11 +88,20 @@ def rank_of(
     def gathered(_module: TorchObject, _inputs: object, output: TorchObject) -> None:
         sent.append((ranks - 1, math.prod(output.shape)))
 
+    def word_of(name: str) -> str:
+        own = name.removeprefix(prefix)
+        return next((word for pattern, word in words.items() if fnmatch.fnmatchcase(own, pattern)), "")
+
+    for name, weight in list(made.named_parameters()):
+        word, (owner, _, own) = word_of(name), name.rpartition(".")
+        if weight.dim() == 3 and word in _EXPERTS:
+            setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
     hooks = []
     for name, layer in list(made.named_modules()):
-        own = name.removeprefix(prefix)
-        word = next((word for pattern, word in words.items() if fnmatch.fnmatchcase(own, pattern)), "")
-        if not word or word in _WHOLE:
+        word = word_of(name)
+        if word == _SUMMED:
+            hooks.append(layer.register_forward_hook(reduced))
+        if not word or word in (*_WHOLE, _SUMMED):
             continue
         if word not in ("colwise", "colwise_gather_output", "rowwise") or not isinstance(layer, torch.nn.Linear):
             raise SpaceError(f"compare: {name} ({type(layer).__name__}) is {word} in the plan, expected a linear layer")
@@ -122,12 +137,23 @@ def _own_plan(module: TorchObject) -> tuple[str, Mapping[str, str]]:
 def _part(torch: TorchObject, name: str, layer: TorchObject, ranks: int, *, by_rows: bool) -> TorchObject:
     """Return one rank's part of a linear layer."""
     sizes = [layer.in_features, layer.out_features]
-    divided = sizes[not by_rows]
-    if divided % ranks:
-        raise SpaceError(
-            f"compare: {divided} {'inputs' if by_rows else 'outputs'} of {name} are not divided by {ranks} ranks; "
-            "take another number"
-        )
-    sizes[not by_rows] //= ranks
+    sizes[not by_rows] = _share(name, sizes[not by_rows], ranks, by_rows=by_rows)
     has_bias = layer.bias is not None
     return torch.nn.Linear(*sizes, bias=has_bias, device="meta", dtype=layer.weight.dtype).eval()
+
+
+def _part_of_experts(torch: TorchObject, name: str, weight: TorchObject, ranks: int, word: str) -> TorchObject:
+    """Return one rank's part of the weights of all experts."""
+    sizes, axis, parts = list(weight.shape), _EXPERTS[word], 1 + word.startswith("packed")
+    sizes[axis] = parts * _share(name, sizes[axis] // parts, ranks, by_rows=word == "rowwise")
+    return torch.nn.Parameter(torch.empty(sizes, device="meta", dtype=weight.dtype))
+
+
+def _share(name: str, size: int, ranks: int, *, by_rows: bool) -> int:
+    """Return what one rank has of inputs, or outputs."""
+    if size % ranks:
+        raise SpaceError(
+            f"compare: {size} {'inputs' if by_rows else 'outputs'} of {name} are not divided by {ranks} ranks; "
+            "take another number"
+        )
+    return size // ranks

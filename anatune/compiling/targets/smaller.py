@@ -51,6 +51,10 @@ def _product(schedule: Schedule, own: Mapping[str, int], sizes: Mapping[str, int
         found = {"m": _cut(own["m"], tile, _TILES), "n": _cut(own["n"], tile, _TILES)}
         found["k"] = _cut(own["k"], sizes["k"], steps)
         return found | ({"b": min(own["b"], 2)} if "b" in own else {})
+    if operator == "grouped_matmul":  # of an activation two columns of the weights are one of the result
+        found = {"n": _cut(own["n"], sizes["n"] // (1 + own["activation"]), _TILES), "tokens": _TILES * sizes["m"]}
+        found |= {"k": _cut(own["k"], sizes["k"], steps), "experts": max(2, own["top_k"])}
+        return {name: min(own[name], size) for name, size in found.items()}
     if not operator.startswith("conv") or own["groups"] > 1:
         return {}
     taps = math.prod(extent for axis, extent in extents.items() if axis in ("rz", "ry", "rx"))

@@ -14,6 +14,7 @@ from anatune import api
 from anatune.codegen.compat import bare_target
 from anatune.codegen.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
 from anatune.codegen.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
+from anatune.codegen.relax.device.routing import planned_route
 from anatune.codegen.relax.device.scans import scan_program
 from anatune.codegen.relax.device.stubs import plain_product, plain_put, stub
 from anatune.codegen.relax.frontends import Imported
@@ -39,9 +40,10 @@ from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.operators.attention import attention, strided_attention
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, DeviceError, SpaceError
+from anatune.graph.experts.passes import deciding, lead_of
 from anatune.graph.integers.scaled import has_integers
-from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten
-from anatune.graph.operators import ATTENTION, PRODUCTS, PUT, SCALED_MATMUL
+from anatune.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
+from anatune.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
 from anatune.graph.passes.attention import attention_of, with_attention, without_mask
 from anatune.graph.passes.layouts import everywhere, laid_out
 from anatune.graph.passes.order import MATRIX_UNITS, after
@@ -161,7 +163,7 @@ class TritonTarget(ModelTarget):
             graph = with_float8(graph, self.hardware, self._plain, self._times)
         graph = simplified(without_rows(rewritten(graph, self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
-        written = {id(source_of(value)) for value in graph.outputs}
+        written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
         for node in graph.nodes():
             workload, offsets = self._workload(node, is_output=id(node) in written)
             if workload is not None:
@@ -192,15 +194,17 @@ class TritonTarget(ModelTarget):
             found = self._attention(node)
             assert found is not None
             return found
-        if node.op not in PRODUCTS:
+        if node.op not in (*PRODUCTS, EXPERTS):
             return None, ()
         plain = workload_of(node)
         if plain.num_reduced == 1:  # positions times frequencies: a multiplication
             return None, ()
         if node.op == SCALED_MATMUL:
             return plain, (0,) * len(node.arguments)
-        word = f"{self.precision}:{WIDE}" if is_output else self.precision
+        word = f"{self.precision}:{WIDE}" if is_output and node.op != EXPERTS else self.precision
         workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
+        if node.op == EXPERTS:  # nothing else computes it
+            return workload, (0, 0, lead_of(workload.tensor("ends").num_elements), 0)
         return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
 
     def _attention(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
@@ -281,7 +285,7 @@ class TritonTarget(ModelTarget):
                 stubs[id(node)] = stub(kernel.name, node, kernel.schedule.key)
             operands: Sequence[Access] = kernel.workload.operands
             offsets: tuple[int, ...] = ()
-            if kernel.nodes[0].op == ATTENTION:
+            if kernel.nodes[0].op in (ATTENTION, EXPERTS):
                 _, offsets = self._workload(kernel.nodes[0], is_output=False)
             elif program.workspace is not None:  # the parts are the result
                 operands, space = kernel.workload.reads, program.workspace.tensor
@@ -294,7 +298,7 @@ class TritonTarget(ModelTarget):
         return made, stubs
 
     def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel], calls: dict[str, Planned]) -> None:
-        """Add products that no template takes and rows put into caches, as loops; running sums and orders."""
+        """Add products that no template takes and rows put into caches, as loops; scans, and experts' rows."""
         known: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
@@ -302,6 +306,10 @@ class TritonTarget(ModelTarget):
             if (program := scan_program(node)) is not None:
                 name = program.kernels[0].name
                 stubs[id(node)], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
+            if node.op == ROUTE:
+                own = planned_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
+                stubs[id(node)] = stub(own.program.kernels[0].name, node, "route")
+                calls[stubs[id(node)].name] = own
             if node.op in PRODUCTS and id(node) not in stubs:
                 workload = workload_of(node)
                 if workload not in known:
@@ -311,7 +319,8 @@ class TritonTarget(ModelTarget):
     def _check_memory(self, graph: Graph, made: Lowered) -> None:
         """Raise SpaceError for a model that the device's memory does not hold."""
         size = self.hardware.dram.capacity_bytes
-        given = sum(map(num_bytes_of, (*inputs_of(graph), *outputs_of(graph))))
+        parts = inputs_of(graph), outputs_of(graph)  # of which the last ones are caches
+        given = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(made.state)])
         held = sum(buffer.num_bytes for buffer in made.state)
         total = made.weight_bytes + made.arena_bytes + given + held
         if size is not msgspec.UNSET and total > size:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from anatune.graph.experts.passes import with_experts, with_gates, with_rounds, with_terms, without_groups
 from anatune.graph.integers.few_bits import unpacked_products
 from anatune.graph.nodes import Graph
 from anatune.graph.operators import DEQUANTIZE, QUANTIZE
@@ -30,6 +31,7 @@ __all__ = ["CPU", "CPU_KERNELS", "GPU", "MATRIX_UNITS", "WEIGHTS", "Pass", "afte
 Pass = Callable[[Graph], Graph]
 
 WEIGHTS: tuple[Pass, ...] = (
+    without_groups,
     simplified,
     without_batch_norms,
     simplified,
@@ -82,7 +84,11 @@ What comes out is compared with itself with channels last wherever an operator c
 MATRIX_UNITS: tuple[Pass, ...] = (
     unpacked_products,
     without_recurrences,
+    with_experts,
+    with_rounds,
     *WEIGHTS,
+    with_gates,
+    with_terms,
     with_rows,
     with_products,
     simplified,

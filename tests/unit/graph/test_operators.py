@@ -8,7 +8,7 @@ from anatune.core.activations import ACTIVATIONS
 from anatune.core.workload.number_formats import FUNCTION_STEPS
 from anatune.graph.folding import computed, value_of
 from anatune.graph.nodes import Constant, Input, Shape, TensorType
-from anatune.graph.operators import ATTENTION, OPERATORS, PRODUCTS, WINDOW, applied
+from anatune.graph.operators import ATTENTION, EXPERTS, OPERATORS, PRODUCTS, ROUTE, WINDOW, applied
 from anatune.graph.passes import layouts
 
 OWN = [operator for operator in OPERATORS.values() if operator.is_own]
@@ -35,7 +35,7 @@ def test_entries_name_what_there_is():
 
 
 def test_what_has_a_kernel_has_code():
-    written = {*kernels._OPERATORS, *PRODUCTS, ATTENTION} - {"permute_dims", "topk"}
+    written = {*kernels._OPERATORS, *PRODUCTS, ATTENTION, EXPERTS, ROUTE} - {"permute_dims", "topk"}
     assert {operator.name for operator in OWN} == written
     for operator in OPERATORS.values():
         if operator.fused_into:

@@ -39,11 +39,14 @@ class Planned(NamedTuple):
         Its tensors in the order of the call.
     offsets : tuple of int
         Elements of each operand before the first that it reads.
+    rest : RestKernel, optional
+        What it moves and computes, where it has no plan that says so.
     """
 
     program: TritonProgram
     operands: tuple[str, ...]
     offsets: tuple[int, ...]
+    rest: RestKernel | None = None
 
     def dtype(self, tensor: str) -> str:
         """Return the dtype of a tensor."""
@@ -256,7 +259,7 @@ class _Lowering:
         if own.program.workspace is not None:
             space = own.program.workspace
             names[space.tensor] = Tensor(math.prod(space.shape), space.dtype), 0
-        self.programs.append((call.function, own.program, names, None))
+        self.programs.append((call.function, own.program, names, own.rest))
 
     def _in_dtype(self, tensor: Tensor, dtype: str) -> Tensor:
         """Return a tensor in a dtype; weights are there in any, others are converted by a kernel."""

@@ -15,7 +15,9 @@ from anatune.graph.building import (
     cumulative,
     elementwise,
     gathered,
+    histogram,
     layer_norm,
+    made,
     reduced,
     reshape,
     sliced,
@@ -26,7 +28,8 @@ from anatune.graph.building import (
     top_places,
     where,
 )
-from anatune.graph.nodes import Value, tensor_type
+from anatune.graph.nodes import TensorType, Value, tensor_type
+from anatune.graph.operators import HISTOGRAM
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted, is_float
 from anatune.graph.torch.operators.elements import power_of
 
@@ -209,20 +212,13 @@ def _histogram(call: Call) -> Value:
     """Return how many elements lie in each of equal parts between two numbers, or the smallest and the largest."""
     x, bins, low, high = (call[name] for name in ("self", "bins", "min", "max"))
     kind = tensor_type(x)
-    x = reshape(x, (-1, 1))
-    if low == high == 0:
-        first, last = (reduced(word, x, None, keepdims=False) for word in ("min", "max"))
-        is_one = elementwise("equal", first, last)
-        first, last = (
-            where(is_one, elementwise(word, one, 1), one) for word, one in (("subtract", first), ("add", last))
-        )
-    else:
-        first, last = (constant(one, kind.dtype) for one in ((low, high) if low != high else (low - 1, high + 1)))
-    along = elementwise("multiply", elementwise("subtract", x, first), bins)
-    place = elementwise("floor", elementwise("divide", along, elementwise("subtract", last, first)))
-    place = where(elementwise("equal", x, last), constant(bins - 1, kind.dtype), place)
-    hits = elementwise("equal", place, constant(np.arange(bins), kind.dtype))
-    return reduced("sum", cast(hits, kind.dtype), [0], keepdims=False)
+    if low != high or low != 0:
+        own = {"bins": bins, "low": low - (low == high), "high": high + (low == high)}
+        return made(HISTOGRAM, (reshape(x, (-1,)),), TensorType((bins,), kind.dtype), **own)
+    first, last = (reduced(word, x, None, keepdims=False) for word in ("min", "max"))
+    is_one = elementwise("equal", first, last)
+    ends = (where(is_one, elementwise(word, one, 1), one) for word, one in (("subtract", first), ("add", last)))
+    return histogram(x, bins, *ends)
 
 
 # ---- norms ----

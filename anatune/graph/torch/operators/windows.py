@@ -11,7 +11,6 @@ import numpy as np
 from anatune.graph.building import (
     arg_extreme,
     broadcast,
-    cast,
     constant,
     convolution,
     elementwise,
@@ -23,12 +22,12 @@ from anatune.graph.building import (
     pool,
     reduced,
     reshape,
-    sliced,
     taken,
     taken_at,
 )
 from anatune.graph.images import grid_sampled, neighbours, resized_axis
 from anatune.graph.nodes import Array, TensorType, Value, tensor_type
+from anatune.graph.operators import GROUPED_MATMUL
 from anatune.graph.torch.call import Call, Convert, RefusedError, is_float
 from anatune.graph.transposed import transposed_convolution
 
@@ -73,21 +72,9 @@ def _grouped_product(call: Call) -> Value:
 
 
 def _by_groups(x: Value, weights: Value, ends: Value) -> Value:
-    """Return rows (rows, inner) times matrices (groups, inner, columns), each group's rows before its end.
-
-    All products are in one; of each row its own is kept.
-    """
-    (groups, inner, columns), (rows, dtype) = (
-        tensor_type(weights).shape,
-        (tensor_type(x).shape[0], tensor_type(x).dtype),
-    )
-    wide = reshape(permute(weights, (1, 0, 2)), (inner, groups * columns))
-    products = reshape(matmul(x, wide), (rows, groups, columns))
-    place = constant(np.arange(rows)[:, None], tensor_type(ends).dtype)
-    is_below = cast(elementwise("less", place, reshape(ends, (1, groups))), "int8")
-    before = padded(sliced(is_below, [1], [0], [groups - 1]), [0, 1], [0, 0])
-    own = cast(elementwise("subtract", is_below, before), dtype)
-    return reduced("sum", elementwise("multiply", products, reshape(own, (rows, groups, 1))), [1], keepdims=False)
+    """Return rows (rows, inner) times matrices (groups, inner, columns), each group's rows before its end."""
+    (rows, _), dtype = tensor_type(x)
+    return made(GROUPED_MATMUL, (x, weights, ends), TensorType((rows, tensor_type(weights).shape[2]), dtype))
 
 
 def _triple_product(call: Call) -> Value:

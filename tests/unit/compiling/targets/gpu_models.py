@@ -87,6 +87,56 @@ class LlamaLayers(nn.Module):
         return (x, *kept) if past else x
 
 
+_SCHEMA = "(Tensor input, Tensor weight, Tensor offs) -> Tensor"
+
+
+@torch.library.custom_op("anatune_tests::grouped_mm_fallback", mutates_args=(), schema=_SCHEMA)
+def grouped_mm(x, weight, offs):
+    """Return rows, each group's before its end, times matrices (groups, inner, columns), as transformers' operator."""
+    ends = [0, *offs.tolist()]
+    return torch.cat([x[first:end] @ own for own, first, end in zip(weight, ends, ends[1:], strict=False)])
+
+
+@grouped_mm.register_fake
+def _(x, weight, offs):
+    return x.new_empty(x.shape[0], weight.shape[2])
+
+
+class Experts(nn.Module):
+    """Experts that tokens choose, as transformers exports them: rows are sorted by expert, and brought back."""
+
+    def __init__(self, experts=4, top_k=2, dim=64, inner=40, biased=False):
+        super().__init__()
+        self.top_k, self.biased = top_k, biased
+        self.norm, self.router, self.last = nn.RMSNorm(dim, eps=1e-6), nn.Linear(dim, experts), nn.Linear(dim, 48)
+        self.up = nn.Parameter(torch.randn(experts, 2 * inner, dim) / dim**0.5)
+        self.down = nn.Parameter(torch.randn(experts, dim, inner) / inner**0.5)
+        self.bias = nn.Parameter(torch.randn(experts, 2 * inner))
+
+    def forward(self, x):
+        normed, experts = self.norm(x), len(self.up)
+        weights, chosen = self.router(normed).softmax(-1).topk(self.top_k)
+        weights, chosen = (weights / weights.sum(-1, keepdim=True)).reshape(-1), chosen.reshape(-1)
+        experts_of, order = chosen.sort()
+        ends = torch.histc(experts_of.float(), experts, 0, experts - 1).cumsum(0, dtype=torch.int32)
+        made = grouped_mm(normed[order // self.top_k], self.up.transpose(1, 2), ends)
+        if self.biased:
+            made = made + self.bias[experts_of]
+        gate, up = made.chunk(2, -1)
+        made = grouped_mm(functional.silu(gate) * up, self.down.transpose(1, 2), ends) * weights[order][:, None]
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+        return self.last(x + made[back].view(len(x), self.top_k, -1).sum(1))
+
+
+def experts(tokens=24, **options):
+    """Return a layer of experts and tokens whose choices 16 bits do not change."""
+    torch.manual_seed(0)
+    model, x = Experts(**options).eval(), torch.randn(8 * tokens, 64)
+    best = model.router(model.norm(x)).topk(model.top_k + 1).values
+    return model, (x[torch.argsort(best[:, -2] - best[:, -1])[-tokens:]],)
+
+
 def block(**options):
     torch.manual_seed(0)
     return Block(**options).eval(), (torch.randint(0, 100, (2, 24)),)

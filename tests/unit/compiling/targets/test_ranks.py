@@ -10,7 +10,7 @@ import torch
 import anatune
 from anatune.compiling.targets.ranks import rank_of
 from anatune.errors import SpaceError
-from tests.unit.compiling.targets.gpu_models import LlamaLayers
+from tests.unit.compiling.targets.gpu_models import Experts, LlamaLayers
 
 PLAN = {f"layers.*.{name}": "colwise" for name in ("q", "k", "v", "gate", "up")}
 PLAN |= {"layers.*.o": "rowwise", "layers.*.down": "rowwise"}
@@ -53,6 +53,20 @@ def test_a_rank_of_a_decoder_has_its_caches():
     assert found.rows[-1].name == f"{4 * 2 * 3 * 64 * 2} bytes sent to other ranks"
     with pytest.raises(SpaceError, match="what ranks send depends on sizes that vary"):
         anatune.compare(model, (x, *past), hw="h100", precision="bfloat16", **given)
+
+
+def test_a_rank_has_a_share_of_each_expert():
+    with torch.device("meta"):
+        model, x = torch.nn.Sequential(Experts(experts=8, dim=64, inner=96)).eval(), torch.zeros(40, 64)
+    plan = {"0": "moe_tp_experts", "0.up": "packed_colwise", "0.down": "rowwise"}
+    made, sent = rank_of(model, x, 4, plan)
+    assert made[0].up.shape == (8, 2 * 24, 64)
+    assert made[0].down.shape == (8, 64, 24)
+    assert tuple(sent) == (1, 2 * 3 / 4 * 40 * 48 * 2)
+    (found,) = anatune.compare(model, x, hw="h100", precision="bfloat16", ranks=4, rank_plan=plan)
+    assert "grouped_matmul 40x8x2x24x64 --activation" in {kernel.workload for kernel in found.kernels}
+    with pytest.raises(SpaceError, match=r"96 outputs of 0\.up are not divided by 5 ranks"):
+        rank_of(model, x, 5, plan)
 
 
 def test_a_part_of_the_outputs_goes_to_all():

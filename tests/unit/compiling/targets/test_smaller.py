@@ -21,6 +21,8 @@ CACHE = (4194304, 524288, 128)
         (anatune.conv2d(8, 64, 56, 56, 64, 3, 3, padding=1, dtype="bfloat16", layout="NHWC"), 2e8),
         (strided_attention(STEP, [(4096, 128, 0), CACHE, CACHE], counted="held"), 2e7),
         (strided_attention(PAGED, [(4096, 128, 0), *[(16384, 128, 1024)] * 2], counted="lengths", pool=9000), 2e7),
+        (anatune.grouped_matmul(2048, 8, 2, 14336, 4096, activation=True), 4e8),
+        (anatune.grouped_matmul(16, 128, 8, 2048, 768, expanded=True), 4e8),
     ],
 )
 def test_less_work_of_the_same_kernel(workload, flop):

@@ -15,7 +15,15 @@ from anatune.compiling.targets import launched
 from anatune.compiling.targets.launched import LaunchedModel
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError, WorkloadError
 from tests.unit.compiling.models import residual_network
-from tests.unit.compiling.targets.gpu_models import LlamaLayers, block, compiled, error, interpreted_device
+from tests.unit.compiling.targets.gpu_models import (
+    Experts,
+    LlamaLayers,
+    block,
+    compiled,
+    error,
+    experts,
+    interpreted_device,
+)
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -82,6 +90,54 @@ def test_weights_may_be_described():
     assert found.launches <= 20  # two sums may be made in parts
     with pytest.raises(WorkloadError, match=r"weights of LlamaLayers are on the meta device.*anatune\.compare"):
         compiled(model, inputs)
+
+
+def test_tokens_choose_experts():
+    model, inputs = experts()
+    own = compiled(model, inputs, check=True)
+    names = [launch.name for launch in own.program.launches]
+    assert [name.split("_")[-1] for name in names if not name.startswith("convert")] == [
+        "multiply", "matmul", "where", "sum", "4", "matmul", "matmul", "etc", "matmul"
+    ]  # fmt: skip
+    assert [kernel.workload for kernel in own.summary.kernels if "grouped" in kernel.workload] == [
+        "grouped_matmul 24x4x2x40x64 --activation", "grouped_matmul 24x4x2x64x40 --expanded"
+    ]  # fmt: skip
+    assert any("24x4x64 --dtype bfloat16:float32" in kernel.workload for kernel in own.summary.kernels)  # what decides
+    assert "route_48_rows_to_4" in {row.name for row in own.summary.rows}
+    assert own.summary.check.error < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("hw", "options"),
+    [
+        ("mi300x", {"biased": True}),
+        ("h100", {"experts": 9, "top_k": 5, "tokens": 3}),
+        ("rtx3090", {"top_k": 1, "experts": 2, "tokens": 5}),
+        ("h100", {"tokens": 1}),
+    ],
+)
+def test_experts_in_other_numbers(hw, options):
+    model, inputs = experts(**options)
+    own = compiled(model, inputs, hw, check=False)
+    assert sum("grouped" in kernel.workload for kernel in own.summary.kernels) == 2
+    assert error(model, own, inputs) < 1e-2
+
+
+def test_weights_of_experts_may_be_described():
+    with torch.device("meta"):
+        model, x = Experts(experts=128, top_k=8, dim=2048, inner=768).eval(), torch.zeros(2048, 2048)
+    found = anatune.compare(model, x, hw=["h100", "mi300x"], precision="bfloat16")
+    assert all(one.launches <= 12 for one in found)
+    assert found[0].weight_bytes == pytest.approx(2 * sum(one.numel() for one in model.parameters()), rel=1e-2)
+
+
+def test_more_choices_than_are_looked_for_one_by_one_are_refused():
+    class Best(nn.Module):
+        def forward(self, x):
+            return x.topk(17).values
+
+    with pytest.raises(BuildError, match="topk: the operator is more than loops"):
+        compiled(Best().eval(), (torch.zeros(3, 40),))
 
 
 class Deep(nn.Module):
@@ -237,6 +293,21 @@ def test_a_model_that_no_memory_holds_is_refused():
 
     with pytest.raises(SpaceError, match=r"needs .* GB on rtx3090 \(weights .*, activations .*\), which has 24.0"):
         compiled(Large().eval(), (torch.zeros(16),), "rtx3090")
+
+
+def test_caches_need_memory_once():
+    count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=200)
+    with torch.device("meta"):
+        model, x = LlamaLayers().eval(), torch.zeros(3000, 7, 64)
+        past = [torch.zeros(3000, 2, 9, 16) for _ in range(4)]
+    own = anatune.hardware("h100")
+    small = msgspec.structs.replace(own, dram=msgspec.structs.replace(own.dram, capacity_bytes=200_000_000))
+    (found,) = anatune.compare(
+        model, (x, *past), hw=[small], precision="bfloat16", sizes={"x_1": 1},
+        dynamic_shapes=({1: count}, tuple({2: held} for _ in past)),
+        state={f"output{number + 1}": f"past_{number}" for number in range(4)},
+    )  # fmt: skip
+    assert found.launches  # of caches there are 154 MB, and activations beside
 
 
 def test_operators_without_kernels_are_refused():

@@ -1,0 +1,1 @@
+"""Products of experts that tokens choose."""
