@@ -120,7 +120,7 @@ def test_precisions_that_are_none_or_not_the_processors(tmp_path):
         compile_model(tmp_path / "model.onnx", precision="half")
     with pytest.raises(SpaceError, match=r"ryzen_3700x has no instructions for it: in software .* takes \d.* times"):
         compile_model(tmp_path / "model.onnx", hw=fixed(), precision="bfloat16")
-    with pytest.raises(SpaceError, match="precision is float32, expected float16 or bfloat16 of a GPU"):
+    with pytest.raises(SpaceError, match="precision is float32, expected float16, bfloat16 or fp8 for rtx3090"):
         compile_model(tmp_path / "model.onnx", hw="rtx3090", precision="float32")
 
 

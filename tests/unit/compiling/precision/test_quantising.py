@@ -133,7 +133,7 @@ def test_data_that_does_not_fit_is_one_line(data, told):
 
 def test_arguments_that_do_not_fit_are_one_line(tmp_path):
     plain(tmp_path / "model.onnx")
-    with pytest.raises(SpaceError, match=r"compile: precision is 'int7', expected .* or int8; leave it out"):
+    with pytest.raises(SpaceError, match=r"compile: precision is 'int7', expected .* or int8 or fp8; leave it out"):
         compile_model(tmp_path / "model.onnx", precision="int7")
     with pytest.raises(SpaceError, match="compile: calibrate and percentile are for precision int8"):
         compile_model(tmp_path / "model.onnx", calibrate="data.npz")

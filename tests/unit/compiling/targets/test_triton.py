@@ -131,15 +131,6 @@ def test_weights_of_experts_may_be_described():
     assert found[0].weight_bytes == pytest.approx(2 * sum(one.numel() for one in model.parameters()), rel=1e-2)
 
 
-def test_more_choices_than_are_looked_for_one_by_one_are_refused():
-    class Best(nn.Module):
-        def forward(self, x):
-            return x.topk(17).values
-
-    with pytest.raises(BuildError, match="topk: the operator is more than loops"):
-        compiled(Best().eval(), (torch.zeros(3, 40),))
-
-
 class Deep(nn.Module):
     """A product of few rows and a long sum, what is added to it, and a norm."""
 
