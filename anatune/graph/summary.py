@@ -38,6 +38,7 @@ _Predicted = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 _Extent = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 _Shape = tuple[_Extent, ...]
 _Expression = Annotated[str, msgspec.Meta(pattern=r"\A[a-zA-Z0-9_ ()*+/-]{1,500}\Z")]
+_Precision = Annotated[str, msgspec.Meta(pattern=r"\A(b?float16|float32|int8|fp8)\Z")]
 _Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|b?float16|float32|float64|object)\Z")]
 _BITS = re.compile("[0-9]+$")
 _MOST_BYTES = 2**47
@@ -352,7 +353,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Kernels of anatune's that are not planned: rows, windows, reductions, moves.
     unscheduled : tuple of str
         Functions of the library that are as TVM wrote them, without vectors or threads.
-    precision : {"float32", "bfloat16", "float16", "int8"}
+    precision : {"float32", "bfloat16", "float16", "int8", "fp8"}
         Dtype of what products multiply where the processor has instructions for it.
     device : {"cpu", "gpu"}
         Kind of `hardware`; with a GPU `machine` is the processor that launches its kernels.
@@ -395,7 +396,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[OperatorSummary, ...] = ()
     unscheduled: tuple[str, ...] = ()
     device: Literal["cpu", "gpu"] = "cpu"
-    precision: _Dtype = "float32"
+    precision: _Precision = "float32"
     turning_s: _Seconds = 0.0
     emulated: _Share | None = None
     layouts: LayoutSummary | None = None

@@ -76,6 +76,16 @@ def test_products_are_of_8_bits_where_that_takes_less_time():
     assert found.weight_bytes < 0.55 * before.weight_bytes
 
 
+def test_a_saved_model_is_the_same(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(16, 512)
+    own, found, _ = outputs(Scaled().eval(), x)
+    own.save(tmp_path / "saved")
+    loaded = anatune.load(tmp_path / "saved")
+    loaded.interprets = True
+    assert torch.equal(loaded(x).double(), found)
+
+
 @pytest.mark.parametrize(
     ("hw", "message"),
     [
