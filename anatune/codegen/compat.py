@@ -70,6 +70,8 @@ def import_tvm() -> TvmObject:
     MissingDependencyError
         It is not installed, or a package it needs is of another version.
     """
+    if all(map(sys.modules.get, ("tvm.script", "tvm.s_tir", "tvm"))):  # each call of a compiled model asks
+        return sys.modules["tvm"]
     try:
         with _without_torch():
             import tvm

@@ -125,6 +125,7 @@ class State:
         inputs = {size for one in (*summary.inputs, *summary.state) for size in one.shape}
         # in the order of their symbols, as a library has them
         self.untold = [name for name in sorted(summary.ranges, key="{}_".format) if name not in inputs]
+        self._growing = dict.fromkeys((one.grows, one.after) for one in summary.state if one.grows)
         self.reset()
 
     def reset(self) -> None:
@@ -163,7 +164,7 @@ class State:
         RunError
             More than there is memory for.
         """
-        found = {one.grows: _value(one.after, known) for one in self.summary.state if one.grows}
+        found = {name: _value(after, known) for name, after in self._growing}
         for name, size in found.items():
             most = self.summary.ranges[name].most
             if size > most:
