@@ -48,6 +48,8 @@ __all__ = [
     "triple_of",
 ]
 
+_IMPORTED: set[str] = set()
+"""What has been imported whole."""
 PARTS_OF_ISA: dict[str, tuple[str, str]] = {
     "avx512": ("x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512bw,+avx512dq,+fma,+f16c"),
     "avx2": ("x86_64-linux-gnu", "+avx2,+fma,+f16c"),
@@ -70,8 +72,8 @@ def import_tvm() -> TvmObject:
     MissingDependencyError
         It is not installed, or a package it needs is of another version.
     """
-    if all(map(sys.modules.get, ("tvm.script", "tvm.s_tir", "tvm"))):  # each call of a compiled model asks
-        return sys.modules["tvm"]
+    if _IMPORTED and (known := sys.modules.get("tvm")) is not None:  # each call of a compiled model asks
+        return known
     try:
         with _without_torch():
             import tvm
@@ -81,6 +83,7 @@ def import_tvm() -> TvmObject:
         raise MissingDependencyError(
             f"building kernels needs Apache TVM, which cannot be imported ({error}); install it with: {pip_line('tvm')}"
         ) from None
+    _IMPORTED.add("tvm")
     return tvm
 
 

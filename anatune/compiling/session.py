@@ -85,7 +85,8 @@ def compile(
         where nothing but products reads it. By default the model's own, where the processor has instructions for it;
         else float32, which is more exact. "int8", for fixed sizes: products of a float32 model become those of
         integers, whose scales come from weights and from `calibrate`. The report says what each loses; outputs are not
-        compared with the original's.
+        compared with the original's. Of a GPU: 16 bits, of which all kernels are Triton's then, or "fp8": products with
+        constant weights are of 8-bit floats where that is predicted to take less time, and a check allows 0.25.
     trials : int
         Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
         model's first choices, or the best ones of `records`.

@@ -94,6 +94,8 @@ def rank_of(
 
     for name, weight in list(made.named_parameters()):
         word, (owner, _, own) = word_of(name), name.rpartition(".")
+        if weight.dim() == 3 and word and word not in (*_WHOLE, *_EXPERTS):
+            raise SpaceError(f"compare: {name} is {word} in the plan, expected one of {', '.join(_EXPERTS)} of experts")
         if weight.dim() == 3 and word in _EXPERTS:
             setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
     hooks = []
@@ -104,11 +106,16 @@ def rank_of(
         if not word or word in (*_WHOLE, _SUMMED):
             continue
         if word not in ("colwise", "colwise_gather_output", "rowwise") or not isinstance(layer, torch.nn.Linear):
-            raise SpaceError(f"compare: {name} ({type(layer).__name__}) is {word} in the plan, expected a linear layer")
+            raise SpaceError(
+                f"compare: {name} ({type(layer).__name__}) is {word} in the plan, expected a linear layer that is "
+                "colwise, colwise_gather_output or rowwise; give a plan (rank_plan)"
+            )
         part = _part(torch, name, layer, ranks, by_rows=word == "rowwise")
         made.set_submodule(name, part)
         if word != "colwise":
             hooks.append(part.register_forward_hook(reduced if word == "rowwise" else gathered))
+    if not any(one.shape != own.shape for one, own in zip(made.parameters(), module.parameters(), strict=True)):
+        raise SpaceError("compare: the plan divides no layer, expected names of some; give another (rank_plan)")
     program = exported(made, inputs, dynamic_shapes)  # its trace calls the layers
     for hook in hooks:
         hook.remove()

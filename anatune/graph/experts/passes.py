@@ -124,6 +124,8 @@ def with_rounds(graph: Graph) -> Graph:
             return left
         word = "max" if own.attributes["largest"] else "min"
         taken = constant(-np.inf if word == "max" else np.inf, dtype)
+        lowest = float(np.finfo(dtype).max) * (-1 if word == "max" else 1)  # beyond is what is taken
+        left = elementwise(f"{word}imum", left, lowest)
         places = [arg_extreme(f"arg{word}", left, -1, keepdims=True)]
         while len(places) < counts[-1]:
             left = where(elementwise("equal", number, places[-1]), taken, left)
@@ -158,7 +160,8 @@ class _Routing:
         self.chosen, self.experts, self.new = chosen, experts, new
         (self.rows,) = tensor_type(chosen).shape
         draw = np.random.default_rng(0).integers
-        samples = [np.arange(self.rows)[::-1] % experts, draw(0, experts, self.rows)]
+        turned = np.roll(np.arange(self.rows), 1) % experts  # whose order is another one than back
+        samples = [turned, np.arange(self.rows)[::-1] % experts, draw(0, experts, self.rows)]
         self.samples = [(one, np.argsort(one, kind="stable"), _following(nodes, chosen, one)) for one in samples]
         self.unsorted: dict[int, Value | None] = {}
         self.tokens: dict[int, Value] = {}

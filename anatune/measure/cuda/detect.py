@@ -37,13 +37,14 @@ def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
             arch, units = backend.arch(index), backend.attribute(index, "MULTIPROCESSOR_COUNT")
             known = [spec for spec in _packaged_gpus("amd") if (spec.arch, spec.compute.num_sms) == (arch, units)]
             product = backend.device_name(index)
-            if known:
-                specs.append(max(known, key=functools.partial(_likeness, product)))
-            else:
+            if not known:  # those behind it keep their numbers by not being found
                 strange = f"{product} ({arch}, {units} compute units) has no packaged spec; name one of its kind"
+                break
+            specs.append(max(known, key=functools.partial(_likeness, product)))
     except (DeviceError, RunError) as error:
         return [], _reason(error)
-    return specs, f"{len(specs)} found through {backend.name}" if specs else strange or "HIP reports no device"
+    number = f"{len(specs)} found through {backend.name}" if specs else ""
+    return specs, "; ".join(filter(None, (number, strange))) or "HIP reports no device"
 
 
 def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:

@@ -63,21 +63,26 @@ def _cumulative(node: Node) -> TritonProgram:
     lanes = min(_LANES, 1 << (behind - 1).bit_length())
     block = min(_MOST_BLOCK // lanes, 1 << (size - 1).bit_length())
     blocks, neutral, dtype = -(-behind // lanes), _SUMS[node.op], triton_type(tensor_type(node).dtype)
-    step, less = ("+", " - x" if node.attributes["exclusive"] else "") if node.op == "cumsum" else ("*", "")
+    step, is_later = "+" if node.op == "cumsum" else "*", bool(node.attributes["exclusive"])
+    to, there, begin = "at", "inside", ""
+    if is_later:  # each element is what came before it
+        to, there = f"at + {behind}", f"inside & (place < {size - 1})[:, None]"
+        first = f"tl.full(({lanes},), {neutral}, tl.{dtype}), mask=lane < {behind}"
+        begin = f"    tl.store(result_ptr + row * {size * behind} + lane, {first})\n"
     body = f"""    row = program // {blocks}
     lane = program % {blocks} * {lanes} + tl.arange(0, {lanes})
-    kept = tl.full(({lanes},), {neutral}, tl.{dtype})
+{begin}    kept = tl.full(({lanes},), {neutral}, tl.{dtype})
     for first in range(0, {size}, {block}):
         place = first + tl.arange(0, {block})
         at = (row * {size} + place[:, None]) * {behind} + lane[None, :]
         inside = (place < {size})[:, None] & (lane < {behind})[None, :]
         x = tl.load(data_ptr + at, mask=inside, other={neutral})
         run = kept[None, :] {step} tl.{node.op}(x, 0)
-        tl.store(result_ptr + at, run{less}, mask=inside)
+        tl.store(result_ptr + {to}, run, mask={there})
         is_last = tl.arange(0, {block}) == {block - 1}
         kept = tl.sum(tl.where(is_last[:, None], run, 0), 0)
 """
-    name = f"{node.op}_{before}x{size}x{behind}_{dtype}{'_exclusive' * bool(less)}"
+    name = f"{node.op}_{before}x{size}x{behind}_{dtype}{'_exclusive' * is_later}"
     title = f"Running {'sums' if step == '+' else 'products'} of {size} elements, {before * behind} times."
     return _program(node, name, title, body, before * blocks, 4)
 
@@ -92,11 +97,14 @@ def _sorted(node: Node) -> TritonProgram:
     bits = "x.to(tl.int32)"
     if kind.dtype == "float32":
         bits = "(x + 0.0).to(tl.int32, bitcast=True)"
-    signed = "    bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)\n" * (kind.dtype == "float32")
+    signed = plain = ""
+    if kind.dtype == "float32":
+        plain = '    x = tl.where(x != x, float("nan"), x)\n'  # without a sign: behind all numbers
+        signed = "    bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)\n"
     body = f"""    row, lane = program // {behind}, program % {behind}
     place = tl.arange(0, {block})
     x = tl.load(data_ptr + (row * {size} + place) * {behind} + lane, mask=place < {size}, other=0)
-    bits = {bits}
+{plain}    bits = {bits}
 {signed}    key = ({"-1 - " * falls}bits).to(tl.int64) * 4294967296 + place
     key = tl.sort(tl.where(place < {size}, key, 0x7FFFFFFFFFFFFFFF))
     at = (row * {count} + place) * {behind} + lane

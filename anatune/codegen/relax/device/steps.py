@@ -215,7 +215,7 @@ class _Reader:
 
 def _refused(name: str) -> BuildError:
     is_put = name.startswith("scatter")
-    advice = "rows are put into what is state alone (state=, --state)" if is_put else "cut the model before it"
+    advice = "put rows into what is state (state=, --state), or " * is_put + "cut the model before it"
     return BuildError(f"{name}: the operator is more than loops around arithmetic, and has no kernel on GPUs; {advice}")
 
 

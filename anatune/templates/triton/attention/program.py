@@ -332,7 +332,10 @@ class _Writer:
         text = self.text
         mask = f", mask={guards}" if guards else ""
         if self.problem.counted == "lengths" and self.problem.causal:
-            text.line("sums = tl.where((query + later >= 0)[:, None], sums, 0.0)  # others see no key")
+            seen = "query + later >= 0"
+            if self.problem.window:
+                seen = f"({seen}) & (query + later < SEQ_KV + WINDOW - 1)"
+            text.line(f"sums = tl.where(({seen})[:, None], sums, 0.0)  # others see no key")
         if self.split == 1:
             kind = TRITON_TYPES[self.workload.write.dtype]
             if self.problem.counted == "lengths":

@@ -86,6 +86,7 @@ def test_a_part_of_the_outputs_goes_to_all():
         ({"ranks": 2}, r"LlamaLayers has no plan for ranks \(tp_plan\)"),
         ({"ranks": 3, "rank_plan": PLAN}, r"512 outputs of layers.0.q are not divided by 3 ranks"),
         ({"ranks": 2, "rank_plan": {"layers.*.q": "expert"}}, r"layers.0.q \(Linear\) is expert in the plan"),
+        ({"ranks": 2, "rank_plan": {"others.*": "colwise"}}, "the plan divides no layer"),
         ({"ranks": 2, "rank_plan": PLAN, "link_bytes_per_s": 0.0}, r"link_bytes_per_s is 0.0, expected bytes a second"),
     ],
 )

@@ -150,7 +150,7 @@ def test_what_has_no_pages():
 
     with pytest.raises(WorkloadError, match="Wrong"):
         compiled(Wrong().eval(), given())
-    with pytest.raises(BuildError, match=r"scatter_elements: .* rows are put into what is state alone"):
+    with pytest.raises(BuildError, match=r"scatter_elements: .* put rows into what is state"):
         compiled(Layer("slots").eval(), given())
 
 

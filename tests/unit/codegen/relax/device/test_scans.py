@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 import anatune
+from anatune.codegen.relax.device.scans import scan_program
+from anatune.graph import building
+from anatune.graph.nodes import Input, TensorType
+from anatune.measure.emulate.triton_interpreter import interpret
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -51,6 +55,31 @@ def test_the_first_of_an_order(largest):
     own, values, right = found(lambda x: x.topk(20, largest=largest).values, x, hw="mi300x")
     assert torch.equal(values, right)
     assert any(launch.name.startswith("top_20_of_2x300x1") for launch in own.program.launches)
+
+
+def test_no_numbers_of_any_sign_are_behind_all_others():
+    x = torch.tensor([[float("nan"), -float("nan"), 3.0, -4.0, float("inf")]]).repeat(1, 4)
+    _, places, right = found(lambda x: x.sort(dim=1, descending=True, stable=True).indices, x)
+    assert torch.equal(places, right)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_an_element_is_chosen_once(largest):
+    far = -float("inf") if largest else float("inf")
+    x = torch.full((2, 20), far)
+    x[0, 2], x[1, 0] = 1.0, 5.0
+    _, places, _ = found(lambda x: x.topk(3, largest=largest).indices, x)
+    assert places.tolist() == [[2, 0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(("name", "first"), [("cumsum", 0.0), ("cumprod", 1.0)])
+def test_running_sums_of_what_comes_before(name, first):
+    node = building.cumulative(name, Input("x", TensorType((2, 5, 3), "float32")), 1, exclusive=True)
+    x = np.array([1.0, 1e8, 2.0, np.inf, 3.0], np.float32)[None, :, None] * np.ones((2, 1, 3), np.float32)
+    result = interpret(scan_program(node), {"data": x})["result"].reshape(x.shape)
+    function = np.cumsum if name == "cumsum" else np.cumprod
+    np.testing.assert_array_equal(result[:, 1:], function(x, axis=1, dtype=np.float32)[:, :-1])
+    assert (result[:, 0] == first).all()
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])

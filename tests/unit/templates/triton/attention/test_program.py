@@ -112,6 +112,17 @@ def test_pages_of_a_pool_and_sequences_of_their_own_lengths(sizes, more, strides
 
 
 @needs_triton
+def test_windows_behind_all_keys_are_empty() -> None:
+    plain = anatune.attention(2, 2, 2, 4, 40, 32, causal=True, window=3, dtype="bfloat16")
+    strides = [(4 * 64, 32, 64), *[(40 * 64, 32, 64)] * 2]
+    workload = strided_attention(plain, strides, counted="lengths")
+    inputs = random_inputs(workload, seed=1)
+    inputs["lengths"][:] = 43, 44  # the last query, and the last two, see no key
+    found = check_program(workload, TRITON.program(schedule_of(workload, 16, 16)), inputs, expected(workload, inputs))
+    assert found.ok, found.message
+
+
+@needs_triton
 def test_a_seeded_fault_is_found() -> None:
     workload = anatune.attention(1, 2, 2, 40, 40, 32, causal=True)
     program = TRITON.program(schedule_of(workload, 16, 16))
