@@ -25,7 +25,7 @@ from anatune.graph.nodes import (
     unknown,
     values_in,
 )
-from anatune.graph.operators import ATTENTION, MATMUL, PRODUCTS, SCALED_MATMUL
+from anatune.graph.operators import ATTENTION, EXPERTS, MATMUL, PRODUCTS, SCALED_MATMUL
 from anatune.graph.passes.precision import FP8
 from anatune.graph.passes.products import with_steps
 from anatune.graph.passes.simplify import source_of
@@ -91,7 +91,7 @@ def with_float8(
         The device has none.
     """
     dtype = float8_of(hardware)
-    found: dict[int, tuple[Workload, Workload]] = {}
+    found: dict[int, tuple[Node, Workload, Workload]] = {}
     written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
     users: dict[int, list[Node]] = {}
     for node in graph.nodes():
@@ -103,21 +103,19 @@ def with_float8(
             (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
             after = _workload(m, n, k, dtype)
             if k % _LEAST_DEPTH == 0 and TRITON.takes(after, hardware):
-                found[id(node)] = before, after
-    times = seconds(list(dict.fromkeys(one for pair in found.values() for one in pair)))
+                found[id(node)] = node, before, after
+    times = seconds(list(dict.fromkeys(one for _, *pair in found.values() for one in pair)))
     taken: set[int] = set()
-    for node in graph.nodes():
-        if id(node) in found:
-            before, after = found[id(node)]
-            (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
-            source = source_of(node.arguments[0])
-            more_s = 0.0  # of what no other loops join
-            if _is_planned(source) and not (id(source) in taken and _steps(source)):
-                more_s += streaming_s(hardware, 3 * m * k)
-            if _steps(node) and any(map(_is_planned, users[id(node)])):
-                more_s += streaming_s(hardware, 4 * m * n)
-            if times[after] + more_s < times[before]:
-                taken.add(id(node))
+    for node, before, after in found.values():  # what comes first in the model is decided first
+        m, n, k = after.extents["i"], after.extents["j"], after.extents["k"]
+        source = source_of(node.arguments[0])
+        more_s = 0.0  # of what no other loops join
+        if _is_planned(source) and not (id(source) in taken and _steps(source)):
+            more_s += streaming_s(hardware, 3 * m * k)
+        if _steps(node) and any(map(_is_planned, users[id(node)])):
+            more_s += streaming_s(hardware, 4 * m * n)
+        if times[after] + more_s < times[before]:
+            taken.add(id(node))
     data: dict[int, tuple[Value, Value]] = {}
     weights: dict[int, tuple[Constant, Constant]] = {}
 
@@ -137,7 +135,7 @@ def with_float8(
 
 
 def _is_planned(value: Value) -> bool:
-    return isinstance(value, Node) and value.op in (*PRODUCTS, ATTENTION)
+    return isinstance(value, Node) and value.op in (*PRODUCTS, ATTENTION, EXPERTS)
 
 
 def _steps(value: Value) -> tuple[str, ...]:

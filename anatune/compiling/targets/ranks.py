@@ -94,10 +94,11 @@ def rank_of(
 
     for name, weight in list(made.named_parameters()):
         word, (owner, _, own) = word_of(name), name.rpartition(".")
-        if weight.dim() == 3 and word and word not in (*_WHOLE, *_EXPERTS):
+        if weight.dim() != 3 or not word or word in _WHOLE:
+            continue
+        if word not in _EXPERTS:
             raise SpaceError(f"compare: {name} is {word} in the plan, expected one of {', '.join(_EXPERTS)} of experts")
-        if weight.dim() == 3 and word in _EXPERTS:
-            setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
+        setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
     hooks = []
     for name, layer in list(made.named_modules()):
         word = word_of(name)
@@ -119,7 +120,11 @@ def rank_of(
     program = exported(made, inputs, dynamic_shapes)  # its trace calls the layers
     for hook in hooks:
         hook.remove()
-    given = dict(sizes or {})
+    return made, _exchanged(program, sent, dict(sizes or {}))
+
+
+def _exchanged(program: TorchObject, sent: list[tuple[float, TorchObject]], given: Mapping[str, object]) -> Exchange:
+    """Return what is sent in a call; `given`: sizes by name."""
     known = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
     total = 0.0
     for times, number in sent:
@@ -127,7 +132,7 @@ def rank_of(
         if not str(whole).isdecimal():
             raise SpaceError("compare: what ranks send depends on sizes that vary; give numbers for them (sizes)")
         total += times * int(whole) * _BYTES
-    return made, Exchange(len(sent), math.ceil(total))
+    return Exchange(len(sent), math.ceil(total))
 
 
 def _own_plan(module: TorchObject) -> tuple[str, Mapping[str, str]]:

@@ -185,8 +185,7 @@ class TritonTarget(ModelTarget):
 
     def _alone(self, node: Node) -> Value:
         """Return a node, without what is fused into it where no template takes it."""
-        is_plain = node.op in PRODUCTS and self._workload(node, is_output=False)[0] is None
-        return unfused(node) if is_plain else node
+        return unfused(node) if node.op in PRODUCTS and self._plain(node) is None else node
 
     def _workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
         """Return what a node asks of a planned kernel, and the offsets of its operands; None: no template takes it."""

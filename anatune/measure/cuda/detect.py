@@ -37,7 +37,7 @@ def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
             arch, units = backend.arch(index), backend.attribute(index, "MULTIPROCESSOR_COUNT")
             known = [spec for spec in _packaged_gpus("amd") if (spec.arch, spec.compute.num_sms) == (arch, units)]
             product = backend.device_name(index)
-            if not known:  # those behind it keep their numbers by not being found
+            if not known:  # later ones would get its number
                 strange = f"{product} ({arch}, {units} compute units) has no packaged spec; name one of its kind"
                 break
             specs.append(max(known, key=functools.partial(_likeness, product)))

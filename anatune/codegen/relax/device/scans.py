@@ -9,9 +9,9 @@ from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Node, tensor_type
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["MOST_SORTED", "scan_program"]
+__all__ = ["scan_program"]
 
-MOST_SORTED = 4096
+_MOST_SORTED = 4096
 """Elements that one program sorts."""
 _MOST_BLOCK, _LANES = 1024, 32
 _SUMS = {"cumsum": 0, "cumprod": 1}
@@ -34,7 +34,7 @@ def scan_program(node: Node) -> TritonProgram | None:
     if node.op not in ("argsort", "topk"):
         return None
     kind = tensor_type(node.arguments[0])
-    fits = kind.dtype in ("float32", "int32", "int8", "uint8") and kind.shape[_axis(node)] <= MOST_SORTED
+    fits = kind.dtype in ("float32", "int32", "int8", "uint8") and kind.shape[_axis(node)] <= _MOST_SORTED
     return _sorted(node) if fits else None
 
 
@@ -94,11 +94,9 @@ def _sorted(node: Node) -> TritonProgram:
     count = node.attributes["k"] if is_top else size
     block = max(2, 1 << (size - 1).bit_length())
     # numbers as integers in the same order; places behind them keep equal ones in order
-    bits = "x.to(tl.int32)"
+    bits, plain, signed = "x.to(tl.int32)", "", ""
     if kind.dtype == "float32":
         bits = "(x + 0.0).to(tl.int32, bitcast=True)"
-    signed = plain = ""
-    if kind.dtype == "float32":
         plain = '    x = tl.where(x != x, float("nan"), x)\n'  # without a sign: behind all numbers
         signed = "    bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)\n"
     body = f"""    row, lane = program // {behind}, program % {behind}

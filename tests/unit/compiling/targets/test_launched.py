@@ -39,11 +39,18 @@ def test_caches_stay_on_the_device(hw, tokens):
         own(x[:, :tokens].numpy())
 
 
-def test_caches_stay_on_a_device_that_runs_them(monkeypatch):
+@pytest.fixture
+def on_device(monkeypatch):
+    """A decoder, compiled, and a device that runs it."""
     model, own = decoder()
     monkeypatch.setattr(own, "interprets", False)
     device, _ = interpreted_device(own.program)
     monkeypatch.setattr(launched, "open_device", lambda **_: device)
+    return model, own, device
+
+
+def test_caches_stay_on_a_device_that_runs_them(on_device):
+    model, own, _ = on_device
     x = torch.randn(2, 2, 64)
     for step in range(2):
         got = own(x[:, step : step + 1].numpy())
@@ -80,11 +87,8 @@ def test_sums_that_stay_keep_their_dtype():
         compiled(Counter().eval(), (torch.zeros(4),), precision=None)
 
 
-def test_tensors_on_the_device_are_not_copied(monkeypatch):
-    model, own = decoder()
-    monkeypatch.setattr(own, "interprets", False)
-    device, _ = interpreted_device(own.program)
-    monkeypatch.setattr(launched, "open_device", lambda **_: device)
+def test_tensors_on_the_device_are_not_copied(on_device):
+    model, own, device = on_device
     x = torch.randn(2, 2, 64)
     for step in range(2):
         given, made = (device.allocate(2 * 64 * 4) for _ in range(2))
