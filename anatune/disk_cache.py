@@ -1,8 +1,8 @@
 """A folder of what can be made again, by the hash of what it was made from.
 
-One file an entry: a digest, then the content. Files appear whole (they are renamed into their place), so many processes
-may use one folder; an entry that is damaged all the same is as good as none. The folder is kept below a size by
-removing what was used longest ago.
+One file an entry: a digest of key and content, then the content. Files appear whole (they are renamed into their
+place), so many processes may use one folder; an entry that is damaged, or another key's, is as good as none. The folder
+is kept below a size by removing what was used longest ago.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from anatune.files import replace_file
+from anatune.files import open_file, replace_file
 
 __all__ = ["DiskCache", "sources_of", "versions_of"]
 
@@ -26,6 +26,8 @@ _KEPT_SHARE = 0.8
 _CLEANED_EVERY = 256
 """Entries of one process between two looks at the folder's size; the first one looks."""
 _DIGEST_BYTES = 32
+_FORMAT = "anatune 2"
+"""In each digest: what older and newer versions wrote otherwise is none."""
 
 _DISTRIBUTIONS = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
 """Package -> what it is installed as, where that differs."""
@@ -86,8 +88,15 @@ class DiskCache:
     def _path(self, folder: Path, key: str) -> Path:
         return folder / key[:2] / f"{key}{self._suffix}"
 
+    def _digest(self, key: str, parts: Iterable[bytes | memoryview]) -> bytes:
+        """Return what binds content to its key: the file of another entry is none of this one."""
+        digest = hashlib.sha256("\0".join((_FORMAT, self._suffix, key, "")).encode())
+        for part in parts:
+            digest.update(part)
+        return digest.digest()
+
     def read(self, key: str) -> bytes | None:
-        """Return what was written under `key`, a hash in hexadecimal digits; None if that is nothing or damaged."""
+        """Return what was written under `key`, a hash in hexadecimal digits; None if that is not there as it was."""
         content = self.mapped(key)
         return None if content is None else bytes(content)
 
@@ -97,12 +106,12 @@ class DiskCache:
             return None
         path = self._path(self.folder, key)
         try:
-            with path.open("rb") as stream:
+            with open_file(path, self.most_bytes + _DIGEST_BYTES) as stream:  # never waits for a pipe
                 content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
         except (OSError, ValueError):  # an empty file cannot be mapped
             return None
         payload = content[_DIGEST_BYTES:]
-        if content[:_DIGEST_BYTES] != _digest((payload,)):
+        if content[:_DIGEST_BYTES] != self._digest(key, (payload,)):
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now
@@ -115,7 +124,7 @@ class DiskCache:
         path = self._path(self.folder, key)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, (_digest(parts), *parts))
+            replace_file(path, (self._digest(key, parts), *parts))
         if self._stored % _CLEANED_EVERY == 0:
             self.clean()
         self._stored += 1
@@ -136,10 +145,3 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
-
-
-def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.digest()

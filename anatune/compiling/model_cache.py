@@ -13,7 +13,7 @@ import platform
 import shutil
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,7 +31,7 @@ from anatune.graph.summary import ModelSummary
 from anatune.graph.torch.arrays import array_of_torch
 from anatune.measure.cpu.features import lacking_features, processor_flags
 from anatune.resources import user_cache_folder
-from anatune.tuning.machine import usable_cores
+from anatune.tuning.machine import choose_threads
 
 __all__ = ["MOST_BYTES", "ModelCache"]
 
@@ -75,13 +75,8 @@ class ModelCache:
         is_measured = request.trials > 0 or request.records is not None or request.fallback is not None
         self._key = None
         if isinstance(model, str | Path) and self._disk.folder is not None and not is_measured:
-            digest = hashlib.sha256(_settings(hardware, request) + repr(others).encode())
-            try:
-                for part in (*_inputs(example_inputs), *_file(Path(model))):
-                    digest.update(hashlib.sha256(part).digest())
-            except (OSError, TypeError, ValueError, AnatuneError):  # whoever compiles it says what is wrong
-                return
-            self._key = digest.hexdigest()
+            self._question = Path(model), example_inputs, hardware, request, others
+            self._key = _key(*self._question)
 
     def read(self) -> CompiledModel | None:
         """Return what an equal call compiled; None: there is none, or it is damaged."""
@@ -106,17 +101,38 @@ class ModelCache:
             return None
 
     def write(self, model: CompiledModel) -> None:
-        """Keep what was compiled."""
-        if self._key is not None:
+        """Keep what was compiled, unless the model's file was changed meanwhile."""
+        if self._key is not None and self._key == _key(*self._question):
             weights, code = model.memory.data, model.code.data
             summary = msgspec.json.encode(model.summary)
             lengths = _LENGTHS.pack(len(weights), len(code), len(summary))
             self._disk.write(self._key, weights, code, summary, lengths)
 
 
+def _key(
+    path: Path, example_inputs: object, hardware: HardwareSpec, request: Request, others: Sequence[object]
+) -> str | None:
+    """Return a digest of all that a model depends on; None for what is refused: whoever compiles it says why."""
+    listed = [dict(other) if isinstance(other, Mapping) else other for other in others]
+    try:
+        digest = hashlib.sha256(_settings(hardware, request) + repr(listed).encode())
+        for part in (*_inputs(example_inputs), *_file(path)):
+            digest.update(hashlib.sha256(part).digest())
+    except (OSError, TypeError, ValueError, AnatuneError):
+        return None
+    return digest.hexdigest()
+
+
 def _settings(hardware: HardwareSpec, request: Request) -> bytes:
-    """Return all that a model depends on beside itself."""
-    asked = [request.threads or usable_cores(), request.accuracy, request.check, request.precision]
+    """Return all that a model depends on beside itself.
+
+    Raises
+    ------
+    SpaceError
+        There are not as many threads.
+    """
+    threads = choose_threads(hardware, request.threads)
+    asked = [threads, request.accuracy, request.check, request.precision]
     machine = [platform.machine(), sys.version, processor_flags()]
     return msgspec.json.encode([hardware, asked, machine, sources_of(), versions_of(*_COMPILERS)], order="sorted")
 
@@ -132,6 +148,8 @@ def _inputs(example_inputs: object) -> Iterator[bytes]:
     listed = () if example_inputs is None else example_inputs
     for given in listed if isinstance(listed, tuple | list) else (listed,):
         array = array_of_torch(given) if hasattr(given, "detach") else np.asarray(given)
+        if array.dtype.kind == "O":
+            raise TypeError("bytes of objects are addresses")
         yield f"{array.shape} {array.dtype}".encode()
         yield b"" if array.dtype.kind in "fcV" else array.tobytes()
 

@@ -1,7 +1,7 @@
 """What was planned for earlier models, on disk: a model that was changed plans what is new in it.
 
-An entry is found by all that its answer depends on: the sources that plan, the device, the accuracy, the product and
-which of its operands are constants.
+An entry is found by all that its answer depends on: the sources of this package, the device, the accuracy, the
+product and which of its operands are constants.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from anatune.resources import user_cache_folder
 
 __all__ = ["PlanCache"]
 
-_ROOMS = ("compiling", "core", "model", "numerics", "templates")
-"""Rooms of the package whose sources plan."""
 _MOST_BYTES = 64 << 20
 
 
@@ -41,7 +39,7 @@ class PlanCache:
     def __init__(self, hardware: CpuSpec, accuracy: str, folder: Path | None = None) -> None:
         base = folder or user_cache_folder()
         self._disk = DiskCache(None if base is None else base / "plans", ".json", _MOST_BYTES)
-        self._device = msgspec.json.encode([sources_of(*_ROOMS), accuracy, hardware], order="sorted")
+        self._device = msgspec.json.encode([sources_of(), accuracy, hardware], order="sorted")
 
     def schedules(
         self, workload: Workload, known: Sequence[str], template: str, search: Callable[[], list[Schedule]]

@@ -170,7 +170,7 @@ def compile(
         from anatune.compiling.targets.cpu import cpu_named
 
         device = cpu_named(device)
-    cache = ModelCache(model, example_inputs, device, request, [sizes, state])
+    cache = ModelCache(model, example_inputs, device, request, [sizes, state, dynamic_shapes])
     compiled = cache.read()
     if compiled is None:
         from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need

@@ -1,8 +1,9 @@
 """Compiled code on disk: whatever is wrong with it, it is made again, and a line says so.
 
 numba trusts its files: a truncated index is an EOFError in every command, damaged machine code is run. Here every file
-ends with a digest of what is before it; what does not match is thrown away and compiled again. Where nothing can be
-written, what lies there is still read, and the rest is compiled in every process.
+ends with a digest of what is before it, its folder and its name, which says for what it was compiled; what does not
+match is thrown away and compiled again. Where nothing can be written, what lies there is still read, and the rest is
+compiled in every process.
 """
 
 from __future__ import annotations
@@ -85,6 +86,12 @@ class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
 class _CodeFile(caching.IndexDataCacheFile):  # type: ignore[misc]
     """numba's index and data files with a digest at their ends (pickle ignores what follows its value)."""
 
+    def save(self, key: object, data: object) -> None:
+        """Write code under a name that follows from its key: numbers in turn let two processes take the same one."""
+        name = self._data_name(int(hashlib.sha256(repr(key).encode()).hexdigest()[:16], 16))
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
+
     def _load_index(self) -> dict[object, str]:
         return dict(super()._load_index()) if _is_whole(self._index_path) else {}
 
@@ -99,7 +106,12 @@ class _CodeFile(caching.IndexDataCacheFile):  # type: ignore[misc]
         with super()._open_for_write(filepath) as stream:
             yield stream
             stream.flush()
-            stream.write(hashlib.sha256(Path(stream.name).read_bytes()).digest())
+            stream.write(_digest(filepath, Path(stream.name).read_bytes()))
+
+
+def _digest(path: str, payload: bytes) -> bytes:
+    """Return what binds content to its file: machine code of another function, or of older sources, is not run."""
+    return hashlib.sha256("\0".join((*Path(path).parts[-2:], "")).encode() + payload).digest()
 
 
 def _is_whole(path: str) -> bool:
@@ -111,7 +123,7 @@ def _is_whole(path: str) -> bool:
     except OSError:
         content = b""
     payload, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    if hashlib.sha256(payload).digest() == digest:
+    if _digest(path, payload) == digest:
         return True
     _say_damaged(path)
     with suppress(OSError):

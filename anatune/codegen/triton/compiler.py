@@ -134,9 +134,10 @@ def compile_kernel(
 
 
 def _key(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) -> str:
-    """Return the hash of all that an image depends on: source, function, architecture, options, Triton's version."""
+    """Return the hash of all that an image depends on: source, function, device, options, Triton's version."""
     told = msgspec.json.encode(kernel, order="sorted").decode()
-    parts = ("2", program.source, told, hardware.arch, *FLAGS, compiler_version())
+    warp = str(hardware.compute.warp_size)
+    parts = ("3", program.source, told, hardware.arch, warp, *FLAGS, compiler_version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -1,5 +1,7 @@
 """Compiled models on disk: the same answer for the same question, and none for any other."""
 
+from collections import UserDict
+
 import numpy as np
 import pytest
 
@@ -82,6 +84,7 @@ def test_weights_beside_the_file_count(tmp_path, compile_model):
 def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     path, host = network(tmp_path / "a.onnx"), anatune.hardware("xeon_gold_6230r")
     monkeypatch.setattr(model_cache, "MOST_BYTES", 1 << 30)
+    monkeypatch.setattr("anatune.tuning.machine.usable_cores", lambda: 8)
     keys = []
 
     def ask(example=None, hardware=host, **asked):
@@ -98,7 +101,7 @@ def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     ask([np.zeros((5, WIDTH), np.float32)])
     ask([np.zeros((4, WIDTH), np.int64)])
     ask([np.ones((4, WIDTH), np.int64)])
-    for name in ("sources_of", "versions_of", "processor_flags", "usable_cores"):
+    for name in ("sources_of", "versions_of", "processor_flags", "choose_threads"):
         with monkeypatch.context() as patched:
             patched.setattr(model_cache, name, lambda *_: 77)
             ask()
@@ -106,6 +109,55 @@ def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     assert len(set(keys)) == len(keys)
     ask([np.ones((4, WIDTH), np.float32)])  # values of numbers that name nothing do not count
     assert keys[-1] == keys[7]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        *({"threads": threads} for threads in (0, False, True, 1.0, "x", [2], 1 << 20)),
+        {"dynamic_shapes": ({0: 2},)},
+        {"sizes": 5},
+        {"state": 3},
+        {"state": "auto"},
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_refused_whatever_is_kept(tmp_path, compile_model, refused):
+    path = network(tmp_path / "a.onnx")
+    compile_model(path)
+    with pytest.raises(anatune.errors.AnatuneError, match=r"expected|were given|has no outputs"):
+        session.compile(path, **refused)
+
+
+def test_mappings_are_told_apart_by_what_they_hold(tmp_path):
+    class Sizes(UserDict):
+        __repr__ = object.__repr__  # an address, which another object has later
+
+    path, host = network(tmp_path / "a.onnx"), anatune.hardware("xeon_gold_6230r")
+    keys = [
+        ModelCache(path, example, host, Request(), [sizes, None], tmp_path)._key
+        for sizes, example in ((Sizes(n=1), None), (Sizes(n=2), None), (Sizes(n=1), [np.array([None])]))
+    ]
+    assert keys[0] == ModelCache(path, None, host, Request(), [{"n": 1}, None], tmp_path)._key
+    assert keys[0] != keys[1]
+    assert keys[2] is None  # bytes of objects are addresses, too
+
+
+def test_a_file_that_changes_while_it_is_compiled_is_not_kept(tmp_path, compile_model, monkeypatch):
+    path = network(tmp_path / "a.onnx")
+    before, compile_it = path.read_bytes(), session._compiled
+
+    def compile_and_change(*given):
+        compiled = compile_it(*given)
+        network(path, factor=2.0)
+        return compiled
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "_compiled", compile_and_change)
+        compile_model(path)
+    for content in (path.read_bytes(), before):
+        path.write_bytes(content)
+        assert compile_model(path)[1]
 
 
 @pytest.mark.parametrize("asked", [{"trials": 5}, {"records": "records.db"}])
@@ -116,14 +168,19 @@ def test_what_is_measured_is_not_kept(tmp_path, asked):
 
 def test_damaged_entries_are_compiled_again(tmp_path, compile_model):
     path = network(tmp_path / "a.onnx")
-    compile_model(path)
+    first, _ = compile_model(path)
+    (x,) = first.random_inputs()
+    expected = first(x)
     (entry,) = tmp_path.rglob("*.model")
     whole = entry.read_bytes()
-    for content in (b"", b"damaged", whole[:-1], whole[:100] + b"x" + whole[101:]):
+    other = network(tmp_path / "b.onnx", factor=2.0)
+    compile_model(other)
+    (foreign,) = set(tmp_path.rglob("*.model")) - {entry}
+    for content in (b"", b"damaged", whole[:-1], whole[:100] + b"x" + whole[101:], foreign.read_bytes()):
         entry.write_bytes(content)
         model, is_new = compile_model(path)
         assert is_new
-        assert model(*model.random_inputs()).shape == (4, WIDTH)
+        assert np.allclose(model(x), expected)
         assert not compile_model(path)[1]
 
 

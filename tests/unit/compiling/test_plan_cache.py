@@ -59,7 +59,9 @@ def test_damaged_entries_are_planned_again(tmp_path, hardware):
     cache = PlanCache(hardware, "standard", tmp_path)
     cache.schedules(WORKLOAD, (), "cpu", list)
     (entry,) = tmp_path.rglob("*.json")
-    for content in (b"", b"damaged", entry.read_bytes()[:32] + b"[]x"):
+    cache.schedules(WORKLOAD, ("w",), "cpu", list)
+    (foreign,) = set(tmp_path.rglob("*.json")) - {entry}
+    for content in (b"", b"damaged", entry.read_bytes()[:32] + b"[]x", foreign.read_bytes()):
         entry.write_bytes(content)
         asked = []
         cache.schedules(WORKLOAD, (), "cpu", lambda asked=asked: asked.append(None) or [])

@@ -148,6 +148,46 @@ def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(tmp_path
     assert sorted({path.name.split(".")[0] for path in tmp_path.glob("*.nbi")}) == ["cuda", "tensorcore"]
 
 
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("is_older", [False, True])
+def test_code_of_another_function_or_of_older_sources_is_not_run(tmp_path, caplog, ending, is_older):
+    modules = "anatune.templates.cuda.times.time", "anatune.templates.cuda.times.other"
+    places = [
+        (tmp_path / "numerics-1", modules[0], 2),
+        (tmp_path / ("numerics-0" if is_older else "numerics-1"), modules[not is_older], 3),
+    ]
+
+    def hits(folder, module, factor):
+        dispatcher, function = numba.njit(multiplied(module, factor)), multiplied(module, factor)
+        keep_code(dispatcher, function, folder)
+        assert dispatcher(21) == 21 * factor
+        return sum(dispatcher.stats.cache_hits.values())
+
+    files = []
+    for place in places:
+        before = set(tmp_path.rglob(f"*.{ending}"))
+        assert [hits(*place), hits(*place)] == [0, 1]
+        files += set(tmp_path.rglob(f"*.{ending}")) - before
+    first, second = files
+    shutil.copy(second, first)
+    assert [hits(*places[0]), hits(*places[0])] == [0, 1]
+    assert "was damaged; it is made again" in caplog.text
+
+
+def test_processes_that_write_at_once_take_no_name_of_each_other(tmp_path):
+    """Both see an empty index: the code of each key lies in a file of its own all the same."""
+    files = [_code_cache._CodeFile(str(tmp_path), "f", "stamp") for _ in "ab"]
+    for file, key in zip(files, ("float64", "int64"), strict=True):
+        file._load_index = dict
+        file.save(key, f"code for {key}")
+        del file._load_index
+    reader = _code_cache._CodeFile(str(tmp_path), "f", "stamp")
+    assert [reader.load(key) for key in ("float64", "int64")] == [None, "code for int64"]
+    files[0].save("float64", "code for float64")
+    assert [reader.load(key) for key in ("float64", "int64")] == ["code for float64", "code for int64"]
+    assert len({path.name for path in tmp_path.glob("*.nbc")}) == 2
+
+
 def test_without_a_home_nothing_is_kept(tmp_path):
     code = (
         "import pathlib\n"

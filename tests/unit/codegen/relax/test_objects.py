@@ -80,6 +80,16 @@ def test_names_inside_functions_of_others_do_not_matter_to_them(tmp_path):
     assert results(objects_of(functions, TARGET, tmp_path), "exp", "log") == [pytest.approx(np.e), 0.0]
 
 
+def test_kernels_that_only_their_names_make_alike_are_told_apart():
+    """A kernel's name is left out of what it is found by, but not that something stood there."""
+    functions = {
+        name: kernel_function((TEXT % 1).replace('"block', f'"{block}'), "", name, "kind")
+        for name, block in (("first", "block"), ("block", "blockblock"), ("second", "secondblock"))
+    }
+    keys = [objects._key(name, one, TARGET) for name, one in functions.items()]
+    assert len(set(keys)) == len(keys)
+
+
 def test_damaged_objects_are_compiled_again(tmp_path, compiled):
     functions = {"f": function("f", 1)}
     objects_of(functions, TARGET, tmp_path)
@@ -87,6 +97,11 @@ def test_damaged_objects_are_compiled_again(tmp_path, compiled):
     entry.write_bytes(entry.read_bytes()[:-3])
     assert results(objects_of(functions, TARGET, tmp_path), "f") == [2.0]
     assert len(compiled) == 2
+    objects_of({"g": function("g", 2)}, TARGET, tmp_path)
+    (foreign,) = set(tmp_path.rglob("*.o")) - {entry}
+    entry.write_bytes(foreign.read_bytes())
+    assert results(objects_of(functions, TARGET, tmp_path), "f") == [2.0]
+    assert len(compiled) == 4
 
 
 def test_all_that_is_refused_is_named(tmp_path, monkeypatch):

@@ -74,12 +74,14 @@ def test_warps_are_specialised_where_tensor_memory_is_and_nowhere_else():
 def test_an_image_is_compiled_once(tmp_path):
     cache, hardware = BuildCache(tmp_path), anatune.hardware("a100")
     first = compile_kernel(PROGRAM, KERNEL, hardware, cache)
+    wide = msgspec.structs.replace(hardware.compute, warp_size=64)
     with mock.patch.object(compiler, "_compile", side_effect=AssertionError("it is kept")):
         assert compile_kernel(PROGRAM, KERNEL, hardware, cache) == first
         for other in (
             (PROGRAM, msgspec.structs.replace(KERNEL, num_warps=8), hardware),
             (PROGRAM, msgspec.structs.replace(KERNEL, options={}), hardware),
             (PROGRAM, KERNEL, anatune.hardware("rtx3090")),
+            (PROGRAM, KERNEL, msgspec.structs.replace(hardware, compute=wide)),
             (msgspec.structs.replace(PROGRAM, source=SOURCE + "\n"), KERNEL, hardware),
         ):
             with pytest.raises(AssertionError, match="it is kept"):
