@@ -100,8 +100,10 @@ def read_lines(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> It
         It is no UTF-8 text.
     """
     with open_file(path, None) as stream:
+        encoding = "utf-8-sig"  # editors of Windows put a byte-order mark before the first line
         while line := stream.readline(most_bytes):
-            yield line.decode()
+            yield line.decode(encoding)
+            encoding = "utf-8"
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes | memoryview]) -> None:

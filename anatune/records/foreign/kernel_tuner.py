@@ -2,11 +2,15 @@
 
 A cache states the device and the problem size, which for CLBlast's Xgemm is (M, N) of its column-major result; K stands
 nowhere, so the workload is given, and checked. Results in the form T4 state neither.
+
+Times of a cache are ms. A T4 file of any tuner's says the unit of each measurement, or one for the whole file
+(``metadata.timeunit``, as KTT and Kernel Tuner do); where neither stands it is ms, as Kernel Tuner always measured.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +21,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
 from anatune.records.foreign.devices import DeviceStatement, device_name
 from anatune.records.foreign.files import entries_of, format_of, read_log, whole_of
-from anatune.records.foreign.parts import NO_WORKLOAD, UNROLLED, Line, gpu_schedule, measured
+from anatune.records.foreign.parts import DAMAGED, NO_WORKLOAD, UNROLLED, Line, gpu_schedule, measured, number_of
 from anatune.records.traces import Json, UnfitError
 
 __all__ = ["KernelTunerLog", "KernelTunerReader", "read_kernel_tuner"]
@@ -27,6 +31,10 @@ _ERRORS = {
     "RuntimeFailedConfig": Outcome.RUN_ERROR,
 }  # fmt: skip
 """What stands in a cache in the place of a time."""
+_PER_SECOND = {"": 1.0, **dict.fromkeys(("m", "milli"), 1e3), **dict.fromkeys(("u", "\u00b5", "\u03bc", "micro"), 1e6),
+               **dict.fromkeys(("n", "nano"), 1e9)}  # fmt: skip
+_UNIT = re.compile(rf"({'|'.join(_PER_SECOND)})s(?:ec(?:ond)?s?)?")
+"""Units of times as tuners write them: "ms", "usec", "nanoseconds"."""
 _CLBLAST_KNOBS = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI", "VWM", "VWN", "STRM", "STRN")
 
 
@@ -39,10 +47,13 @@ class KernelTunerLog(NamedTuple):
         What stands beside the entries: of a cache the device's and the kernel's name, the problem size, tune_params.
     entries : list of (dict, Measurement)
         Configurations, parameter -> value, and what was measured.
+    left_out : dict of str to int
+        Reason -> entries that cannot be read.
     """
 
     header: dict[str, Json]
     entries: list[tuple[dict[str, Json], Measurement]]
+    left_out: dict[str, int] = {}  # noqa: RUF012  of a NamedTuple
 
 
 def read_kernel_tuner(path: Path) -> KernelTunerLog:
@@ -51,22 +62,28 @@ def read_kernel_tuner(path: Path) -> KernelTunerLog:
     Raises
     ------
     RecordError
-        The file is neither, or damaged.
+        The file is neither, or none of its entries can be read.
     """
     text = read_log(path)
     kind = format_of(text, path)
     if kind != "kernel_tuner":
         raise RecordError(f"{path}: is a log of {kind}, expected a cache or a results file of Kernel Tuner")
     whole = whole_of(text) or {}
-    entries = []
-    try:
-        for _, entry in entries_of(text, kind):
+    entries, reasons = [], Counter[str]()
+    for _, entry in entries_of(text, kind):
+        try:
             names = entry["configuration"] if "configuration" in entry else whole["tune_params_keys"]
             config = entry.get("configuration", entry)
-            entries.append(({name: config[name] for name in names}, _times(entry)))
-    except (KeyError, TypeError, ValueError):
-        raise RecordError(f"{path}: an entry lacks its parameters or its time; expected a cache or T4 file") from None
-    return KernelTunerLog(_header(whole), entries)
+            entries.append(({name: config[name] for name in names}, _times(entry, _time_unit(whole))))
+        except UnfitError as unfit:
+            reasons[str(unfit)] += 1
+        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError):
+            reasons[DAMAGED] += 1
+    if reasons and not entries:
+        raise RecordError(
+            f"{path}: no entry can be read ({next(iter(reasons))}), expected parameters and times of a cache or T4 file"
+        )
+    return KernelTunerLog(_header(whole), entries, dict(reasons))
 
 
 class KernelTunerReader:
@@ -79,7 +96,8 @@ class KernelTunerReader:
     """
 
     def __init__(self, text: str) -> None:
-        self._header = _header(whole_of(text) or {})
+        whole = whole_of(text) or {}
+        self._header, self._unit = _header(whole), _time_unit(whole)
 
     def device_of(self, entry: Json) -> DeviceStatement | None:
         """Return what the file says about the device."""
@@ -93,7 +111,10 @@ class KernelTunerReader:
         UnfitError
             It is no such kernel, of another size, or not a schedule of the template.
         """
-        knobs = entry.get("configuration", entry)
+        knobs = {  # KTT writes them as text
+            name: value if (number := _whole_number(value)) is None else number
+            for name, value in entry.get("configuration", entry).items()
+        }
         if any(name not in knobs for name in _CLBLAST_KNOBS):
             kernel = self._header.get("kernel_name")
             raise UnfitError(f"kernel {shown(kernel)} has not CLBlast's GEMM parameters" if kernel
@@ -115,7 +136,7 @@ class KernelTunerReader:
         tiles["k"] = (extents["k"] // deep, deep // unrolled, unrolled)
         staged = [access.tensor for access in workload.reads]
         vector = dict(zip(staged, (int(knobs["VWN"]), int(knobs["VWM"])), strict=True))
-        return Line(gpu_schedule(workload, hardware, tiles, UNROLLED, vector), _times(entry))
+        return Line(gpu_schedule(workload, hardware, tiles, UNROLLED, vector), _times(entry, self._unit))
 
     def _size(self) -> tuple[int, ...]:
         """Return the problem size without a depth of 1, () where the file does not say it in numbers."""
@@ -138,8 +159,8 @@ class KernelTunerReader:
             raise UnfitError(
                 f"another workload: problem size {'x'.join(map(str, size))} (M x N), expected {own[0]}x{own[1]}"
             )
-        rate, time = entry.get("GFLOP/s", entry.get("GFLOPS")), entry.get("time")
-        if isinstance(rate, int | float) and isinstance(time, int | float) and 0 < time < 1e9 and rate > 0:
+        rate, time = number_of(entry.get("GFLOP/s", entry.get("GFLOPS"))), number_of(entry.get("time"))
+        if 0 < time < 1e9 and rate > 0:
             flop = rate * 1e6 * time  # GFLOP/s times ms
             if not 0.9 < flop / workload.flop < 1.1:
                 raise UnfitError(
@@ -160,20 +181,66 @@ def _header(whole: dict[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in whole.items() if key not in ("cache", "results")}
 
 
-def _times(entry: Json) -> Measurement:
-    """Return the times of a cache entry (ms), or of a result in the form T4 (seconds or ms, by its unit)."""
-    if "measurements" in entry:
-        time: dict[str, Json] = next((one for one in entry["measurements"] if one.get("name") == "time"), {})
-        invalid = str(entry.get("invalidity", "correct"))
-        scale = {"s": 1.0, "seconds": 1.0, "us": 1e-6}.get(str(time.get("unit", "ms")), 1e-3)
-        values = [time["value"] * scale] if isinstance(time.get("value"), int | float) else []
-        return measured(values, None if invalid in ("correct", "") else _invalidity(invalid))
-    error = entry.get("__error__", entry.get("time"))
-    if isinstance(error, str):
-        return measured([], _ERRORS.get(error, Outcome.RUN_ERROR))
-    value = entry.get("times") or [entry.get("time")]
-    numbers = [one / 1e3 for one in value if isinstance(one, int | float)]
-    return measured(numbers, None if numbers else Outcome.RUN_ERROR)
+def _time_unit(whole: dict[str, Json]) -> Json:
+    """Return what a T4 file says of the unit of its times."""
+    metadata = whole.get("metadata")
+    return metadata.get("timeunit") if isinstance(metadata, dict) else None
+
+
+def _per_second(*units: Json) -> float:
+    """Return how many of the first unit that is stated are a second; of ms if none is.
+
+    Raises
+    ------
+    UnfitError
+        It is no unit of time.
+    """
+    unit = next((unit for unit in units if unit not in (None, "")), "ms")
+    hit = _UNIT.fullmatch(str(unit).strip().lower())
+    if hit is None:
+        raise UnfitError(f"its time is in {shown(unit)}, expected s, ms, us or ns")
+    return _PER_SECOND[hit[1]]
+
+
+def _times(entry: Json, time_unit: Json) -> Measurement:
+    """Return the times of a cache's entry, or of a result in the form T4: all samples where there are several.
+
+    Raises
+    ------
+    UnfitError
+        The unit is unknown, or a correct result has no time.
+    """
+    if "configuration" in entry or "measurements" in entry:
+        values, per_second = _t4_times(entry, time_unit)
+        invalid = str(entry.get("invalidity", "")).lower()
+        outcome = None if invalid in ("correct", "") else _invalidity(invalid)
+        if outcome is None and not values:
+            raise UnfitError("a correct result without a time: no measurement called time, no times.runtimes")
+    else:
+        error = entry.get("__error__")
+        value = entry.get("times") or entry.get("time") if error is None else error
+        values, per_second, outcome = _samples(value), 1e3, None
+    if values and values[0] in _ERRORS:
+        return measured([], _ERRORS[values[0]])
+    return measured([number_of(value) / per_second for value in values], outcome)
+
+
+def _t4_times(entry: Json, time_unit: Json) -> tuple[list[Json], float]:
+    """Return the samples of a result, and how many of their unit are a second.
+
+    They are the measurement called "time", else an objective whose unit is one of time, else what was timed.
+    """
+    named = {str(one.get("name")).lower(): one for one in reversed(entry.get("measurements") or [])}
+    for name in ("time", *(str(name).lower() for name in entry.get("objectives") or ())):
+        unit = named.get(name, {}).get("unit")
+        if name in named and (name == "time" or _UNIT.fullmatch(str(unit).strip().lower())):
+            return _samples(named[name].get("value")), _per_second(unit, time_unit)
+    times = entry.get("times")
+    return _samples(times.get("runtimes") if isinstance(times, dict) else None), _per_second(time_unit)
+
+
+def _samples(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _invalidity(text: str) -> Outcome:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Outcome
 from anatune.core.workload.nest import Workload
+from anatune.files import read_lines
 from anatune.records.foreign.devices import DeviceStatement, parse_target
-from anatune.records.foreign.files import NO_JSON
+from anatune.records.foreign.files import NO_JSON, decode
 from anatune.records.foreign.parts import Line, Shape, check_shapes, gpu_schedule, match_loops, measured, product_of
 from anatune.records.traces import GPU_LEVELS, GPU_TILING, Factors, Json, UnfitError, match_axes, read_trace
 
@@ -103,8 +102,7 @@ def _function_entries(path: Path) -> list[Json]:
     if not beside.is_file():
         return []
     try:
-        lines = beside.read_text(encoding="utf-8").split("\n")
-        return [msgspec.json.decode(line) for line in lines if line.strip()]
+        return [decode(line) for line in read_lines(beside) if line.strip()]
     except (OSError, UnicodeDecodeError, *NO_JSON):
         return []
 

@@ -34,6 +34,7 @@ __all__ = [
     "gpu_schedule",
     "match_loops",
     "measured",
+    "number_of",
     "product_of",
     "tvm_measured",
 ]
@@ -97,11 +98,19 @@ class Line(NamedTuple):
 
 
 def measured(times_s: Sequence[Json], outcome: Outcome | None) -> Measurement:
-    """Return a measurement; times that stand for failures are none."""
-    times = tuple(float(time) for time in times_s if isinstance(time, int | float))
+    """Return a measurement; one with a time that stands for a failure, or is no number, has failed."""
+    times = tuple(map(number_of, times_s))
     if outcome is None and times and all(0.0 < time < _SENTINEL_S and math.isfinite(time) for time in times):
         return Measurement(Outcome.OK, times_s=times)
     return Measurement(outcome or Outcome.RUN_ERROR, "recorded as failed")
+
+
+def number_of(value: Json) -> float:
+    """Return a number, which may be written as text; NaN for what is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def tvm_measured(result: Sequence[Json]) -> Measurement:
