@@ -34,9 +34,9 @@ from anatune.graph.building import (
 )
 from anatune.graph.einsums import product
 from anatune.graph.nodes import Constant, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Attributes, Call, Convert, RefusedError
 
-__all__ = ["READERS"]
+__all__ = ["MICROSOFT", "READERS"]
 
 _FLOAT64 = 11
 """ONNX's number of float64."""
@@ -137,8 +137,6 @@ def _bias(call: Call, rows: int, keys: int, dtype: str) -> Value | None:
 def _attention(call: Call) -> Sequence[Value]:
     """Return a standard attention, keys and values with those of the past, and scores; onnxruntime's has weights."""
     own = call.attributes
-    if "num_heads" in own:
-        return _projected_attention(call)
     query, key, value = (call[place] for place in range(3))
     is_flat = call.rank == 3
     if is_flat:
@@ -357,7 +355,7 @@ def _paged_attention(call: Call) -> Sequence[Value]:
         positions = (reshape(place, (1, tokens)), in_float32(call[8]), in_float32(call[9]))
         named = {"interleaved": own.get("rotary_interleaved", 0)}
         queries, keys = (
-            _rotated(replace(call, inputs=(data, *positions), attributes={**named, "num_heads": count}))
+            _rotated(replace(call, inputs=(data, *positions), attributes=Attributes({**named, "num_heads": count})))
             for data, count in ((queries, heads), (keys, groups))
         )
     tables = taken(inside(call[7], pool), sequence, 0)  # (tokens, pages)
@@ -392,8 +390,9 @@ def _of_tokens(value: Value | None, tokens: int) -> Value:
     return reshape(value, (1, tokens, -1))
 
 
-READERS: dict[str, Convert] = {
-    "Attention": _attention,
+READERS: dict[str, Convert] = {"Attention": _attention, "RotaryEmbedding": _rotated}
+MICROSOFT: dict[str, Convert] = {
+    "Attention": _projected_attention,
     "EmbedLayerNormalization": _embedded,
     "MultiHeadAttention": _multi_head_attention,
     "PagedAttention": _paged_attention,

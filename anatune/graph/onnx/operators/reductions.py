@@ -29,7 +29,7 @@ from anatune.graph.building import (
 from anatune.graph.nodes import HALVES, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
-__all__ = ["READERS"]
+__all__ = ["MICROSOFT", "READERS"]
 
 _OF_FRACTIONS = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 
@@ -349,8 +349,10 @@ READERS: dict[str, Convert] = {
     "ReduceSum": _reduction(_plain("sum")),
     "ReduceSumSquare": _reduction(_sum_of("square")),
     "SimplifiedLayerNormalization": _rms_norm,
-    "SkipLayerNormalization": _skip_layer_norm,
-    "SkipSimplifiedLayerNormalization": _skip_layer_norm,
     "Softmax": _softmax,
     "TopK": _top_k,
+}
+MICROSOFT: dict[str, Convert] = {
+    "SkipLayerNormalization": _skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": _skip_layer_norm,
 }
