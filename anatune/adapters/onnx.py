@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 
 from anatune.codegen.relax.onnx_files import inputs_of, onnx_model
 from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.divided import NothingCompiledError, run_whole
 from anatune.compiling.session import compile as compile_model
 from anatune.core.accuracy import STANDARD
 from anatune.errors import RunError, WorkloadError
@@ -60,7 +61,8 @@ class InferenceSession:
     check : bool
         Compare the outputs of each compiled model with those of ONNX's reference evaluator, on random inputs.
     hw, accuracy, fallback
-        As `anatune.compile`. With a fallback nothing is compiled for the values of inputs.
+        As `anatune.compile`. With a fallback nothing is compiled for the values of inputs, and a model of which no node
+        can be compiled is run by onnxruntime whole.
 
     Raises
     ------
@@ -83,6 +85,8 @@ class InferenceSession:
         self._compile = functools.partial(
             compile_model, hw=hw, threads=threads, accuracy=accuracy, check=check, fallback=fallback
         )
+        self._threads = threads
+        self._whole: Callable[..., list[object]] | None = None
         self._fixed: tuple[str, ...] = ()
         self._compiled: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
 
@@ -114,9 +118,17 @@ class InferenceSession:
         if missing:
             raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(wanted)}")
         arrays = {value.name: _checked(value, input_feed[value.name]) for value in inputs}
-        compiled = self._compiled_for(arrays)
-        found = compiled(*(array for name, array in arrays.items() if name not in self._fixed))
-        outputs = dict(zip(names, found if compiled.summary.is_tuple else (found,), strict=True))
+        found: Sequence[object]
+        try:
+            if self._whole is None:
+                compiled = self._compiled_for(arrays)
+                made = compiled(*(array for name, array in arrays.items() if name not in self._fixed))
+                found = made if compiled.summary.is_tuple else (made,)
+        except NothingCompiledError:
+            self._whole = run_whole(self._model, self._threads)
+        if self._whole is not None:
+            found = self._whole(*arrays.values())
+        outputs = dict(zip(names, found, strict=True))
         return [outputs[name] for name in output_names or names]
 
     def _compiled_for(self, arrays: Mapping[str, Array]) -> CompiledModel:

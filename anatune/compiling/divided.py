@@ -27,11 +27,28 @@ from anatune.graph.summary import Division, ModelSummary, PartSummary, TensorSum
 from anatune.named import import_optional
 from anatune.untyped import OnnxObject
 
-__all__ = ["DividedModel", "divided_model", "load"]
+__all__ = ["DividedModel", "NothingCompiledError", "divided_model", "load", "run_whole"]
 
 _REPEATS = 5
 """Runs of which the fastest counts."""
 Compile = Callable[[Imported, Request], CompiledModel]
+
+
+class NothingCompiledError(WorkloadError):
+    """No node of a model can be compiled: onnxruntime itself has to run it."""
+
+
+def run_whole(model: OnnxObject, threads: int | None) -> Callable[..., list[object]]:
+    """Return what runs a whole model (onnx.ModelProto) by onnxruntime: takes its inputs, returns its outputs, in order.
+
+    Raises
+    ------
+    WorkloadError
+        onnxruntime cannot run it either.
+    """
+    weights = {weight.name for weight in model.graph.initializer}
+    reads = [value.name for value in model.graph.input if value.name not in weights]
+    return _OnnxPart(model.SerializeToString(), reads, "it", threads or 0)
 
 
 def _runtime() -> ModuleType:
@@ -190,8 +207,10 @@ def divided_model(source: Imported, request: Request, threads: int, compile_part
 
     Raises
     ------
+    NothingCompiledError
+        No part can be compiled.
     WorkloadError
-        The model is none of ONNX, or damaged; no part can be compiled, or onnxruntime cannot run another either.
+        The model is none of ONNX, or damaged; or onnxruntime cannot run another part either.
     MissingDependencyError
         onnxruntime is not installed.
     """
@@ -217,7 +236,7 @@ def divided_model(source: Imported, request: Request, threads: int, compile_part
         engines.append(engine)
         told.append(PartSummary(part.reads, part.makes, len(part.model.graph.node), left))
     if not any(isinstance(one, CompiledModel) for one in engines):
-        raise WorkloadError(f"{source.name}: none of its nodes can be compiled; run it by onnxruntime itself")
+        raise NothingCompiledError(f"{source.name}: none of its nodes can be compiled; run it by onnxruntime itself")
     inputs = _inputs(*source.onnx)
     model = DividedModel(Division(inputs, _outputs(source.onnx[0], inputs, parts), tuple(told)), engines)
     return _measured(model, source)

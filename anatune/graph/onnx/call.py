@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from anatune.errors import WorkloadError
 from anatune.graph.building import RefusedError
@@ -12,7 +12,7 @@ from anatune.graph.folding import computed
 from anatune.graph.nodes import Array, Constant, Graph, Input, Node, TensorType, Value, tensor_type, values_in
 from anatune.untyped import OnnxObject
 
-__all__ = ["DTYPES", "Call", "Convert", "RefusedError", "UnknownValueError", "check_table", "known_array"]
+__all__ = ["DTYPES", "Attributes", "Call", "Convert", "RefusedError", "UnknownValueError", "check_table", "known_array"]
 
 
 DTYPES = {
@@ -40,6 +40,27 @@ class UnknownValueError(WorkloadError):
         self.inputs = inputs
 
 
+class Attributes(Mapping[str, OnnxObject]):
+    """Attributes of a node, which note in `used` the names that a reader asks for."""
+
+    def __init__(self, values: Mapping[str, OnnxObject], used: set[str] | None = None) -> None:
+        self._values, self.used = values, set() if used is None else used
+
+    def __getitem__(self, name: str) -> OnnxObject:
+        self.used.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def with_defaults(self, defaults: Mapping[str, OnnxObject]) -> Attributes:
+        """Return these attributes, and others where they have none; names are noted for both."""
+        return Attributes({**defaults, **self._values}, self.used)
+
+
 @dataclass(frozen=True)
 class Call:
     """A node with its operands.
@@ -52,21 +73,24 @@ class Call:
         Version of the operators of its domain.
     inputs : tuple of Value or None
         None where an optional one is left out.
-    attributes : mapping
+    attributes : Attributes
         With the defaults of the standard; text as str, tensors as arrays.
     outputs : tuple of str
         Names; "" for those that nobody reads.
     read : callable
         Reads a graph that the node holds (a branch, a body): takes it and the values of its inputs, returns those of
         its outputs. Values around it are seen inside.
+    used : set of int
+        Places of the operands that the reader asked for.
     """
 
     op: str
     opset: int
     inputs: tuple[Value | None, ...]
-    attributes: Mapping[str, OnnxObject]
+    attributes: Attributes
     outputs: tuple[str, ...]
     read: Callable[[OnnxObject, Sequence[Value]], list[Value]]
+    used: set[int] = field(default_factory=set)
 
     def __getitem__(self, place: int) -> Value:
         """Return an operand; it has to be there."""
@@ -77,6 +101,7 @@ class Call:
 
     def get(self, place: int) -> Value | None:
         """Return an operand; None: it is left out."""
+        self.used.add(place)
         return self.inputs[place] if place < len(self.inputs) else None
 
     def kind(self, place: int = 0) -> TensorType:

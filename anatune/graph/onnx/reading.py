@@ -1,8 +1,9 @@
 """ONNX models as graphs, node by node.
 
-Operators are read as the standard says of the version that the model names, from 6 on. What has no reader here and a
-body of other operators in the standard, or in the model, is spelt by that. Branches whose condition is known are
-taken, loops whose count is known are written out.
+Operators are read by their domain and name, as the standard says of the version that the model names, from 6 on. What
+has no reader here and a body of other operators in the standard, or in the model, is spelt by that. Branches whose
+condition is known are taken, loops whose count is known are written out. An attribute or an operand that a reader does
+not ask for is refused, unless `UNUSED` says that it changes nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ import numpy as np
 
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Graph, Input, TensorType, Value
-from anatune.graph.onnx.call import DTYPES, Call, RefusedError, UnknownValueError, check_table
-from anatune.graph.onnx.operators import READERS
-from anatune.graph.onnx.operators.control import OUTSIDE
+from anatune.graph.onnx.call import DTYPES, Attributes, Call, RefusedError, UnknownValueError, check_table
+from anatune.graph.onnx.operators import DEFAULTS, OUTSIDE, READERS, UNUSED
 from anatune.untyped import OnnxObject
 
 __all__ = ["LEAVE", "Reader", "check_operators", "graph_of_onnx", "graphs_in", "inlined", "onnx_dtype", "place_of"]
@@ -166,8 +166,8 @@ def _with_bodies(model: OnnxObject) -> list[tuple[str, str]]:
     """Return domains and names of a model's operators that have no reader here, and a body in the standard."""
     defs, versions, found = import_module("onnx.defs"), _versions(model), set()
     for node in _with_inner(model.graph.node):
-        domain = "" if node.domain in _STANDARD else node.domain
-        if node.op_type not in READERS:
+        domain = _domain(node)
+        if (domain, node.op_type) not in READERS:
             with contextlib.suppress(defs.SchemaError):  # an operator of the model's own
                 schema = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
                 if schema.has_function or schema.has_context_dependent_function:
@@ -186,7 +186,7 @@ def _with_types(model: OnnxObject) -> OnnxObject:
     made.graph.value_info.append(onnx.helper.make_tensor_value_info("", 1, None))  # of inputs that are left out
     for node in _with_inner(made.graph.node):
         with contextlib.suppress(defs.SchemaError):
-            domain = "" if node.domain in _STANDARD else node.domain
+            domain = _domain(node)
             schema = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
             given = {entry.name for entry in node.attribute}
             defaults = [one.default_value for key, one in schema.attributes.items() if key not in given]
@@ -217,6 +217,17 @@ def _check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> N
             raise RefusedError(f"takes {known} as input {place} ({formal.name}), got {dtype}")
 
 
+def _check_all_used(call: Call, given: Mapping[str, OnnxObject], defaults: Mapping[str, OnnxObject]) -> None:
+    """Raise a `RefusedError` where a node has an attribute or an operand that its reader did not ask for."""
+    unused = UNUSED.get(call.op, ())
+    for name, value in given.items():
+        if name not in (*call.attributes.used, *unused) and not np.array_equal(value, defaults[name]):
+            raise RefusedError(f"has {name} = {value}, which is not supported; expected {defaults[name]}")
+    for place, operand in enumerate(call.inputs):
+        if operand is not None and place not in call.used and place not in unused:
+            raise RefusedError(f"has an input {place}, which is not supported; expected it to be left out")
+
+
 def _check_results(results: Sequence[Value]) -> None:
     """Raise a `RefusedError` where a result has more elements than any machine's memory, or other ones than numbers."""
     for value in results:
@@ -230,10 +241,11 @@ def check_operators(nodes: Sequence[OnnxObject], name: str) -> None:
     """Raise a `WorkloadError` that names the operators among nodes that nothing reads, and where they are."""
     missing: dict[str, list[str]] = {}
     for node in _with_inner(nodes):
-        if node.op_type in OUTSIDE:
-            raise WorkloadError(f"{name}: {node.op_type} ({place_of(node)}) {OUTSIDE[node.op_type]}; {LEAVE}")
-        if node.op_type not in READERS:
-            word = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
+        key = _domain(node), node.op_type
+        if key in OUTSIDE:
+            raise WorkloadError(f"{name}: {node.op_type} ({place_of(node)}) {OUTSIDE[key]}; {LEAVE}")
+        if key not in READERS:
+            word = f"{key[0]}.{key[1]}".removeprefix(".")
             missing.setdefault(word, []).append(place_of(node))
     if missing:
         words = [
@@ -244,6 +256,11 @@ def check_operators(nodes: Sequence[OnnxObject], name: str) -> None:
             f"{name}: operators that are not known: {', '.join(words)}; export the model with other operators, or "
             f"{LEAVE}"
         )
+
+
+def _domain(node: OnnxObject) -> str:
+    """Return the domain of a node; the standard's is ""."""
+    return "" if node.domain in _STANDARD else str(node.domain)
 
 
 def place_of(node: OnnxObject) -> str:
@@ -365,8 +382,8 @@ class Reader:
         self.read_nodes += 1
         if self.read_nodes > _MOST_NODES:
             raise WorkloadError(f"{self.name}: loops write out more than {_MOST_NODES:,} operators; export it without")
-        domain = "" if node.domain in _STANDARD else node.domain
-        place, convert = place_of(node), READERS[node.op_type]
+        domain = _domain(node)
+        place, convert = place_of(node), READERS[domain, node.op_type]
 
         def read(graph: OnnxObject, given: Sequence[Value]) -> list[Value]:
             own = {value.name: one for value, one in zip(graph.input, given, strict=True)}
@@ -377,9 +394,13 @@ class Reader:
         try:
             schema = self.schema(node, domain, opset)
             _check_types(schema, inputs)
-            attributes = self.attributes(node, schema)
-            made = convert(Call(node.op_type, opset, inputs, attributes, tuple(node.output), read))
+            defaults = self.defaults(node, schema)
+            given = {entry.name: self.plain(entry) for entry in node.attribute}
+            attributes = Attributes({**{key: one for key, one in defaults.items() if one is not None}, **given})
+            call = Call(node.op_type, opset, inputs, attributes, tuple(node.output), read)
+            made = convert(call)
             found = [made] if isinstance(made, Value) else list(made)
+            _check_all_used(call, given, defaults)
             _check_results(found)
         except UnknownValueError as error:
             if error.args[0].startswith(self.name):
@@ -409,11 +430,22 @@ class Reader:
         except self.defs.SchemaError:
             return None
 
-    def attributes(self, node: OnnxObject, schema: OnnxObject | None) -> dict[str, OnnxObject]:
-        """Return the attributes of a node, with the standard's defaults."""
-        defaults = {} if schema is None else {key: one.default_value for key, one in schema.attributes.items()}
-        found = {key: self.plain(value) for key, value in defaults.items() if value.name}
-        return {**found, **{entry.name: self.plain(entry) for entry in node.attribute}}
+    def defaults(self, node: OnnxObject, schema: OnnxObject | None) -> dict[str, OnnxObject]:
+        """Return the attributes that an operator can have, with what they are where left out (None: nothing).
+
+        Raises
+        ------
+        RefusedError
+            A node has another one: it is no operator of this version.
+        """
+        known = dict(DEFAULTS.get((_domain(node), node.op_type), {}))
+        if schema is not None:
+            defaults = {key: one.default_value for key, one in schema.attributes.items()}
+            known = {key: self.plain(value) if value.name else None for key, value in defaults.items()}
+        for entry in node.attribute:
+            if entry.name not in known:
+                raise RefusedError(f"has the attribute {entry.name}, expected {', '.join(sorted(known)) or 'none'}")
+        return known
 
     def plain(self, entry: OnnxObject) -> OnnxObject:
         """Return the value of an attribute."""

@@ -34,9 +34,9 @@ from anatune.graph.building import (
 )
 from anatune.graph.einsums import product
 from anatune.graph.nodes import Constant, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Attributes, Call, Convert, RefusedError
 
-__all__ = ["READERS"]
+__all__ = ["MICROSOFT", "READERS"]
 
 _FLOAT64 = 11
 """ONNX's number of float64."""
@@ -137,8 +137,6 @@ def _bias(call: Call, rows: int, keys: int, dtype: str) -> Value | None:
 def _attention(call: Call) -> Sequence[Value]:
     """Return a standard attention, keys and values with those of the past, and scores; onnxruntime's has weights."""
     own = call.attributes
-    if "num_heads" in own:
-        return _projected_attention(call)
     query, key, value = (call[place] for place in range(3))
     is_flat = call.rank == 3
     if is_flat:
@@ -189,7 +187,7 @@ def _masked(mask: Value | None, shape: tuple[int, int, int], number: float, dtyp
             starts = reshape(cast(sliced(mask, [0], [batch], [2 * batch]), "int64"), (batch, 1, 1, 1))
             seen = elementwise("logical_and", seen, elementwise("greater_equal", place, starts))
     elif own in ((batch, keys), (batch, rows, keys)):
-        seen = elementwise("not_equal", reshape(mask, (batch, 1, -1, keys)), 0)
+        seen = elementwise("greater", reshape(mask, (batch, 1, -1, keys)), 0)
     else:
         raise RefusedError(f"has a mask {tensor_type(mask)}, expected one of {batch} sentences of {keys} words")
     return where(seen, constant(0, dtype), constant(number, dtype))
@@ -203,16 +201,23 @@ def _added(*terms: Value | None) -> Value | None:
     return total
 
 
-def _of_words(call: Call, states: Sequence[Value], bias: Value | None, mask: Value | None) -> tuple[Value, Value]:
-    """Return an attention of queries, keys and values by heads, (batch, rows, heads * size), and its scores."""
+def _of_words(
+    call: Call, states: Sequence[Value], bias: Value | None, mask: Value | None, past: Value | None
+) -> tuple[Value, Value]:
+    """Return an attention of queries, keys and values by heads, (batch, rows, heads * size), and its scores.
+
+    `past` are keys in front of the others. With `unidirectional` a query sees those and as many others as there are
+    queries up to it; the last query sees all keys, as in onnxruntime's code for CPUs.
+    """
     own = call.attributes
     query, key, value = (in_float32(one) for one in states)
     (batch, _, rows, _), keys, dtype = tensor_type(query).shape, tensor_type(key).shape[2], tensor_type(query).dtype
-    hidden = _masked(mask, (batch, rows, keys), own.get("mask_filter_value", -10000.0), dtype)
+    hidden = _masked(mask, (batch, rows, keys), own["mask_filter_value"], dtype)
     causal = None
     if own.get("unidirectional"):
-        after = np.arange(rows)[:, None] + keys - rows - np.arange(keys)
-        causal = constant(np.where(after >= 0, 0.0, -np.inf), dtype)
+        begin = 0 if past is None else tensor_type(past).shape[-2]
+        seen = np.arange(keys) <= np.append(np.arange(rows - 1) + begin, keys)[:, None]
+        causal = constant(np.where(seen, 0.0, -np.inf), dtype)
     _, scores = _scores(query, key, own.get("scale") or None, 0.0)
     total = _added(None if bias is None else in_float32(bias), hidden, causal)
     found = softmax(scores if total is None else elementwise("add", scores, total), -1)
@@ -234,7 +239,7 @@ def _projected_attention(call: Call) -> Sequence[Value]:
     query, key, value = parts
     if call.get(4) is not None:
         key, value = (concat([taken(call[4], constant(i, "int64"), 0), one], 2) for i, one in enumerate((key, value)))
-    found, _ = _of_words(call, (query, key, value), call.get(5), call.get(3))
+    found, _ = _of_words(call, (query, key, value), call.get(5), call.get(3), call.get(4))
     if len(call.outputs) < 2:
         return [found]
     return [found, concat([reshape(one, (1, *tensor_type(one).shape)) for one in (key, value)], 0)]
@@ -262,7 +267,7 @@ def _multi_head_attention(call: Call) -> Sequence[Value]:
         parts[1:] = [concat([call[6], parts[1]], 2), concat([call[7], parts[2]], 2)]
     if any(call.get(place) is not None for place in (8, 9)):
         raise RefusedError("writes into a buffer of the past, expected past keys and values alone")
-    found, scores = _of_words(call, parts, call.get(5), call.get(4))
+    found, scores = _of_words(call, parts, call.get(5), call.get(4), call.get(6))
     return [found, parts[1], parts[2], cast(scores, call.kind().dtype)][: len(call.outputs)]
 
 
@@ -275,7 +280,7 @@ def _embedded(call: Call) -> Sequence[Value]:
     total = elementwise("add", total, taken(call[3], position, 0))
     if call.get(1) is not None:
         total = elementwise("add", total, taken(call[4], call[1], 0))
-    found = layer_norm(total, call[5], call[6], [-1], call.attributes.get("epsilon", 1e-12))
+    found = layer_norm(total, call[5], call[6], [-1], call.attributes["epsilon"])
     mask = call.get(7)
     count = (
         broadcast(constant(0, "int32"), (batch,))
@@ -357,7 +362,7 @@ def _paged_attention(call: Call) -> Sequence[Value]:
         positions = (reshape(place, (1, tokens)), in_float32(call[8]), in_float32(call[9]))
         named = {"interleaved": own.get("rotary_interleaved", 0)}
         queries, keys = (
-            _rotated(replace(call, inputs=(data, *positions), attributes={**named, "num_heads": count}))
+            _rotated(replace(call, inputs=(data, *positions), attributes=Attributes({**named, "num_heads": count})))
             for data, count in ((queries, heads), (keys, groups))
         )
     tables = taken(inside(call[7], pool), sequence, 0)  # (tokens, pages)
@@ -392,8 +397,9 @@ def _of_tokens(value: Value | None, tokens: int) -> Value:
     return reshape(value, (1, tokens, -1))
 
 
-READERS: dict[str, Convert] = {
-    "Attention": _attention,
+READERS: dict[str, Convert] = {"Attention": _attention, "RotaryEmbedding": _rotated}
+MICROSOFT: dict[str, Convert] = {
+    "Attention": _projected_attention,
     "EmbedLayerNormalization": _embedded,
     "MultiHeadAttention": _multi_head_attention,
     "PagedAttention": _paged_attention,

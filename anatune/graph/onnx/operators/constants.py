@@ -32,7 +32,8 @@ def _constant_of_shape(call: Call) -> Value:
 
 def _range(call: Call) -> Value:
     start, limit, step = (
-        call.known(place, name).reshape(()).item() for place, name in enumerate(("the start", "the limit", "the step"))
+        call.known(place, name).reshape(()).item() if place < 2 or call.get(place) is not None else 1
+        for place, name in enumerate(("the start", "the limit", "the step"))
     )
     count = max(0, int(np.ceil((limit - start) / step)))
     check_table(count)

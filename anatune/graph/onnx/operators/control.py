@@ -8,7 +8,7 @@ from anatune.graph.building import broadcast, concat, constant, reshape, sliced,
 from anatune.graph.nodes import Constant, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError, known_array
 
-__all__ = ["OUTSIDE", "READERS"]
+__all__ = ["OUTSIDE", "READERS", "REFUSED"]
 
 _MOST_STEPS = 1024
 """Of a loop that is written out."""
@@ -133,30 +133,30 @@ def _same(call: Call) -> Value:
 
 
 _REASONS = {
-    "handles sequences, which stay outside: expected tensors": (
+    ("", "handles sequences, which stay outside: expected tensors"): (
         "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
         "SequenceLength", "SequenceMap", "SplitToSequence",
     ),
-    "handles text or counts parts of it, which stays outside: expected numbers": (
+    ("", "handles text or counts parts of it, which stays outside: expected numbers"): (
         "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
     ),
-    "keeps boxes by their values, so that sizes depend on data, which stays outside: choose them behind the model": (
+    ("", "keeps boxes by values, so that sizes depend on data, which stays outside: choose them behind the model"): (
         "NonMaxSuppression",
     ),
-    "makes random numbers, which stay outside: give them to the model as an input": (
+    ("", "makes random numbers, which stay outside: give them to the model as an input"): (
         "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
     ),
-    "decodes files of images, which stays outside: give the model pixels": ("ImageDecoder",),
-    "is no tensor operator but one of classic machine learning (ai.onnx.ml), which stays outside": (
+    ("", "decodes files of images, which stays outside: give the model pixels"): ("ImageDecoder",),
+    ("ai.onnx.ml", "is no tensor operator but one of classic machine learning (ai.onnx.ml), which stays outside"): (
         "ArrayFeatureExtractor", "Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer",
         "Imputer", "LabelEncoder", "LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder",
         "SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor",
         "ZipMap",
     ),
 }  # fmt: skip
-"""Why operators are refused -> those."""
-OUTSIDE = {name: reason for reason, names in _REASONS.items() for name in names}
-"""Operator that graphs cannot say -> why."""
+"""Domain, and why its operators are refused -> those."""
+OUTSIDE = {(domain, name): reason for (domain, reason), names in _REASONS.items() for name in names}
+"""Domain and operator that graphs cannot say -> why."""
 
 
 def _refused(reason: str) -> Convert:
@@ -166,6 +166,7 @@ def _refused(reason: str) -> Convert:
     return read
 
 
+REFUSED = {key: _refused(reason) for key, reason in OUTSIDE.items()}
 READERS: dict[str, Convert] = {
     "If": _if,
     "Loop": _loop,
@@ -173,5 +174,4 @@ READERS: dict[str, Convert] = {
     "OptionalGetElement": _same,
     "OptionalHasElement": lambda call: constant(call.get(0) is not None, "bool"),
     "Scan": _scan,
-    **{name: _refused(reason) for name, reason in OUTSIDE.items()},
 }

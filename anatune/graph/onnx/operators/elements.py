@@ -11,7 +11,7 @@ from anatune.graph.building import broadcast, cast, constant, elementwise, resha
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
-__all__ = ["READERS"]
+__all__ = ["MICROSOFT", "READERS"]
 
 
 def _operands(call: Call) -> list[Value]:
@@ -287,7 +287,6 @@ _PAIRS = {
 READERS: dict[str, Convert] = {
     **{name: _named(word) for name, word in _SAME.items()},
     **{name: _pair(word) for name, word in _PAIRS.items()},
-    "BiasGelu": _bias_gelu,
     "BitShift": _shift,
     "Cast": _cast,
     "CastLike": _cast_like,
@@ -297,7 +296,6 @@ READERS: dict[str, Convert] = {
     "Dropout": _dropout,
     "Elu": _elu,
     "Equal": _equal,
-    "FastGelu": _fast_gelu,
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
@@ -312,7 +310,6 @@ READERS: dict[str, Convert] = {
     "Mod": _modulo,
     "PRelu": _prelu,
     "Pow": _power,
-    "QuickGelu": _swish,
     "Reciprocal": _reciprocal,
     "Selu": _selu,
     "Shrink": _shrink,
@@ -324,3 +321,4 @@ READERS: dict[str, Convert] = {
     "ThresholdedRelu": _thresholded_relu,
     "Where": _where,
 }
+MICROSOFT: dict[str, Convert] = {"BiasGelu": _bias_gelu, "FastGelu": _fast_gelu, "Gelu": _gelu, "QuickGelu": _swish}

@@ -87,7 +87,8 @@ def _weights(call: Call, one: _Axis, where_from: Array) -> tuple[Array, Array]:
     """Return which elements each output is made of, and their weights; both (outputs, taps)."""
     own, mode = call.attributes, call.attributes["mode"]
     if mode == "nearest":
-        places = _NEAREST[own.get("nearest_mode", "floor")](where_from)[:, None]
+        old = "ceil" if one.scale < 1 else "floor"  # as onnxruntime does before version 11, which says nothing
+        places = _NEAREST[own.get("nearest_mode", old)](where_from)[:, None]
         return np.clip(places, 0, one.size - 1).astype(np.int64), np.ones((one.outputs, 1))
     shrunk = min(one.scale, 1.0) if own.get("antialias") else 1.0
     return neighbours(

@@ -29,7 +29,7 @@ from anatune.graph.nodes import HALVES, Array, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 from anatune.graph.orders import pool_sizes
 
-__all__ = ["READERS", "Windows", "windows_of"]
+__all__ = ["READERS", "Windows", "check_kernel", "windows_of"]
 
 
 class Windows(NamedTuple):
@@ -66,6 +66,7 @@ def windows_of(call: Call, window: Sequence[int]) -> Windows:
     own, sizes, rank = call.attributes, call.kind().shape[2:], len(window)
     if len(sizes) != rank:
         raise RefusedError(f"has windows of {rank} dimensions for images of {len(sizes)}")
+    check_kernel(call, window)
     strides = tuple(own.get("strides") or (1,) * rank)
     dilation = tuple(own.get("dilations") or (1,) * rank)
     padding = tuple(own.get("pads") or (0,) * 2 * rank)
@@ -85,6 +86,13 @@ def windows_of(call: Call, window: Sequence[int]) -> Windows:
     if min(*strides, *dilation, *window) < 1 or min(padding) < 0:
         raise RefusedError("has strides, dilations or a window below 1, or pads below 0")
     return Windows(tuple(window), strides, padding, dilation)
+
+
+def check_kernel(call: Call, window: Sequence[int]) -> None:
+    """Raise a `RefusedError` where a node says other sizes of its windows than its weights have."""
+    said = call.attributes.get("kernel_shape") or window
+    if tuple(said) != tuple(window):
+        raise RefusedError(f"has kernel_shape {list(said)} for weights of {list(window)}, expected the same")
 
 
 def _of_call(call: Call) -> tuple[Windows, tuple[int, ...]]:

@@ -21,10 +21,10 @@ from anatune.graph.building import (
 from anatune.graph.einsums import einsum, product
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
-from anatune.graph.onnx.operators.pools import Windows, windows_of
+from anatune.graph.onnx.operators.pools import Windows, check_kernel, windows_of
 from anatune.graph.transposed import transposed_convolution, transposed_sizes
 
-__all__ = ["READERS", "convolved"]
+__all__ = ["MICROSOFT", "READERS", "convolved"]
 
 
 def _matmul(call: Call) -> Value:
@@ -100,6 +100,7 @@ def _transposed(call: Call) -> Value:
     rank = len(sizes)
     if not 1 <= rank <= 3:
         raise RefusedError(f"convolves {rank} dimensions, expected 1 to 3")
+    check_kernel(call, taps)
     strides, dilation = own.get("strides") or [1] * rank, own.get("dilations") or [1] * rank
     more, padding = own.get("output_padding") or [0] * rank, own.get("pads") or [0] * 2 * rank
     is_same = own["auto_pad"] in ("SAME_UPPER", "SAME_LOWER")
@@ -200,7 +201,7 @@ READERS: dict[str, Convert] = {
     "ConvTranspose": _transposed,
     "DeformConv": _deformed,
     "Einsum": _einsum,
-    "FusedMatMul": _fused_matmul,
     "Gemm": _gemm,
     "MatMul": _matmul,
 }
+MICROSOFT: dict[str, Convert] = {"FusedMatMul": _fused_matmul, "TransposeMatMul": _fused_matmul}

@@ -33,7 +33,7 @@ from anatune.graph.onnx.operators import elements, moves, pools, products, reduc
 from anatune.graph.onnx.operators.pools import windows_of
 from anatune.graph.onnx.operators.products import convolved
 
-__all__ = ["READERS"]
+__all__ = ["MICROSOFT", "READERS"]
 
 _INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 12: "uint32"}
 _FLOATS = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}
@@ -260,7 +260,7 @@ def _back(call: Call, value: Value, place: int) -> Value:
 
 def _as(call: Call, op: str, *operands: Value | None, **own: object) -> Value:
     """Return what an operator of the standard computes of other operands; `own`: its attributes where it has none."""
-    attributes = {**own, **call.attributes}
+    attributes = call.attributes.with_defaults(own)
     opset = call.attributes.get("opset", _OPSET)
     made = _PLAIN[op](replace(call, op=op, opset=opset, inputs=operands, attributes=attributes, outputs=("",)))
     return made if isinstance(made, Value) else made[0]
@@ -272,19 +272,19 @@ def _convolution_scaled(call: Call) -> Value:
     if call.get(8) is not None:
         unit = elementwise("multiply", *(reshape(cast(call[place], "float32"), (-1,)) for place in (1, 4)))
         bias = elementwise("multiply", cast(call[8], "float32"), unit)
-    return _back(call, _as(call, "Conv", _at(call, 0), _at(call, 3), bias), 6)
+    found = _back(call, _as(call, "Conv", _channels_first(call, _at(call, 0)), _at(call, 3), bias), 6)
+    return _channels_first(call, found, turns_back=True)
 
 
 def _gemm_scaled(call: Call) -> Value:
     """Return ``alpha a b + c``, the last in units of the products' scale."""
-    own = {"alpha": 1.0, "transA": 0, "transB": 0, "beta": 1.0}
     term = None
     if call.get(6) is not None:
         unit = elementwise("multiply", *(reshape(cast(call[place], "float32"), (-1,)) for place in (1, 4)))
-        unit = elementwise("multiply", unit, call.attributes.get("alpha", 1.0))
+        unit = elementwise("multiply", unit, call.attributes["alpha"])
         term = elementwise("multiply", cast(call[6], "float32"), unit)
-    columns = 0 if call.attributes.get("transB") else 1
-    return _back(call, _as(call, "Gemm", _at(call, 0), _at(call, 3, columns), term, **own), 7)
+    columns = 0 if call.attributes["transB"] else 1
+    return _back(call, _as(call, "Gemm", _at(call, 0), _at(call, 3, columns), term, beta=1.0), 7)
 
 
 def _matmul_scaled(call: Call) -> Value:
@@ -296,17 +296,22 @@ def _pair(op: str) -> Convert:
     return lambda call: _back(call, _as(call, op, _at(call, 0), _at(call, 3)), 6)
 
 
-def _one(op: str, **own: object) -> Convert:
-    """Return what reads an operator on a scaled tensor; `own`: attributes that the standard has a default for."""
+def _one(op: str) -> Convert:
+    """Return what reads an operator on a scaled tensor."""
 
     def read(call: Call) -> Value:
-        x, rank = _at(call, 0), call.rank
-        if not call.attributes.get("channels_last"):
-            return _back(call, _as(call, op, x, **own), 3)
-        first = permute(x, (0, rank - 1, *range(1, rank - 1)))
-        return permute(_back(call, _as(call, op, first, **own), 3), (0, *range(2, rank), 1))
+        found = _back(call, _as(call, op, _channels_first(call, _at(call, 0))), 3)
+        return _channels_first(call, found, turns_back=True)
 
     return read
+
+
+def _channels_first(call: Call, value: Value, *, turns_back: bool = False) -> Value:
+    """Return a tensor whose channels lie last, where the node says so, with them behind the batch; or turn it back."""
+    rank = call.rank
+    if not call.attributes.get("channels_last"):
+        return value
+    return permute(value, (0, *range(2, rank), 1) if turns_back else (0, rank - 1, *range(1, rank - 1)))
 
 
 def _concat_scaled(call: Call) -> Value:
@@ -326,7 +331,6 @@ _PLAIN: dict[str, Convert] = {**elements.READERS, **moves.READERS, **pools.READE
                               **reductions.READERS}  # fmt: skip
 _OPSET = 13
 """Of operators of the standard in place of onnxruntime's: their axes are attributes then."""
-_POOL = {"auto_pad": "NOTSET", "ceil_mode": 0, "count_include_pad": 0}
 
 
 def _matmul_of_bits(call: Call) -> Value:
@@ -338,7 +342,7 @@ def _matmul_of_bits(call: Call) -> Value:
     """
     own = call.attributes
     length, columns, block = (own[name] for name in ("K", "N", "block_size"))
-    bits = own.get("bits", 4)
+    bits = own["bits"]
     if bits not in (2, 4, 8):
         raise RefusedError(f"has weights of {bits} bits, expected 2, 4 or 8")
     blocks, data = -(-length // block), _wide(call[0])
@@ -366,7 +370,7 @@ def _matmul_of_bits(call: Call) -> Value:
         zeros = unpacked(given.reshape(columns, -1), bits)[:, :blocks] if is_packed else given.reshape(columns, blocks)
     is_whole = zeros is None or zeros.dtype == np.uint8
     if bits in (4, 8) and is_whole and is_apart and block in GROUPS and length % block == 0:
-        found = scaled_product(data, packed, scales, zeros, bits=bits, rounded=own.get("accuracy_level", 0) == _INT8)
+        found = scaled_product(data, packed, scales, zeros, bits=bits, rounded=own["accuracy_level"] == _INT8)
     else:
         less = np.float32(1 << (bits - 1)) if zeros is None else zeros[:, groups].astype(np.float32)
         matrix = (unpacked(packed, bits)[:, :length].astype(np.float32) - less) * scales[:, groups]
@@ -381,20 +385,25 @@ READERS: dict[str, Convert] = {
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamically_quantized,
     "MatMulInteger": _matmul_integer,
+    "QLinearConv": _convolution_scaled,
+    "QLinearMatMul": _matmul_scaled,
+    "QuantizeLinear": _quantize,
+}
+MICROSOFT: dict[str, Convert] = {
+    "DequantizeLinear": _dequantize,
     "MatMulInteger16": _matmul_integer,
     "MatMulNBits": _matmul_of_bits,
     "QGemm": _gemm_scaled,
     "QLinearAdd": _pair("Add"),
-    "QLinearAveragePool": _one("AveragePool", **_POOL),
+    "QLinearAveragePool": _one("AveragePool"),
     "QLinearConcat": _concat_scaled,
     "QLinearConv": _convolution_scaled,
     "QLinearGlobalAveragePool": _one("GlobalAveragePool"),
-    "QLinearLeakyRelu": _one("LeakyRelu", alpha=0.01),
-    "QLinearMatMul": _matmul_scaled,
+    "QLinearLeakyRelu": _one("LeakyRelu"),
     "QLinearMul": _pair("Mul"),
-    "QLinearReduceMean": _one("ReduceMean", keepdims=1),
+    "QLinearReduceMean": _one("ReduceMean"),
     "QLinearSigmoid": _one("Sigmoid"),
-    "QLinearSoftmax": _one("Softmax", axis=-1),
+    "QLinearSoftmax": _one("Softmax"),
     "QLinearWhere": _where_scaled,
     "QuantizeLinear": _quantize,
 }

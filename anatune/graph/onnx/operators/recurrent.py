@@ -20,7 +20,7 @@ from anatune.graph.building import (
     where,
 )
 from anatune.graph.nodes import Constant, Value, tensor_type
-from anatune.graph.onnx.call import Call, Convert, RefusedError
+from anatune.graph.onnx.call import Attributes, Call, Convert, RefusedError
 from anatune.graph.onnx.operators import elements
 from anatune.graph.recurrent import GATES, Activation, Layer, States, recurrence, with_biases
 
@@ -73,7 +73,7 @@ def _activation(call: Call, word: str, numbers: Sequence[float | None], clip: fl
             return elementwise(
                 "multiply", elementwise("tanh", elementwise("multiply", value, beta or 0.0)), alpha or 0.0
             )
-        own = Call(word, call.opset, (value,), {"alpha": alpha, "beta": beta}, ("",), call.read)
+        own = Call(word, call.opset, (value,), Attributes({"alpha": alpha, "beta": beta}), ("",), call.read)
         found = elements.READERS[word](own)
         assert isinstance(found, Value)
         return found
@@ -117,6 +117,8 @@ def _recurrent(call: Call) -> Sequence[Value]:
         for direction, (is_turned, functions) in enumerate(zip(turns, _activations(call, count), strict=True))
     ]
     hidden = call.kind(2).shape[-1]
+    if own.get("hidden_size", hidden) != hidden:
+        raise RefusedError(f"has hidden_size {own['hidden_size']} for weights of {hidden}, expected the same")
     outputs: list[Value] = [concat([reshape(one[0], (steps, 1, batch, hidden)) for one in found], 1)]
     outputs += [
         concat([reshape(one[1][place], (1, batch, hidden)) for one in found], 0) for place in range(len(found[0][1]))

@@ -29,7 +29,7 @@ from anatune.graph.building import (
 from anatune.graph.nodes import HALVES, Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
-__all__ = ["READERS"]
+__all__ = ["MICROSOFT", "READERS"]
 
 _OF_FRACTIONS = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 
@@ -85,9 +85,10 @@ def _summed_in(op: str, dtype: str) -> str:
 def _reduction(reduce: Reduce) -> Convert:
     def read(call: Call) -> Value:
         kind, keepdims = call.kind(), bool(call.attributes["keepdims"])
+        keeps_all = call.attributes.get("noop_with_empty_axes")
         value, axes = cast(call[0], _summed_in(call.op, kind.dtype)), call.numbers("axes", 1)
         if not axes:
-            if call.attributes.get("noop_with_empty_axes"):  # each element by itself
+            if keeps_all:  # each element by itself
                 return cast(reduce(reshape(value, (1, *kind.shape)), [0], False), kind.dtype)
             axes = None
         if call.rank == 0:
@@ -268,15 +269,17 @@ def _skip_layer_norm(call: Call) -> Sequence[Value]:
     simplified = call.op.startswith("SkipSimplified")
     bias = call.get(3 if simplified else 4)
     total = total if bias is None else elementwise("add", total, bias)
-    dtype, epsilon = call.kind().dtype, call.attributes.get("epsilon", 1e-12)
+    dtype, epsilon = call.kind().dtype, call.attributes["epsilon"]
     if simplified:
         found = _rms_normed(total, call[2], [call.rank - 1], epsilon)
     else:
         term = call.get(3)
         zero = broadcast(constant(0, dtype), tensor_type(call[2]).shape)
         found = layer_norm(total, call[2], zero if term is None else term, [-1], epsilon)
-    empty = constant(np.zeros(0), "float32")
-    return [found, empty, empty, total][: max(1, len(call.outputs))]
+    wide, nothing = in_float32(total), constant(np.zeros(0), "float32")
+    mean = nothing if simplified else reduced("mean", wide, [call.rank - 1], keepdims=True)
+    deviation = nothing if simplified else _statistics(wide, [call.rank - 1], epsilon)[1]
+    return [found, mean, deviation, total][: max(1, len(call.outputs))]
 
 
 def _rms_normed(value: Value, factor: Value, axes: Sequence[int], epsilon: float) -> Value:
@@ -349,8 +352,10 @@ READERS: dict[str, Convert] = {
     "ReduceSum": _reduction(_plain("sum")),
     "ReduceSumSquare": _reduction(_sum_of("square")),
     "SimplifiedLayerNormalization": _rms_norm,
-    "SkipLayerNormalization": _skip_layer_norm,
-    "SkipSimplifiedLayerNormalization": _skip_layer_norm,
     "Softmax": _softmax,
     "TopK": _top_k,
+}
+MICROSOFT: dict[str, Convert] = {
+    "SkipLayerNormalization": _skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": _skip_layer_norm,
 }

@@ -111,7 +111,8 @@ def _roi_align(call: Call) -> Value:
         total = elementwise("divide", reduced("sum", total, [2, 4], keepdims=False), reshape(number, (-1, 1, 1, 1)))
     else:
         total = where(elementwise("logical_and", *are_samples), total, constant(-np.inf, "float32"))
-        total = reduced("max", total, [2, 4], keepdims=False)
+        is_empty = reshape(elementwise("less", elementwise("minimum", *counts), 1.0), (-1, 1, 1, 1))
+        total = where(is_empty, constant(0, "float32"), reduced("max", total, [2, 4], keepdims=False))
     return cast(permute(total, (0, 3, 1, 2)), kind.dtype)
 
 
