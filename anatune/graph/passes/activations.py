@@ -1,84 +1,72 @@
 """Activations that a model spells out, such as GELU of multiplications and a tanh, by their names.
 
-What a few element-wise operators on one value compute together is told from their values at some numbers, not from
-their order: exporters spell the same function in many ways.
+Exporters spell one function in many ways. What some element-wise operators make of one value is therefore written as a
+sum of products (`_Sum`), in which ``0.5 * x * (1 + y)`` and ``x / 2 + x / 2 * y`` are the same, and compared with the
+sums of the activations. No term is neglected, however small: a model adds 1e-12 because it needs it.
 """
 
 from __future__ import annotations
 
-from typing import TypeGuard
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
 
-import numpy as np
-from numpy.typing import NDArray
-
-from anatune.core.activations import ACTIVATIONS
-from anatune.graph.folding import computed
-from anatune.graph.nodes import Argument, Constant, Graph, Node, Scalar, TensorType, Value, rewritten, values_in
+from anatune.graph.nodes import (
+    HALVES,
+    Argument,
+    Constant,
+    Graph,
+    Node,
+    Scalar,
+    TensorType,
+    Value,
+    rewritten,
+    values_in,
+)
 from anatune.graph.operators import applied, operator_of
 
 __all__ = ["with_activations"]
 
-Floats = NDArray[np.float64]
-_SAMPLES: Floats = np.concatenate([np.linspace(-9.0, 9.0, 61), np.linspace(-1.0, 1.0, 20)])
-_TOLERANCE = 1e-5
-"""Of the largest magnitude: constants are written in float32, and two forms of GELU differ by 5e-4."""
 _DEEPEST = 12
 """Operators between an activation's result and its argument."""
 _LAST = ("multiply", "divide", "minimum", "maximum", "clip", "add")
 """Operators that spelt activations end with."""
+_ROUNDED = 2.0**-21
+"""Relative error of a factor: it is a product of a few constants that are rounded to float32."""
+_MOST_TERMS, _MOST_FACTORS = 8, 8
+_LARGEST = 64.0
+"""Larger constants are no part of an activation."""
+
+_Sum = tuple[tuple[tuple[Any, ...], float], ...]
+"""Terms in order, each its factors and its coefficient. A factor is the argument, "x", or a function's name with what
+it takes: another sum, bounds."""
 
 
 def with_activations(graph: Graph) -> Graph:
     """Return a graph in which activations of several operators are one."""
+    is_half = any(_is_half(value) for value in (*graph.inputs, *graph.outputs))
 
     def replace(own: Node) -> Value:
         if own.op not in _LAST or not isinstance(own.type, TensorType) or own.type.dtype != "float32":
             return own
-        for source in _sources(own):
-            values = _values(own, source, _SAMPLES)
-            if values is None:
+        for source in reversed(_sources(own)):
+            form = _sum_of(own, {id(source): _ARGUMENT}, is_half=is_half)
+            if form is None or len(form) > 2:
                 continue
-            for name, function in ACTIVATIONS.items():
-                want = function(_SAMPLES)
-                if np.abs(values - want).max() <= _TOLERANCE * np.abs(want).max() and _keeps_bounds(own, source, name):
+            for name, want in _ACTIVATIONS.items():
+                if _is_equal(form, want):
                     return applied(f"nn.{name}", source)
         return own
 
     return rewritten(graph, replace)
 
 
+def _is_half(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype in HALVES
+
+
 def _spells(value: Value) -> TypeGuard[Node]:
     return isinstance(value, Node) and operator_of(value).spells_activations
-
-
-def _keeps_bounds(node: Node, source: Value, name: str) -> bool:
-    """Whether a node is an activation around its own bounds, too: clip(x, 0, 100) is no relu."""
-    bounds = _bounds(node, source)
-    if not bounds:
-        return True
-    points = np.concatenate([np.array(bounds) * factor for factor in (0.5, 1.0, 2.0)])
-    values = _values(node, source, points)
-    want = ACTIVATIONS[name](points)
-    return values is not None and bool((np.abs(values - want) <= _TOLERANCE * np.maximum(1.0, np.abs(want))).all())
-
-
-def _bounds(node: Node, source: Value) -> list[float]:
-    """Return the finite numbers that a node's argument and what is made of it are bounded by."""
-    found: list[float] = []
-    stack: list[Value] = [node]
-    while stack:
-        value = stack.pop()
-        if value is source or not _spells(value):
-            continue
-        stack += values_in(value.arguments)
-        if value.op in ("clip", "maximum", "minimum"):
-            for argument in value.arguments[1:]:
-                number = argument.value if isinstance(argument, Scalar) else None
-                if isinstance(argument, Constant) and argument.array.size == 1:
-                    number = argument.array.reshape(()).item()
-                if number is not None and np.isfinite(number):
-                    found.append(float(number))
-    return found
 
 
 def _sources(node: Node) -> list[Value]:
@@ -97,31 +85,174 @@ def _sources(node: Node) -> list[Value]:
     return list(found.values())
 
 
-def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
-    """Return a node's values where `source` has those of `samples`; None: it depends on something else."""
-    known: dict[int, Constant | None] = {id(source): Constant(samples)}
+# -- sums ----------------------------------------------------------------------------------------------------------
 
-    def value_of(value: Argument, deep: int) -> Constant | Scalar | None:
-        if isinstance(value, Scalar):
-            return value
-        if not isinstance(value, Value) or deep > _DEEPEST:
-            return None
-        if id(value) not in known:
-            known[id(value)] = None
-            if isinstance(value, Constant):
-                known[id(value)] = (
-                    Constant(value.array.astype(np.float64).reshape(())) if value.array.size == 1 else None
-                )
-            elif _spells(value):
-                arguments: list[Constant | Scalar] = []
-                for argument in value.arguments:
-                    if (one := value_of(argument, deep + 1)) is None:  # the others do not matter, and may be many
-                        break
-                    arguments.append(one)
-                else:
-                    made = computed(value.of(tuple(arguments), TensorType(samples.shape, "float64")))
-                    known[id(value)] = made if isinstance(made, Constant) else None
-        return known[id(value)]
 
-    found = value_of(node, 0)
-    return found.array if isinstance(found, Constant) and np.isfinite(found.array).all() else None
+def _ordered(terms: Mapping[tuple[Any, ...], float]) -> _Sum:
+    return tuple(
+        sorted(((one, size) for one, size in terms.items() if size), key=lambda term: (len(term[0]), repr(term[0])))
+    )
+
+
+def _constant(number: float) -> _Sum:
+    return _ordered({(): number})
+
+
+def _function(name: str, *operands: object) -> _Sum:
+    return ((((name, *operands),), 1.0),)
+
+
+def _add(first: _Sum, second: _Sum) -> _Sum:
+    terms = dict(first)
+    for one, size in second:
+        terms[one] = terms.get(one, 0.0) + size
+    return _ordered(terms)
+
+
+def _multiply(first: _Sum, second: _Sum) -> _Sum:
+    terms: dict[tuple[Any, ...], float] = {}
+    for one, size in first:
+        for other, more in second:
+            factors = tuple(sorted((*one, *other), key=repr))
+            terms[factors] = terms.get(factors, 0.0) + size * more
+    return _ordered(terms)
+
+
+def _number(form: _Sum) -> float | None:
+    """Return the number that a sum is; None: it has other terms."""
+    if not form:
+        return 0.0
+    return form[0][1] if len(form) == 1 and not form[0][0] else None
+
+
+def _divide(first: _Sum, second: _Sum) -> _Sum | None:
+    number = _number(second)
+    if number is None:
+        return _multiply(first, _function("reciprocal", second))
+    return _multiply(first, _constant(1.0 / number)) if number else None
+
+
+def _power(base: _Sum, exponent: _Sum) -> _Sum | None:
+    number = _number(exponent)
+    if number not in (1, 2, 3, 4):
+        return None
+    found = base
+    for _ in range(int(number) - 1):
+        found = _multiply(found, base)
+    return found
+
+
+def _negative(form: _Sum) -> _Sum:
+    return _multiply(form, _constant(-1.0))
+
+
+def _sigmoid(form: _Sum) -> _Sum:
+    return _function("reciprocal", _add(_constant(1.0), _function("exp", _negative(form))))
+
+
+def _tanh(form: _Sum) -> _Sum:
+    twice = _multiply(_constant(2.0), form)
+    return _add(_multiply(_constant(2.0), _sigmoid(twice)), _constant(-1.0))
+
+
+def _between(form: _Sum, low: _Sum, high: _Sum) -> _Sum | None:
+    """Return a sum between two numbers, of which ``-inf`` and ``inf`` are none; bounds within bounds are one pair."""
+    least, most = _number(low), _number(high)
+    if least is None or most is None or not least <= most:
+        return None
+    if len(form) == 1 and form[0][1] == 1.0 and len(form[0][0]) == 1 and form[0][0][0][0] == "between":
+        _, form, *inner = form[0][0][0]
+        least, most = (min(max(one, least), most) for one in inner)
+    return _function("between", form, least, most)
+
+
+_LEAST, _MOST = _constant(-math.inf), _constant(math.inf)
+
+
+def _maximum(first: _Sum, second: _Sum) -> _Sum | None:
+    data, bound = (second, first) if _number(second) is None else (first, second)
+    return _between(data, bound, _MOST)
+
+
+def _minimum(first: _Sum, second: _Sum) -> _Sum | None:
+    data, bound = (second, first) if _number(second) is None else (first, second)
+    return _between(data, _LEAST, bound)
+
+
+_FUNCTIONS: dict[str, Callable[..., _Sum | None]] = {
+    "add": _add,
+    "clip": _between,
+    "divide": _divide,
+    "erf": lambda form: _function("erf", form),
+    "exp": lambda form: _function("exp", form),
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "multiply": _multiply,
+    "negative": _negative,
+    "nn.relu": lambda form: _between(form, (), _MOST),
+    "power": _power,
+    "sigmoid": _sigmoid,
+    "square": lambda form: _multiply(form, form),
+    "subtract": lambda first, second: _add(first, _negative(second)),
+    "tanh": _tanh,
+}
+"""Operator -> the sum of its operands' sums; None: there is none."""
+_ARGUMENT: _Sum = ((("x",), 1.0),)
+_SCALE, _CUBE = math.sqrt(2.0 / math.pi), 0.044715
+_INNER = _ordered({("x",): 2.0 * _SCALE, ("x", "x", "x"): 2.0 * _SCALE * _CUBE})
+_HALF = _multiply(_constant(0.5), _ARGUMENT)
+_ACTIVATIONS = {
+    "relu": _function("between", _ARGUMENT, 0.0, math.inf),
+    "relu6": _function("between", _ARGUMENT, 0.0, 6.0),
+    "silu": _multiply(_ARGUMENT, _sigmoid(_ARGUMENT)),
+    "gelu": _add(_HALF, _multiply(_HALF, _function("erf", _multiply(_constant(math.sqrt(0.5)), _ARGUMENT)))),
+    "gelu_tanh": _multiply(_ARGUMENT, _sigmoid(_INNER)),
+}
+"""Activation -> its sum."""
+_IRRATIONAL = (math.sqrt(2.0), math.sqrt(0.5), _SCALE, _CUBE, 2.0 * _SCALE)
+_SIGNIFICANT_BITS = (11, 8)
+"""Of float16 and bfloat16."""
+_FROM_HALVES = {
+    math.ldexp(round(math.ldexp(part, bits)), power - bits): one
+    for one in _IRRATIONAL
+    for part, power in (math.frexp(one),)
+    for bits in _SIGNIFICANT_BITS
+}
+"""What a model of 16 bits makes of the constants of activations -> the constants."""
+
+
+def _is_equal(own: object, want: object) -> bool:
+    """Whether two sums are the same but for factors that are rounded; numbers without rounding have to be equal."""
+    if isinstance(own, tuple) and isinstance(want, tuple):
+        return len(own) == len(want) and all(_is_equal(one, other) for one, other in zip(own, want, strict=True))
+    if isinstance(own, float) and isinstance(want, float) and not (2.0 * want).is_integer() and math.isfinite(want):
+        return abs(own - want) <= _ROUNDED * abs(want)
+    return own == want
+
+
+def _of_number(number: float, *, is_half: bool) -> _Sum | None:
+    """Return a constant as a sum; None: it is large, so that what is added to it is rounded."""
+    if _LARGEST < abs(number) < math.inf:
+        return None
+    return _constant(_FROM_HALVES.get(number, number) if is_half else number)
+
+
+def _sum_of(value: Argument, known: dict[int, _Sum | None], depth: int = 0, *, is_half: bool) -> _Sum | None:
+    """Return a value as a sum; None: it depends on more than what is `known`, or has too many terms."""
+    if isinstance(value, Scalar):
+        return _of_number(float(value.value), is_half=is_half)
+    if not isinstance(value, Value) or depth > _DEEPEST:
+        return None
+    if id(value) not in known:
+        known[id(value)] = None
+        if isinstance(value, Constant) and value.array.size == 1:
+            known[id(value)] = _of_number(float(value.array.reshape(())), is_half=is_half)
+        elif _spells(value):
+            operands: list[_Sum] = []
+            for argument in value.arguments:
+                form = _sum_of(argument, known, depth + 1, is_half=is_half)
+                if form is None or len(form) > _MOST_TERMS or any(len(term[0]) > _MOST_FACTORS for term in form):
+                    return None  # the others do not matter, and may be many
+                operands.append(form)
+            known[id(value)] = _FUNCTIONS[value.op](*operands)
+    return known[id(value)]

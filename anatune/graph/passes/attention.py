@@ -230,7 +230,7 @@ def without_mask(node: Node) -> Node:
         return node
     own, data = node.attributes, node.arguments[0]
     usual = 1.0 / math.sqrt(own["dim"])
-    if not math.isclose(own["scale"], usual, rel_tol=1e-5):
+    if not math.isclose(own["scale"], usual, rel_tol=2.0**-21):
         data = elementwise("multiply", data, own["scale"] / usual)
     is_causal = seen[0] or own["queries"] == 1
     pages = pages_of(node)
