@@ -68,7 +68,9 @@ class _Run:
         self._options, self._report = options, report
         kinds = [kind for kind in options.kinds if can_run(kind)]
         count = options.cases or 1 << 60
-        self._cases = itertools.islice(((kind, seed) for seed in itertools.count(options.seed) for kind in kinds), count)
+        self._cases = itertools.islice(
+            ((kind, seed) for seed in itertools.count(options.seed) for kind in kinds), count
+        )
         self._ends = time.monotonic() + options.seconds
         self._lock = threading.Lock()
         self._shrunk: dict[str, int] = {}

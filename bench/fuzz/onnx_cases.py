@@ -10,126 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from bench.fuzz.data import EDGES, drawn, edged
-from bench.fuzz.oracle import NUM_SAMPLES, Undefined, fault
+from bench.fuzz.builder import MOST_ELEMENTS, VARYING, Builder, Skip
 from bench.fuzz.onnx_oracle import evaluated, model_of_step, sampled
+from bench.fuzz.oracle import NUM_SAMPLES, Undefined, fault
 from bench.fuzz.program import Array, Outcome, Program, Step, literal, with_runs
 
-__all__ = ["Builder", "Skip", "judge", "make", "model_of", "recorded", "text"]
+__all__ = ["OnnxBuilder", "judge", "make", "model_of", "recorded", "text"]
 
 _OPSETS = (21, 21, 21, 18, 17, 13, 23, 24, 26)
-_MOST_ELEMENTS = 8192
-VARYING = 7
-"""The size that varies, where one does: dimensions of inputs that have it are one size."""
 
 
-class Skip(Exception):  # noqa: N818  not an error: the operator does not fit here
-    """An operator cannot be added to what there is."""
+class OnnxBuilder(Builder):
+    """An ONNX graph that grows."""
 
-
-class Builder:
-    """A graph that grows, with the values of all there is so far."""
+    kind = "onnx"
 
     def __init__(self, seed: int) -> None:
-        self.random = np.random.default_rng([1, seed])
-        self.seed = seed
+        super().__init__(seed)
         self.opset = int(self.random.choice(_OPSETS))
-        self.dtype = str(self.random.choice(["float32"] * 8 + ["float16", "float64"]))
-        self.varies = self.random.random() < 0.15
-        self.steps: list[Step] = []
-        self.arrays: dict[str, Array] = {}
-        self.inputs: dict[str, Array] = {}
-        self.weights: dict[str, Array] = {}
-        self.limits: dict[str, tuple[int, int]] = {}
-        self._count = 0
+        self.refusal = ""
 
-    # ---- draws ----
-
-    def chance(self, share: float) -> bool:
-        """Return true in so many of all cases."""
-        return bool(self.random.random() < share)
-
-    def integer(self, low: int, high: int) -> int:
-        """Return an integer in [low, high]."""
-        return int(self.random.integers(low, high + 1))
-
-    def choice(self, items: Sequence[Any]) -> Any:
-        """Return one of some items."""
-        return items[int(self.random.integers(len(items)))]
-
-    def size(self) -> int:
-        """Return an extent: small, odd, a power of two, now and then 1, seldom 0."""
-        sizes = [1, 2, 3, 4, 5, 7, 8, 8, 11, 13, 16, 17, 19, 32]
-        return 0 if self.chance(0.004) else VARYING if self.varies and self.chance(0.4) else int(self.choice(sizes))
-
-    def shape(self, low: int = 1, high: int = 4) -> tuple[int, ...]:
-        """Return sizes of a tensor of few elements."""
-        while True:
-            shape = tuple(self.size() for _ in range(self.integer(low, high)))
-            if np.prod(shape) <= _MOST_ELEMENTS:
-                return shape
-
-    # ---- values ----
-
-    def _named(self) -> str:
-        self._count += 1
-        return f"v{self._count}"
-
-    def given(self, array: Array, *, weight: bool | None = None, limits: tuple[int, int] | None = None) -> str:
-        """Return the name of a new input or weight; one with limits holds integers in [low, high) in all runs."""
-        name = self._named()
-        is_weight = self.chance(0.5) if weight is None else weight
-        (self.weights if is_weight else self.inputs)[name] = array
-        self.arrays[name] = array
-        if limits is not None:
-            self.limits[name] = limits
-        return name
-
-    def new(self, shape: Sequence[int], dtype: str | None = None, *, weight: bool | None = None) -> str:
-        """Return the name of a new tensor of ordinary numbers."""
-        return self.given(drawn(self.random, shape, dtype or self.dtype), weight=weight)
-
-    def positive(self, shape: Sequence[int], *, weight: bool = True) -> str:
-        """Return the name of a weight of positive numbers."""
-        return self.given(np.abs(drawn(self.random, shape, self.dtype)) + np.array(0.5, self.dtype), weight=weight)
-
-    def indices(self, shape: Sequence[int], low: int, high: int, *, dtype: str = "int64", weight: bool | None = None) -> str:
-        """Return the name of a tensor of integers in [low, high)."""
-        if high <= low:
-            raise Skip
-        array = self.random.integers(low, high, tuple(shape)).astype(dtype)
-        return self.given(array, weight=weight, limits=(low, high))
-
-    def numbers(self, values: Sequence[int], dtype: str = "int64") -> str:
-        """Return the name of a weight of these integers: axes, sizes."""
-        return self.given(np.array(values, dtype), weight=True)
-
-    def pick(self, dtypes: Sequence[str] | None = None, low: int = 0, high: int = 6) -> str:
-        """Return the name of a value of some dtype and rank: a late one, or a new input."""
-        dtypes = (self.dtype,) if dtypes is None else dtypes
-        fit = [
-            name for name, array in self.arrays.items()
-            if array.dtype.name in dtypes and low <= array.ndim <= high and name not in self.limits
-            and (name not in self.weights) and array.size <= _MOST_ELEMENTS
-        ]  # fmt: skip
-        if fit and self.chance(0.85):
-            return fit[-1] if self.chance(0.6) else str(self.choice(fit))
-        return self.new(self.shape(max(low, 1), min(high, 4)) if high else (), str(self.choice(dtypes)), weight=False)
-
-    def like(self, name: str) -> str:
-        """Return the name of a value that can be broadcast to another one."""
-        array = self.arrays[name]
-        fit = [
-            other for other, one in self.arrays.items()
-            if one.dtype == array.dtype and one.shape == array.shape and other != name and other not in self.limits
-        ]  # fmt: skip
-        if fit and self.chance(0.5):
-            return str(self.choice(fit))
-        shape = array.shape[self.integer(0, array.ndim) :] if self.chance(0.5) else array.shape
-        shape = tuple(1 if self.chance(0.2) else size for size in shape)
-        return self.new(shape, array.dtype.name)
-
-    # ---- steps ----
+    def settings(self) -> dict[str, Any]:
+        """Return how the program is run."""
+        route = "compile" if self.varies and self.chance(0.6) else "session"
+        return {**super().settings(), "opset": self.opset, "route": route}
 
     def add(self, op: str, inputs: Sequence[str], attributes: dict[str, Any] | None = None, outputs: int = 1,
             domain: str = "") -> str:  # fmt: skip
@@ -153,47 +57,16 @@ class Builder:
                     onnx.checker.check_node(model.graph.node[0], _context(model))
                     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
                 found = evaluated(step, self.opset)(arrays)
-        except Exception as error:  # noqa: BLE001  of the checker and of the reference
+        except Exception as error:
             self.refusal = f"{op}: {type(error).__name__}: {error}"
             raise Skip from error
         for name, array in zip(step.outputs, found, strict=True):
             if array is not None:
                 self.arrays[name] = np.asarray(array)
-        if any(array is not None and (array.size > 4 * _MOST_ELEMENTS or array.dtype.kind in "OUSc") for array in found):
+        if any(array is not None and (array.size > 4 * MOST_ELEMENTS or array.dtype.kind in "OUSc") for array in found):
             raise Skip
         self.steps.append(step)
         return step.outputs[0]
-
-    def finished(self) -> Program:
-        """Return the program: outputs are what nobody reads, and now and then more; inputs of several runs."""
-        read = {name for step in self.steps for name in step.inputs}
-        produced = [name for step in self.steps for name in step.outputs if name in self.arrays]
-        outputs = [name for name in produced if name not in read or self.chance(0.1)] or produced[-1:]
-        edges = ["", *(str(one) for one in self.random.choice(EDGES, 3, replace=False))]
-        sizes = [VARYING] * len(edges)
-        if self.varies:
-            sizes = [VARYING, 1, 2, *(int(one) for one in self.random.integers(1, 17, len(edges) - 3))]
-        if not self.inputs:
-            self.new((3,), weight=False)
-        inputs = {
-            name: tuple(self._run_of(name, array, edge, size) for edge, size in zip(edges, sizes, strict=True))
-            for name, array in self.inputs.items()
-        }
-        route = "compile" if self.varies and self.chance(0.6) else "session"
-        settings = {"opset": self.opset, "varies": self.varies, "route": route, "threads": 2 if self.chance(0.1) else 1}
-        return Program("onnx", self.seed, tuple(self.steps), inputs, self.weights, tuple(outputs), settings)
-
-    def _run_of(self, name: str, array: Array, edge: str, size: int) -> Array:
-        shape = tuple(size if self.varies and one == VARYING else one for one in array.shape)
-        if name in self.limits:
-            low, high = self.limits[name]
-            if not edge and shape == array.shape:
-                return array
-            return self.random.integers(low, high, shape).astype(array.dtype)
-        if not edge and shape == array.shape:
-            return array
-        other = array if shape == array.shape else drawn(self.random, shape, array.dtype.name)
-        return edged(self.random, other, edge) if edge and self.chance(0.8) else other
 
 
 def _context(model: Any) -> Any:
@@ -210,20 +83,8 @@ def make(seed: int) -> Program:
     """Return the program of a seed."""
     from bench.fuzz.onnx_operators import OPERATORS
 
-    builder = Builder(seed)
-    names = sorted(OPERATORS)
-    count, tries = builder.integer(1, 7), 0
-    while len(builder.steps) < count and tries < 60:
-        tries += 1
-        before = len(builder.steps)
-        try:
-            OPERATORS[str(builder.choice(names))](builder)
-        except Skip:
-            del builder.steps[before:]
-    used = {name for step in builder.steps for name in (*step.inputs, *step.outputs)}
-    for group in (builder.inputs, builder.weights, builder.arrays):
-        for name in [name for name in group if name not in used]:
-            del group[name]
+    builder = OnnxBuilder(seed)
+    builder.grow(OPERATORS, builder.integer(1, 7))
     if not builder.steps:
         builder.add("Relu", [builder.new((3, 5), "float32", weight=False)])
     return builder.finished()

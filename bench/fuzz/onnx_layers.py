@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
+
+from bench.fuzz.builder import VARYING
 
 if TYPE_CHECKING:
-    from bench.fuzz.onnx_cases import Builder
+    from bench.fuzz.onnx_cases import OnnxBuilder as Builder
 
 __all__ = ["LAYERS"]
 
@@ -19,10 +21,12 @@ _MICROSOFT = "com.microsoft"
 
 def _image(b: Builder, channels: int | None = None, rank: int | None = None) -> tuple[str, int]:
     """Return an image (batch, channels, ...), and how many channels it has."""
-    from bench.fuzz.onnx_cases import VARYING
-
     rank = b.choice([1, 2, 2, 2, 3]) if rank is None else rank
-    fit = [name for name, one in b.arrays.items() if one.ndim == rank + 2 and one.dtype.name == b.dtype and one.size and name in b.inputs]
+    fit = [
+        name
+        for name, one in b.arrays.items()
+        if one.ndim == rank + 2 and one.dtype.name == b.dtype and one.size and name in b.inputs
+    ]
     if fit and channels is None and b.chance(0.3):
         return fit[-1], b.arrays[fit[-1]].shape[1]
     channels = channels or b.choice([1, 2, 3, 4, 8, 16])
@@ -114,13 +118,23 @@ def _gemm(b: Builder) -> None:
     inputs = [b.new((k, m) if left else (m, k), weight=False), b.new((n, k) if right else (k, n))]
     if b.chance(0.7):
         inputs.append(b.new(b.choice([(n,), (m, n), (1,), (m, 1)])))
-    b.add("Gemm", inputs, {"transA": int(left), "transB": int(right), "alpha": b.choice([None, 0.5]), "beta": b.choice([None, 2.0])})
+    b.add(
+        "Gemm",
+        inputs,
+        {"transA": int(left), "transB": int(right), "alpha": b.choice([None, 0.5]), "beta": b.choice([None, 2.0])},
+    )
 
 
 def _einsum(b: Builder) -> None:
-    equation = b.choice(["ij,jk->ik", "bij,bjk->bik", "bhqd,bhkd->bhqk", "ij->ji", "ij,ij->i", "i,j->ij", "bij,kj->bik", "ii->i"])
+    equation = b.choice(
+        ["ij,jk->ik", "bij,bjk->bik", "bhqd,bhkd->bhqk", "ij->ji", "ij,ij->i", "i,j->ij", "bij,kj->bik", "ii->i"]
+    )
     sizes = {letter: b.choice([1, 2, 3, 5, 8]) for letter in "bhijkqd"}
-    b.add("Einsum", [b.new([sizes[one] for one in term]) for term in equation.partition("->")[0].split(",")], {"equation": equation})
+    b.add(
+        "Einsum",
+        [b.new([sizes[one] for one in term]) for term in equation.partition("->")[0].split(",")],
+        {"equation": equation},
+    )
 
 
 # ---- norms ----
@@ -148,7 +162,11 @@ def _layer_norm(b: Builder) -> None:
     x = b.pick(low=2, high=4)
     axis = b.choice([-1, -1, b.integer(1, b.arrays[x].ndim - 1)])
     shape = b.arrays[x].shape[axis:]
-    b.add("LayerNormalization", [x, b.new(shape, weight=True), *([b.new(shape, weight=True)] if b.chance(0.7) else [])], {"axis": axis})
+    b.add(
+        "LayerNormalization",
+        [x, b.new(shape, weight=True), *([b.new(shape, weight=True)] if b.chance(0.7) else [])],
+        {"axis": axis},
+    )
 
 
 def _rms_norm(b: Builder) -> None:
@@ -172,7 +190,12 @@ def _skip_norm(op: str, b: Builder) -> None:
 
 def _simplified_norm(b: Builder) -> None:
     x = b.pick(low=2, high=3)
-    b.add("SimplifiedLayerNormalization", [x, b.new(b.arrays[x].shape[-1:], weight=True)], {"epsilon": 1e-6}, domain=_MICROSOFT)
+    b.add(
+        "SimplifiedLayerNormalization",
+        [x, b.new(b.arrays[x].shape[-1:], weight=True)],
+        {"epsilon": 1e-6},
+        domain=_MICROSOFT,
+    )
 
 
 # ---- attention ----
@@ -187,7 +210,11 @@ def _attention(b: Builder) -> None:
     if b.chance(0.4):
         is_bool = b.chance(0.5)
         inputs.append(b.new((rows, keys), "bool" if is_bool else b.dtype))
-    attributes = {"is_causal": b.choice([None, 1]), "scale": b.choice([None, 0.3]), "softcap": b.choice([None, None, 2.0])}
+    attributes = {
+        "is_causal": b.choice([None, 1]),
+        "scale": b.choice([None, 0.3]),
+        "softcap": b.choice([None, None, 2.0]),
+    }
     b.add("Attention", inputs, attributes)
 
 
@@ -293,7 +320,11 @@ def _linear_conv(b: Builder) -> None:
     x = b.new((b.integer(1, 2), channels, 5, b.integer(3, 6)), "uint8", weight=False)
     w = b.new((out, channels, 3, 3), "int8", weight=True)
     zero = b.given(np.array(0, "int8"), weight=True)
-    b.add("QLinearConv", [x, _scale(b), _zero(b, "uint8"), w, _scale(b), zero, _scale(b), _zero(b, "uint8")], {"pads": [1, 1, 1, 1]})
+    b.add(
+        "QLinearConv",
+        [x, _scale(b), _zero(b, "uint8"), w, _scale(b), zero, _scale(b), _zero(b, "uint8")],
+        {"pads": [1, 1, 1, 1]},
+    )
 
 
 def _linear_pair(op: str, b: Builder) -> None:
@@ -305,7 +336,12 @@ def _linear_pair(op: str, b: Builder) -> None:
 def _linear_one(op: str, b: Builder) -> None:
     dtype = b.choice(_BYTES)
     attributes = {"alpha": 0.1} if op == "QLinearLeakyRelu" else {}
-    b.add(op, [b.new(b.shape(1, 3), dtype, weight=False), _scale(b), _zero(b, dtype), _scale(b), _zero(b, dtype)], attributes, domain=_MICROSOFT)
+    b.add(
+        op,
+        [b.new(b.shape(1, 3), dtype, weight=False), _scale(b), _zero(b, dtype), _scale(b), _zero(b, dtype)],
+        attributes,
+        domain=_MICROSOFT,
+    )
 
 
 # ---- images, signals, control ----
@@ -328,14 +364,23 @@ def _grid_sample(b: Builder) -> None:
     batch = b.arrays[x].shape[0]
     grid = b.add("Tanh", [b.new((batch, b.integer(1, 4), b.integer(1, 4), 2), weight=False)])
     mode = b.choice(["linear" if b.opset >= 20 else "bilinear", "nearest"])
-    b.add("GridSample", [x, grid], {"mode": mode, "padding_mode": b.choice(["zeros", "border"]), "align_corners": b.integer(0, 1)})
+    b.add(
+        "GridSample",
+        [x, grid],
+        {"mode": mode, "padding_mode": b.choice(["zeros", "border"]), "align_corners": b.integer(0, 1)},
+    )
 
 
 def _if(b: Builder) -> None:
     x = b.pick(low=1, high=3)
     kind = helper.np_dtype_to_tensor_dtype(b.arrays[x].dtype)
     branches = {
-        name: helper.make_graph([helper.make_node(op, [x], [f"{x}_{op}"])], name, [], [helper.make_tensor_value_info(f"{x}_{op}", kind, None)])
+        name: helper.make_graph(
+            [helper.make_node(op, [x], [f"{x}_{op}"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{x}_{op}", kind, None)],
+        )
         for name, op in (("then_branch", "Relu"), ("else_branch", "Neg"))
     }
     condition = b.given(np.array(b.chance(0.5)), weight=False)
@@ -349,7 +394,11 @@ def _det(b: Builder) -> None:
 
 
 def _affine(b: Builder) -> None:
-    b.add("AffineGrid", [b.new((2, 2, 3), weight=False), b.numbers([2, 1, b.integer(1, 4), b.integer(1, 4)])], {"align_corners": b.integer(0, 1)})
+    b.add(
+        "AffineGrid",
+        [b.new((2, 2, 3), weight=False), b.numbers([2, 1, b.integer(1, 4), b.integer(1, 4)])],
+        {"align_corners": b.integer(0, 1)},
+    )
 
 
 def _col2im(b: Builder) -> None:

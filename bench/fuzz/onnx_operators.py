@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto, helper
 
-from bench.fuzz.onnx_cases import Skip
+from bench.fuzz.builder import Skip
 from bench.fuzz.onnx_layers import LAYERS
 
 if TYPE_CHECKING:
-    from bench.fuzz.onnx_cases import Builder
+    from bench.fuzz.onnx_cases import OnnxBuilder as Builder
 
 __all__ = ["NO_GENERATOR", "OPERATORS"]
 
@@ -77,7 +77,11 @@ def _clip(b: Builder) -> None:
 
 def _cast(b: Builder) -> None:
     x = b.pick((b.dtype, b.dtype, "bool", *INTEGERS))
-    b.add("Cast", [x], {"to": helper.np_dtype_to_tensor_dtype(np.dtype(b.choice(["bool", *INTEGERS[:4], *FLOATS, b.dtype])))})
+    b.add(
+        "Cast",
+        [x],
+        {"to": helper.np_dtype_to_tensor_dtype(np.dtype(b.choice(["bool", *INTEGERS[:4], *FLOATS, b.dtype])))},
+    )
 
 
 def _cast_like(b: Builder) -> None:
@@ -96,7 +100,15 @@ def _mod(b: Builder) -> None:
 
 def _pow(b: Builder) -> None:
     x = b.pick()
-    b.add("Pow", [x, b.given(np.array(b.choice([2, 3, 0.5, -1, -2, 1, 0, 1.5]), b.dtype), weight=True) if b.chance(0.7) else b.like(x)])
+    b.add(
+        "Pow",
+        [
+            x,
+            b.given(np.array(b.choice([2, 3, 0.5, -1, -2, 1, 0, 1.5]), b.dtype), weight=True)
+            if b.chance(0.7)
+            else b.like(x),
+        ],
+    )
 
 
 def _prelu(b: Builder) -> None:
@@ -307,7 +319,13 @@ def _scatter_elements(b: Builder) -> None:
     if reduction:
         where = b.indices(shape, -size, size)
     else:  # places differ: the order of updates is open
-        where = b.given(np.broadcast_to(b.random.permutation(size)[:count].reshape([-1 if one == axis else 1 for one in range(array.ndim)]), shape).astype("int64"), weight=True)
+        where = b.given(
+            np.broadcast_to(
+                b.random.permutation(size)[:count].reshape([-1 if one == axis else 1 for one in range(array.ndim)]),
+                shape,
+            ).astype("int64"),
+            weight=True,
+        )
     b.add("ScatterElements", [x, where, b.new(shape, array.dtype.name)], {"axis": axis, "reduction": reduction})
 
 
@@ -347,7 +365,9 @@ def _compress(b: Builder) -> None:
 def _reduce(op: str, b: Builder) -> None:
     x = b.pick((b.dtype,) * 4 + ("int32", "int64") + (("uint8", "int8") if op in ("ReduceMax", "ReduceMin") else ()))
     rank = b.arrays[x].ndim
-    axes = sorted(b.random.choice(rank, b.integer(1, rank), replace=False).tolist()) if rank and b.chance(0.85) else None
+    axes = (
+        sorted(b.random.choice(rank, b.integer(1, rank), replace=False).tolist()) if rank and b.chance(0.85) else None
+    )
     as_input = b.opset >= (13 if op == "ReduceSum" else 18)
     attributes = {"keepdims": b.choice([0, 1]), "axes": None if as_input else axes}
     b.add(op, [x, b.numbers(axes)] if as_input and axes else [x], attributes)
@@ -377,8 +397,38 @@ def _top_k(b: Builder) -> None:
     b.add("TopK", [x, b.numbers([count])], {"axis": axis, "largest": b.choice([0, 1])}, outputs=2)
 
 
-_UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor HardSwish IsNaN Log Mish Neg Reciprocal Relu
-    Round Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh""".split()
+_UNARY = [
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Ceil",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "Exp",
+    "Floor",
+    "HardSwish",
+    "IsNaN",
+    "Log",
+    "Mish",
+    "Neg",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Tan",
+    "Tanh",
+]
 _SMALL = (1e-8, 1e-5, -1e-5, 1e-3, 0.1, 0.5, 1.0, 1.5)
 
 OPERATORS: dict[str, Draw] = {
@@ -413,22 +463,22 @@ OPERATORS: dict[str, Draw] = {
 """Name -> what adds it; words behind an operator's name say which of its forms."""
 
 _ML, _TEXT = "of ai.onnx.ml, always refused", "of text, always refused"
-_SEQUENCE, _RANDOM, _DATA = "of sequences, always refused", "random numbers, always refused", "sizes that depend on data"
+_SEQUENCE, _RANDOM, _DATA = (
+    "of sequences, always refused",
+    "random numbers, always refused",
+    "sizes that depend on data",
+)
 NO_GENERATOR: dict[str, str] = {
-    **dict.fromkeys("""ArrayFeatureExtractor Binarizer CastMap CategoryMapper DictVectorizer FeatureVectorizer Imputer
-        LabelEncoder LinearClassifier LinearRegressor Normalizer OneHotEncoder SVMClassifier SVMRegressor Scaler TreeEnsemble
-        TreeEnsembleClassifier TreeEnsembleRegressor ZipMap""".split(), _ML),
-    **dict.fromkeys("RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer".split(), _TEXT),
-    **dict.fromkeys("""ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert
-        SequenceLength SequenceMap SplitToSequence Optional OptionalGetElement OptionalHasElement""".split(), _SEQUENCE),
-    **dict.fromkeys("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split(), _RANDOM),
-    **dict.fromkeys("NonMaxSuppression NonZero Unique".split(), _DATA),
+    **dict.fromkeys(["ArrayFeatureExtractor", "Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer", "Imputer", "LabelEncoder", "LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder", "SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "ZipMap"], _ML),
+    **dict.fromkeys(["RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"], _TEXT),
+    **dict.fromkeys(["ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence", "Optional", "OptionalGetElement", "OptionalHasElement"], _SEQUENCE),
+    **dict.fromkeys(["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"], _RANDOM),
+    **dict.fromkeys(["NonMaxSuppression", "NonZero", "Unique"], _DATA),
     "ImageDecoder": "files of images, always refused",
     "Scatter": "older name of ScatterElements, which the reference evaluator does not have",
     "Upsample": "older form of Resize, which current opsets do not have",
     "BitCast": "known numbers alone, folded when they are read",
-    **dict.fromkeys("""EmbedLayerNormalization PagedAttention MatMulNBits MatMulInteger16 QGemm QLinearAveragePool QLinearConcat
-        QLinearGlobalAveragePool QLinearReduceMean QLinearSoftmax QLinearWhere""".split(),
+    **dict.fromkeys(["EmbedLayerNormalization", "PagedAttention", "MatMulNBits", "MatMulInteger16", "QGemm", "QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool", "QLinearReduceMean", "QLinearSoftmax", "QLinearWhere"],
         "of com.microsoft, without a reference in float64 so far"),
 }  # fmt: skip
 """Operator that is read -> why no generator draws it."""

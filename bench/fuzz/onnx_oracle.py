@@ -14,15 +14,127 @@ from bench.fuzz.program import Array, Program, Step
 
 __all__ = ["Sampled", "evaluated", "model_of_step", "rounding", "sampled"]
 
-_MOVES = """Identity Reshape Transpose Concat Slice Split Squeeze Unsqueeze Expand Tile Gather GatherElements GatherND
-    Scatter ScatterElements ScatterND Pad Flatten DepthToSpace SpaceToDepth Shape Size Where Trilu Compress Constant
-    ReverseSequence OneHot ConstantOfShape CenterCropPad Neg Abs Dropout EyeLike TensorScatter MaxUnpool""".split()
-_EXACT = """Relu Max Min Clip ReduceMax ReduceMin MaxPool GlobalMaxPool ArgMax ArgMin TopK Ceil Floor Round Sign And Or
-    Not Xor Equal Less LessOrEqual Greater GreaterOrEqual IsInf IsNaN Hardmax ThresholdedRelu NonZero Unique Cast
-    CastLike BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitCast Upsample Range""".split()
-_OUTER = """Add Sub Mul Div Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp FastGelu Gelu HardSigmoid HardSwish
-    LeakyRelu Log Mish Mod PRelu Pow QuickGelu Reciprocal Selu Shrink Sigmoid Sin Sinh Softplus Softsign Sqrt Swish Tan
-    Tanh""".split()
+_MOVES = [
+    "Identity",
+    "Reshape",
+    "Transpose",
+    "Concat",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Unsqueeze",
+    "Expand",
+    "Tile",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Scatter",
+    "ScatterElements",
+    "ScatterND",
+    "Pad",
+    "Flatten",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "Shape",
+    "Size",
+    "Where",
+    "Trilu",
+    "Compress",
+    "Constant",
+    "ReverseSequence",
+    "OneHot",
+    "ConstantOfShape",
+    "CenterCropPad",
+    "Neg",
+    "Abs",
+    "Dropout",
+    "EyeLike",
+    "TensorScatter",
+    "MaxUnpool",
+]
+_EXACT = [
+    "Relu",
+    "Max",
+    "Min",
+    "Clip",
+    "ReduceMax",
+    "ReduceMin",
+    "MaxPool",
+    "GlobalMaxPool",
+    "ArgMax",
+    "ArgMin",
+    "TopK",
+    "Ceil",
+    "Floor",
+    "Round",
+    "Sign",
+    "And",
+    "Or",
+    "Not",
+    "Xor",
+    "Equal",
+    "Less",
+    "LessOrEqual",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Hardmax",
+    "ThresholdedRelu",
+    "NonZero",
+    "Unique",
+    "Cast",
+    "CastLike",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "BitwiseNot",
+    "BitCast",
+    "Upsample",
+    "Range",
+]
+_OUTER = [
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Celu",
+    "Cos",
+    "Cosh",
+    "Elu",
+    "Erf",
+    "Exp",
+    "FastGelu",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+    "Mod",
+    "PRelu",
+    "Pow",
+    "QuickGelu",
+    "Reciprocal",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+]
 _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACT, EXACT), **dict.fromkeys(_OUTER, OUTER)}
 _SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "GroupNormalization": (0, 1, 2)}
 """Operands that have noise, where not all of them do: sizes that come from a scale must not change."""
@@ -153,7 +265,10 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
         samples = [result[place] for result in results]
         dtype = _dtype_of(step, place, samples[0].dtype.name, floats)
         if is_float(dtype):
-            samples = [noise.result(np.asarray(one, np.float64), dtype, how) for noise, one in zip(noises, samples, strict=True)]
+            samples = [
+                noise.result(np.asarray(one, np.float64), dtype, how)
+                for noise, one in zip(noises, samples, strict=True)
+            ]
         shapes = {one.shape for one in samples}
         if len(shapes) > 1:  # sizes that rounding decides
             found[name] = Undefined()
@@ -174,7 +289,9 @@ def step_dtype(step: Step, dtypes: Sequence[str]) -> str:
 def _dtype_of(step: Step, place: int, computed: str, floats: Sequence[str]) -> str:
     """Return the dtype of a result; one that was computed in float64 has that of the operands."""
     if step.op in ("Cast", "CastLike"):
-        return step_dtype(step, floats) if step.op == "Cast" else computed if not floats else _cast_like(computed, floats)
+        return (
+            step_dtype(step, floats) if step.op == "Cast" else computed if not floats else _cast_like(computed, floats)
+        )
     if step.op == "DequantizeLinear":
         return floats[0]
     if not is_float(computed):

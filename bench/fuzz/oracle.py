@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.fuzz.program import Array
 
-__all__ = ["EXACT", "INNER", "MOVE", "NUM_SAMPLES", "OUTER", "Undefined", "Noise", "fault", "is_float", "rounded"]
+__all__ = ["EXACT", "INNER", "MOVE", "NUM_SAMPLES", "OUTER", "Noise", "Undefined", "fault", "is_float", "rounded"]
 
 MOVE, EXACT, OUTER, INNER = "move", "exact", "outer", "inner"
 """How an operator rounds: elements are copied, signs of zeros included; results are exact, signs of zeros apart; the

@@ -122,7 +122,9 @@ def with_input(program: Program, name: str, arrays: tuple[Array, ...]) -> Progra
 
 def with_runs(program: Program, runs: list[int]) -> Program:
     """Return a program with some of its runs."""
-    return replace(program, inputs={name: tuple(arrays[run] for run in runs) for name, arrays in program.inputs.items()})
+    return replace(
+        program, inputs={name: tuple(arrays[run] for run in runs) for name, arrays in program.inputs.items()}
+    )
 
 
 def settings_of(program: Program, **changes: Any) -> Program:

@@ -58,7 +58,13 @@ class Report:
                 if len(cases) == 1:
                     self._show(kind, seed, outcome)
             if self._lines is not None:
-                row = {"kind": kind, "seed": seed, "state": outcome.state, "why": outcome.why, "seconds": round(seconds, 3)}
+                row = {
+                    "kind": kind,
+                    "seed": seed,
+                    "state": outcome.state,
+                    "why": outcome.why,
+                    "seconds": round(seconds, 3),
+                }
                 if outcome.is_failure:
                     row["signature"] = signature(outcome)
                 self._lines.write(json.dumps(row) + "\n")
@@ -86,7 +92,11 @@ class Report:
                 states[state] += count
         seconds = now - self._began
         words = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
-        print(f"{seconds:.0f} s, {sum(states.values()) / max(seconds, 1e-9):.1f} cases a second: {words}", file=sys.stderr, flush=True)
+        print(
+            f"{seconds:.0f} s, {sum(states.values()) / max(seconds, 1e-9):.1f} cases a second: {words}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def finish(self) -> None:
         """Print the summary."""

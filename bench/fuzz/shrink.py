@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.fuzz.program import Outcome, Program, live, settings_of, with_input, with_runs
 
-__all__ = ["signature", "shrunk"]
+__all__ = ["shrunk", "signature"]
 
 _WORDS = re.compile(r"v\d+|x\d+|0x[0-9a-f]+|-?\d+(\.\d+)?(e[+-]?\d+)?|'[^']*'|\([^)]*\)|\[[^\]]*\]")
 

@@ -24,7 +24,9 @@ KINDS = {
 }  # fmt: skip
 """Kind of cases -> the module that makes, judges and prints them."""
 _NEEDS = {"onnx": ("onnx", "tvm"), "torch": ("torch", "tvm"), "compile": ("torch", "tvm"), "kernels": ("tvm",)}
-_RAW = re.compile(r"Check failed|InternalError|LLVM ERROR|Traceback|ffi\.|TVMError|\btir\b|\bT\.|AttributeError|KeyError|\n")
+_RAW = re.compile(
+    r"Check failed|InternalError|LLVM ERROR|Traceback|ffi\.|TVMError|\btir\b|\bT\.|AttributeError|KeyError|\n"
+)
 """Words of TVM and of Python in a message that is to be a sentence for users."""
 _MEMORY_BYTES = 24 << 30
 """Address space of a worker; TVM and PyTorch map several GiB that they do not use."""
@@ -53,7 +55,7 @@ def outcome_of(program: Any) -> Outcome:
         outcome = Outcome(state, f"{type(error).__name__}: {error}"[:600], operators)
     except MemoryError:
         raise
-    except BaseException as error:  # noqa: BLE001  that there are none is what is looked for
+    except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         outcome = Outcome("raw", f"{type(error).__name__}: {error}"[:600], operators)
