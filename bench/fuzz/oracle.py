@@ -71,6 +71,13 @@ class Noise:
         """Return an operand of an operator that combines its operands."""
         return self._shaken(array, dtype) if self.sample > 1 else array
 
+    def inner(self, array: Array, error: float) -> Array:
+        """Return a result in float64 with the error that combining operands makes at most; zeros stay."""
+        if self.sample <= 1 or not error:
+            return array
+        with np.errstate(all="ignore"):
+            return np.where(array == 0, array, array + error * self._random.uniform(-1, 1, array.shape))
+
     def result(self, array: Array, dtype: str, how: str) -> Array:
         """Return a result in float64 as its operator rounds; of integers as it is."""
         if how == MOVE or not is_float(dtype):
@@ -84,6 +91,16 @@ class Noise:
     def _shaken(self, array: Array, dtype: str) -> Array:
         with np.errstate(all="ignore"):
             return array * (1 + ULPS * _EPSILON[dtype] * self._random.uniform(-1, 1, array.shape))
+
+
+def worst_error(computed: Array, wide: Array) -> float:
+    """Return how far finite numbers are off at most that were computed in a narrower dtype."""
+    if computed is None or computed.dtype.kind not in "fV" or computed.shape != wide.shape:
+        return 0.0
+    with np.errstate(all="ignore"):
+        away = np.abs(computed.astype(np.float64) - wide)
+    away = away[np.isfinite(away)]
+    return float(away.max()) if away.size else 0.0
 
 
 def fault(samples: Sequence[Array], got: Array, dtype: str, *, exact: bool, signs: bool = False) -> str:
