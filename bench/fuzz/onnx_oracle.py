@@ -1,0 +1,416 @@
+"""What one ONNX operator computes, in float64: by ONNX's reference evaluator, or by a function here where it has none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.fuzz.oracle import EXACT, INNER, MOVE, NUM_SAMPLES, OUTER, Noise, Undefined, is_float, worst_error
+from bench.fuzz.program import Array, Program, Step
+
+__all__ = ["Sampled", "evaluated", "model_of_step", "rounding", "sampled"]
+
+_MOVES = [
+    "Identity",
+    "Reshape",
+    "Transpose",
+    "Concat",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Unsqueeze",
+    "Expand",
+    "Tile",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Scatter",
+    "ScatterElements",
+    "ScatterND",
+    "Pad",
+    "Flatten",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "Shape",
+    "Size",
+    "Where",
+    "Trilu",
+    "Compress",
+    "Constant",
+    "ReverseSequence",
+    "OneHot",
+    "ConstantOfShape",
+    "CenterCropPad",
+    "Neg",
+    "Abs",
+    "Dropout",
+    "EyeLike",
+    "TensorScatter",
+    "MaxUnpool",
+]
+_EXACT = [
+    "Relu",
+    "Max",
+    "Min",
+    "Clip",
+    "ReduceMax",
+    "ReduceMin",
+    "MaxPool",
+    "GlobalMaxPool",
+    "ArgMax",
+    "ArgMin",
+    "TopK",
+    "Ceil",
+    "Floor",
+    "Round",
+    "Sign",
+    "And",
+    "Or",
+    "Not",
+    "Xor",
+    "Equal",
+    "Less",
+    "LessOrEqual",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Hardmax",
+    "ThresholdedRelu",
+    "NonZero",
+    "Unique",
+    "Cast",
+    "CastLike",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "BitwiseNot",
+    "BitCast",
+    "Upsample",
+    "Range",
+]
+_OUTER = [
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Celu",
+    "Cos",
+    "Cosh",
+    "Elu",
+    "Erf",
+    "Exp",
+   
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+    "Mod",
+    "PRelu",
+    "Pow",
+    "QuickGelu",
+    "Reciprocal",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+]
+_ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACT, EXACT), **dict.fromkeys(_OUTER, OUTER)}
+_SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "GroupNormalization": (0, 1, 2)}
+"""Operands that have noise, where not all of them do: sizes that come from a scale must not change."""
+
+
+def rounding(step: Step) -> str:
+    """Return how an operator rounds, one of those of `bench.fuzz.oracle`; a reduction of updates is inexact."""
+    if step.attributes.get("reduction", "none") != "none":
+        return INNER
+    return _ROUNDING.get(step.op, INNER)
+
+
+def model_of_step(step: Step, opset: int, arrays: Sequence[Array] | None = None) -> Any:
+    """Return a model of one operator; with arrays its inputs have their types, and it can be checked."""
+    from onnx import helper
+
+    node = helper.make_node(step.op, list(step.inputs), list(step.outputs), domain=step.domain, **step.attributes)
+    names = dict.fromkeys(name for name in step.inputs if name)
+    given = dict(zip(step.inputs, arrays, strict=True)) if arrays is not None else {}
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(given[name].dtype), given[name].shape)
+        if name in given else helper.make_tensor_value_info(name, 1, None)
+        for name in names
+    ]  # fmt: skip
+    outputs = [helper.make_empty_tensor_value_info(name) for name in step.outputs if name]
+    graph = helper.make_graph([node], "step", inputs, outputs)
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(step.domain, 1)] if step.domain else [])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def evaluated(step: Step, opset: int) -> Callable[[Sequence[Array | None]], list[Array]]:
+    """Return what computes an operator: a function of its operands (None where one is left out)."""
+    own = OWN.get(step.op)
+    if own is not None:
+        return lambda arrays: _several(own(step.attributes, *arrays), len(step.outputs))
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model_of_step(step, opset))
+    names = [name for name in step.outputs if name]
+
+    def run(arrays: Sequence[Array | None]) -> list[Array]:
+        feeds = {name: array for name, array in zip(step.inputs, arrays, strict=True) if name}
+        found = dict(zip(names, evaluator.run(None, feeds), strict=True))
+        return [np.asarray(found[name]) if name else None for name in step.outputs]
+
+    return run
+
+
+def _several(found: Any, count: int) -> list[Array]:
+    return list(found)[:count] if isinstance(found, tuple) else [found]
+
+
+def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[str], to: str) -> bool:
+    """Return whether the standard leaves open what an operator makes of operands."""
+    first = arrays[0] if arrays else None
+    if step.op in ("Div", "Mod") and not is_float(dtypes[0]):
+        limits = np.iinfo(dtypes[0])
+        return bool((arrays[1] == 0).any() or (limits.min and (arrays[1] == -1).any() and (first == limits.min).any()))
+    if step.op in ("Cast", "CastLike", "Shrink") and is_float(dtypes[0]) and to.startswith(("int", "uint")):
+        limits = np.iinfo(to)
+        return not bool((np.isfinite(first) & (first > limits.min - 1) & (first < float(limits.max))).all())
+    if step.op == "Pow" and not is_float(dtypes[0]):
+        with np.errstate(all="ignore"):
+            power = np.asarray(first, np.float64) ** np.asarray(arrays[1], np.float64)
+        return not bool((np.abs(power) < 2.0**24).all())
+    if step.op == "DynamicQuantizeLinear" and not first.any():
+        return True
+    if step.op in ("ArgMax", "ArgMin", "TopK", "Hardmax", "QuantizeLinear", "DynamicQuantizeLinear", "Unique", "Sign"):
+        return first is not None and is_float(dtypes[0]) and bool(np.isnan(first).any())
+    return False
+
+
+Sampled = Mapping[str, Any]
+"""Value -> its samples, `Undefined`; and "exact", "signs" -> names of values."""
+
+
+def sampled(program: Program, run: int, *, num_samples: int = NUM_SAMPLES) -> dict[str, Any]:
+    """Return samples of every value of a run: name -> (samples, dtype, whether exact, whether signs of zeros count).
+
+    Raises
+    ------
+    Exception
+        The reference evaluator cannot compute a step, whatever it raises.
+    """
+    opset = program.settings["opset"]
+    given = {**program.weights, **program.feeds(run)}
+    values: dict[str, Any] = {}
+    for name, array in given.items():
+        dtype = array.dtype.name
+        one = array.astype(np.float64) if is_float(dtype) else array
+        values[name] = ([one] * num_samples, dtype, True, True)
+    noises = [Noise(sample, program.seed) for sample in range(num_samples)]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for step in program.steps:
+            values.update(_sampled_step(step, opset, values, noises))
+    return values
+
+
+def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Sequence[Noise]) -> dict[str, Any]:
+    operands = [values[name] if name else None for name in step.inputs]
+    if any(isinstance(one, Undefined) for one in operands):
+        return dict.fromkeys((name for name in step.outputs if name), Undefined())
+    how, run = rounding(step), evaluated(step, opset)
+    dtypes = ["" if one is None else one[1] for one in operands]
+    to = step_dtype(step, dtypes)
+    results: list[list[Array]] = []
+    shaken = _SHAKEN.get(step.op, range(len(operands)))
+    for sample, noise in enumerate(noises):
+        arrays = [None if one is None else one[0][sample] for one in operands]
+        if _is_undefined(step, arrays, dtypes, to):
+            return dict.fromkeys((name for name in step.outputs if name), Undefined())
+        if how == INNER:
+            arrays = [
+                noise.operand(array, dtype) if place in shaken and dtype and is_float(dtype) else array
+                for place, (array, dtype) in enumerate(zip(arrays, dtypes, strict=True))
+            ]
+        results.append(run(arrays))
+    errors = _inner_errors(run, operands, results[0]) if how == INNER else [0.0] * len(step.outputs)
+    found = {}
+    floats = [dtype for dtype in dtypes if dtype and is_float(dtype)]
+    inner = all(one is None or one[2] for one in operands)
+    signs = how == MOVE and all(one is None or one[3] for one in operands)
+    for place, name in enumerate(step.outputs):
+        if not name:
+            continue
+        samples = [result[place] for result in results]
+        dtype = _dtype_of(step, place, samples[0].dtype.name, floats)
+        if is_float(dtype):
+            wides = [np.asarray(one, np.float64) for one in samples]
+            samples = [noise.inner(one, errors[place]) for noise, one in zip(noises, wides, strict=True)]
+            samples = [
+                noise.result(np.asarray(one, np.float64), dtype, how)
+                for noise, one in zip(noises, samples, strict=True)
+            ]
+        shapes = {one.shape for one in samples}
+        if len(shapes) > 1:  # sizes that rounding decides
+            found[name] = Undefined()
+            continue
+        found[name] = (samples, dtype, inner and (how in (MOVE, EXACT) or not is_float(dtype)), signs)
+    return found
+
+
+def _inner_errors(run: Callable[..., list[Array]], operands: Sequence[Any], wide: Sequence[Array]) -> list[float]:
+    """Return how far each result is off at most where the reference computes in the dtypes of the operands."""
+    try:
+        native = run([None if one is None else one[0][0].astype(one[1]) for one in operands])
+    except Exception:  # noqa: BLE001  of the reference
+        return [0.0] * len(wide)
+    return [worst_error(one, other) for one, other in zip(native, wide, strict=True)]
+
+
+def step_dtype(step: Step, dtypes: Sequence[str]) -> str:
+    """Return what a conversion converts to; "": the step is none."""
+    from onnx import helper
+
+    if step.op == "Cast":
+        return np.dtype(helper.tensor_dtype_to_np_dtype(step.attributes["to"])).name
+    return dtypes[1] if step.op == "CastLike" else dtypes[0] if step.op == "Shrink" and dtypes else ""
+
+
+def _dtype_of(step: Step, place: int, computed: str, floats: Sequence[str]) -> str:
+    """Return the dtype of a result; one that was computed in float64 has that of the operands."""
+    if step.op in ("Cast", "CastLike"):
+        return (
+            step_dtype(step, floats) if step.op == "Cast" else computed if not floats else _cast_like(computed, floats)
+        )
+    if step.op == "DequantizeLinear":
+        return floats[0]
+    return floats[0] if floats and is_float(computed) else computed
+
+
+def _cast_like(computed: str, floats: Sequence[str]) -> str:
+    return computed if not is_float(computed) else floats[-1]
+
+
+# ---- operators that the reference evaluator does not have ----
+
+
+def _gelu(x: Array) -> Array:
+    from scipy import special
+
+    return 0.5 * x * special.erfc(-x / np.sqrt(2.0))
+
+
+def _tanh_gelu(x: Array) -> Array:
+    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    return x / (1 + np.exp(-2 * inner)) if np.ndim(x) or True else x
+
+
+def _layer_norm(own: Mapping[str, Any], x: Array, factor: Array, term: Array | None = None) -> Array:
+    away = x - x.mean(-1, keepdims=True)
+    scaled = away / np.sqrt((away**2).mean(-1, keepdims=True) + own.get("epsilon", 1e-5))
+    return scaled * factor + (0 if term is None else term)
+
+
+def _rms_norm(own: Mapping[str, Any], x: Array, factor: Array) -> Array:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + own.get("epsilon", 1e-5)) * factor
+
+
+def _skip_norm(own: Mapping[str, Any], x: Array, skip: Array, factor: Array, term: Array | None = None,
+               bias: Array | None = None) -> tuple[Array, ...]:  # fmt: skip
+    total = x + skip + (0 if bias is None else bias)
+    return _layer_norm({"epsilon": own.get("epsilon", 1e-12)}, total, factor, term), None, None, total
+
+
+def _skip_rms_norm(own: Mapping[str, Any], x: Array, skip: Array, factor: Array, bias: Array | None = None) -> Any:
+    total = x + skip + (0 if bias is None else bias)
+    return _rms_norm({"epsilon": own.get("epsilon", 1e-12)}, total, factor), None, None, total
+
+
+def _fused_matmul(own: Mapping[str, Any], a: Array, b: Array) -> Array:
+    a = np.swapaxes(a, -1, -2) if own.get("transA") else a
+    b = np.swapaxes(b, -1, -2) if own.get("transB") else b
+    return own.get("alpha", 1.0) * (a @ b)
+
+
+def _saturated(x: Array, scale: Array, zero: Array) -> Array:
+    limits = np.iinfo(zero.dtype)
+    return np.clip(np.round(x / scale) + zero.astype(np.float64), limits.min, limits.max).astype(zero.dtype)
+
+
+def _numbers(x: Array, scale: Array, zero: Array) -> Array:
+    return (x.astype(np.float64) - zero.astype(np.float64)) * scale
+
+
+def _quantised_pair(function: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    def run(own: Mapping[str, Any], a: Array, sa: Array, za: Array, b: Array, sb: Array, zb: Array, sc: Array,
+            zc: Array) -> Array:  # fmt: skip
+        return _saturated(function(_numbers(a, sa, za), _numbers(b, sb, zb)), sc, zc)
+
+    return run
+
+
+def _quantised_one(function: Callable[[Mapping[str, Any], Array], Array]) -> Callable[..., Array]:
+    def run(own: Mapping[str, Any], a: Array, sa: Array, za: Array, sc: Array, zc: Array) -> Array:
+        return _saturated(function(own, _numbers(a, sa, za)), sc, zc)
+
+    return run
+
+
+def _multi_head(own: Mapping[str, Any], q: Array, k: Array, v: Array) -> Array:
+    heads = own["num_heads"]
+    q, k, v = (one.reshape(*one.shape[:2], heads, -1).transpose(0, 2, 1, 3) for one in (q, k, v))
+    scores = own.get("scale", 1 / np.sqrt(q.shape[-1])) * (q @ k.transpose(0, 1, 3, 2))
+    if own.get("unidirectional"):
+        rows, keys = scores.shape[-2:]
+        scores = np.where(np.tri(rows, keys, keys - rows, dtype=bool), scores, -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    found = (powers / powers.sum(-1, keepdims=True)) @ v
+    return found.transpose(0, 2, 1, 3).reshape(found.shape[0], found.shape[2], -1)
+
+
+def _lp_norm(own: Mapping[str, Any], x: Array) -> Array:
+    axis = own.get("axis", -1)
+    length = np.abs(x).sum(axis, keepdims=True) if own.get("p", 2) == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
+    return np.where(length == 0, 0.0, x / length)
+
+
+def _global_lp_pool(own: Mapping[str, Any], x: Array) -> Array:
+    power = own.get("p", 2)
+    return (np.abs(x) ** power).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / power)
+
+
+OWN: dict[str, Callable[..., Any]] = {
+    "LpNormalization": _lp_norm,  # the reference takes no magnitudes where p is 1
+    "GlobalLpPool": _global_lp_pool,
+    "BiasGelu": lambda own, x, b: _gelu(x + b),
+    "FastGelu": lambda own, x, b=None: _tanh_gelu(x if b is None else x + b),
+    "QuickGelu": lambda own, x: x / (1 + np.exp(-own.get("alpha", 1.702) * x)),
+    "FusedMatMul": _fused_matmul,
+    "SimplifiedLayerNormalization": _rms_norm,
+    "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "QLinearAdd": _quantised_pair(lambda a, b: a + b),
+    "QLinearMul": _quantised_pair(lambda a, b: a * b),
+    "QLinearSigmoid": _quantised_one(lambda own, x: 1 / (1 + np.exp(-x))),
+    "QLinearLeakyRelu": _quantised_one(lambda own, x: np.where(x < 0, own.get("alpha", 0.01) * x, x)),
+    "MultiHeadAttention": _multi_head,
+}
+"""Operator that the reference evaluator lacks, or computes wrongly -> function of its attributes and operands."""

@@ -1,0 +1,162 @@
+"""Which results a program may have: samples of its values in float64 with noise of rounding, and the hull of them.
+
+Each operator is computed in float64 several times: once rounded to its dtype, once not rounded at all, and a few times
+with noise of some units in the last place. How far the samples of an element are apart is what rounding does to it;
+an element is right inside of their hull, widened by as much on both sides. So moves, integers, comparisons and choices
+are compared exactly wherever no rounding decides them, NaN and infinities have to be where some sample has them, and a
+tie that rounding may break excuses both answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.fuzz.program import Array
+
+__all__ = ["EXACT", "INNER", "MOVE", "NUM_SAMPLES", "OUTER", "Noise", "Undefined", "fault", "is_float", "rounded"]
+
+MOVE, EXACT, OUTER, INNER = "move", "exact", "outer", "inner"
+"""How an operator rounds: elements are copied, signs of zeros included; results are exact, signs of zeros apart; the
+result is rounded; operands are combined inside (sums, products), so that they have noise, too."""
+NUM_SAMPLES = 7
+"""Samples: rounded, not rounded, and so many others with noise."""
+ULPS = 4.0
+"""Noise, in units in the last place: what an elementary function may be off."""
+WIDER = 3.0
+"""How much wider than the samples the hull is, on each side."""
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+_LEAST = {"float16": 6.2e-5, "bfloat16": 1.2e-38, "float32": 1.2e-38, "float64": 2.3e-308}
+"""Least normal numbers: smaller results of inexact operators may be zero."""
+_MOST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028235e38, "float64": np.finfo("float64").max}
+
+
+class Undefined:
+    """A value of which the standard says nothing: a quotient by the integer zero, an integer of NaN."""
+
+
+def is_float(dtype: str) -> bool:
+    """Return whether a dtype is of numbers that are rounded."""
+    return dtype in _EPSILON
+
+
+def rounded(array: Array, dtype: str) -> Array:
+    """Return float64 numbers rounded to a dtype, as float64."""
+    if dtype == "float64":
+        return array
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return array.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+    with np.errstate(all="ignore"):
+        return array.astype(dtype).astype(np.float64)
+
+
+class Noise:
+    """Rounding of one sample.
+
+    Parameters
+    ----------
+    sample : int
+        0: results are rounded; 1: nothing is; else with noise.
+    seed : int
+    """
+
+    def __init__(self, sample: int, seed: int) -> None:
+        self.sample, self._random = sample, np.random.default_rng([seed, sample])
+
+    def operand(self, array: Array, dtype: str) -> Array:
+        """Return an operand of an operator that combines its operands."""
+        return self._shaken(array, dtype) if self.sample > 1 else array
+
+    def inner(self, array: Array, error: float) -> Array:
+        """Return a result in float64 with the error that combining operands makes at most; zeros stay."""
+        if self.sample <= 1 or not error:
+            return array
+        with np.errstate(all="ignore"):
+            return np.where(array == 0, array, array + error * self._random.uniform(-1, 1, array.shape))
+
+    def result(self, array: Array, dtype: str, how: str) -> Array:
+        """Return a result in float64 as its operator rounds; of integers as it is."""
+        if how == MOVE or not is_float(dtype):
+            return array
+        if self.sample > 1:
+            array = array if how == EXACT else self._shaken(array, dtype)
+            signs = self._random.integers(0, 2, array.shape) * 2.0 - 1
+            array = np.where((array == 0) | np.isnan(array), np.copysign(array, signs), array)
+        return array if self.sample == 1 else rounded(array, dtype)
+
+    def _shaken(self, array: Array, dtype: str) -> Array:
+        with np.errstate(all="ignore"):
+            return array * (1 + ULPS * _EPSILON[dtype] * self._random.uniform(-1, 1, array.shape))
+
+
+def worst_error(computed: Array, wide: Array) -> float:
+    """Return how far finite numbers are off at most that were computed in a narrower dtype."""
+    if computed is None or computed.dtype.kind not in "fV" or computed.shape != wide.shape:
+        return 0.0
+    with np.errstate(all="ignore"):
+        away = np.abs(computed.astype(np.float64) - wide)
+    away = away[np.isfinite(away)]
+    return float(away.max()) if away.size else 0.0
+
+
+def fault(samples: Sequence[Array], got: Array, dtype: str, *, exact: bool, signs: bool = False) -> str:
+    """Return what is wrong with a result; "": nothing.
+
+    Parameters
+    ----------
+    samples : sequence of array
+        Of float64 numbers where `dtype` is of floats, else of the dtype.
+    got : array
+    dtype : str
+        What the result has to have.
+    exact : bool
+        Whether no operator that the result comes from rounds: its samples are all there is.
+    signs : bool
+        Whether signs of zeros count, too.
+    """
+    first = samples[0]
+    if got.shape != first.shape:
+        return f"has shape {got.shape}, expected {first.shape}"
+    if got.dtype.name != dtype:
+        return f"is {got.dtype.name}, expected {dtype}"
+    if dtype == "object":
+        return "" if (got == first).all() else "other text"
+    if not is_float(dtype):
+        stack = np.stack([np.asarray(one).astype(dtype) for one in samples])
+        bad = (got < stack.min(0)) | (got > stack.max(0)) if dtype != "bool" else ~(stack == got).any(0)
+        return _told(bad, got, stack)
+    stack = np.stack([rounded(np.asarray(one, np.float64), dtype) for one in samples])
+    wide = got.astype(np.float64)
+    with np.errstate(all="ignore"):
+        is_nan = np.isnan(stack)
+        low, high = np.where(is_nan, np.inf, stack).min(0), np.where(is_nan, -np.inf, stack).max(0)
+        size = np.maximum(np.abs(low), np.abs(high))
+        width = np.nan_to_num(np.minimum(high, _MOST[dtype]) - np.maximum(low, -_MOST[dtype]), nan=0.0)
+        slack = np.zeros_like(width) if exact else WIDER * width + 2 * _EPSILON[dtype] * size + _LEAST[dtype]
+        slack = np.where(np.isfinite(slack), slack, 0.0)
+        inside = (wide >= low - slack) & (wide <= high + slack)
+        inside |= np.isposinf(wide) & (high + slack >= _MOST[dtype]) & ~np.isneginf(high)
+        inside |= np.isneginf(wide) & (low - slack <= -_MOST[dtype]) & ~np.isposinf(low)
+        bad = np.where(np.isnan(wide), ~is_nan.any(0), ~inside)
+    if signs:
+        bad |= (wide == 0) & (stack == 0).all(0) & (np.signbit(stack) != np.signbit(wide)).all(0)
+    return _told(bad, wide, stack)
+
+
+def _told(bad: Array, got: Array, stack: Array) -> str:
+    """Return where elements are wrong, and the first of them beside its samples."""
+    count = int(np.count_nonzero(bad))
+    if not count:
+        return ""
+    place = tuple(int(one[0]) for one in np.nonzero(bad)) if bad.ndim else ()
+    low, high = stack[(slice(None), *place)].min(), stack[(slice(None), *place)].max()
+    expected = f"{_text(low)}" if low == high else f"{_text(low)} to {_text(high)}"
+    return f"{count} of {bad.size} elements wrong, {list(place)} is {_text(got[place])}, expected {expected}"
+
+
+def _text(number: Any) -> str:
+    return f"{float(number):.9g}" if np.asarray(number).dtype.kind == "f" else str(number)

@@ -1,0 +1,146 @@
+"""Samples of what a PyTorch program computes: each of its operators runs in float64, with noise of rounding."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from bench.fuzz.oracle import EXACT, INNER, MOVE, OUTER, Noise
+from bench.fuzz.program import Array
+
+__all__ = ["Sampling", "UndefinedError", "as_array", "as_tensor", "doubles", "outputs_of"]
+
+_MOVES = """clone cat stack gather index index_select slice select neg abs where _to_copy constant_pad_nd flip roll repeat
+    embedding copy fill zero masked_fill copysign reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+    replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d tril triu im2col diagonal
+    _upsample_nearest_exact1d _upsample_nearest_exact2d unfold pixel_shuffle pixel_unshuffle channel_shuffle zeros ones full
+    empty empty_like zeros_like ones_like full_like new_zeros new_ones new_full arange eye scalar_tensor lift_fresh scatter
+    select_scatter slice_scatter diagonal_scatter masked_scatter take_along_dim repeat_interleave empty_strided new_empty
+    _unsafe_index empty_permuted complex narrow_copy permute_copy view_copy new_empty_strided signbit set""".split()
+_EXACTS = """relu clamp clamp_min clamp_max maximum minimum max min amax amin argmax argmin sort topk kthvalue median ceil
+    floor round trunc sign sgn eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
+    bitwise_xor bitwise_not isnan isinf isfinite any all max_pool2d_with_indices max_pool3d_with_indices fmax fmin frac
+    adaptive_max_pool2d adaptive_max_pool3d hardtanh threshold searchsorted bucketize cummax cummin argsort nan_to_num
+    aminmax max_pool1d mode nonzero masked_select heaviside __and__ __or__ __xor__ __lshift__ __rshift__ relu6 aminmax
+    bitwise_left_shift bitwise_right_shift ldexp""".split()
+_OUTERS = """add sub rsub mul div reciprocal exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sin cos tan asin acos atan sinh
+    cosh tanh asinh acosh atanh erf erfc sigmoid silu elu celu selu leaky_relu softplus hardsigmoid hardswish log_sigmoid
+    mish pow square hypot atan2 hardshrink softshrink addcmul addcdiv lerp xlogy prelu _prelu_kernel sinc logaddexp
+    log_sigmoid_forward deg2rad rad2deg tanhshrink""".split()
+_ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACTS, EXACT), **dict.fromkeys(_OUTERS, OUTER)}
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class UndefinedError(Exception):
+    """PyTorch says nothing about a result: an integer of NaN, or of a number that is too large."""
+
+
+def as_tensor(array: Array) -> torch.Tensor:
+    """Return a tensor with the numbers of an array, bfloat16 included, in memory of its own."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16).copy()).view(torch.bfloat16).reshape(array.shape)
+    return torch.from_numpy(np.array(array, order="C"))
+
+
+def as_array(tensor: Any) -> Array:
+    """Return the numbers of a tensor, or of a Python number, as an array."""
+    if not isinstance(tensor, torch.Tensor):
+        return np.asarray(tensor)
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16).reshape(tuple(tensor.shape))
+    return tensor.contiguous().numpy()
+
+
+def doubles(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in float64 where it is of floats."""
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+class Sampling(TorchDispatchMode):
+    """Runs operators in float64 with the noise of a sample.
+
+    Parameters
+    ----------
+    noise : Noise
+    dtype : str
+        What all floats of the program are.
+
+    Attributes
+    ----------
+    is_exact, has_signs : bool
+        Whether no operator so far rounds; whether all of them are moves.
+    """
+
+    def __init__(self, noise: Noise, dtype: str) -> None:
+        super().__init__()
+        self._noise, self._dtype = noise, dtype
+        self.is_exact = self.has_signs = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator."""
+        kwargs = {name: torch.float64 if value in _FLOATS else value for name, value in (kwargs or {}).items()}
+        args = tuple(torch.float64 if isinstance(one, torch.dtype) and one in _FLOATS else one for one in args)
+        schema = func._schema
+        name = schema.name.partition("::")[2].removesuffix("_") if "::__" not in schema.name else schema.name[6:]
+        if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns):
+            return func(*args, **kwargs)  # a view
+        how = _ROUNDING.get(name, INNER)
+        if name == "div" and kwargs.get("rounding_mode") or kwargs.get("accumulate") or kwargs.get("reduce"):
+            how = INNER
+        if name == "index_put":
+            how = INNER if (len(args) > 3 and args[3]) else MOVE
+        _check_conversion(name, args, kwargs)
+        if how == INNER:
+            args, kwargs = tree_map(self._operand, (args, kwargs))
+        found = func(*args, **kwargs)
+        tensors = found if isinstance(found, (tuple, list)) else (found,)
+        for one in tensors:
+            if isinstance(one, torch.Tensor) and one.dtype == torch.float64:
+                self.is_exact &= how in (MOVE, EXACT)
+                self.has_signs &= how == MOVE
+                if how != MOVE and one.numel() and not (0 in one.stride() and max(one.shape) > 1):
+                    one.copy_(torch.from_numpy(np.asarray(self._noise.result(one.numpy(), self._dtype, how))))
+        return found
+
+    def _operand(self, value: Any) -> Any:
+        if self._noise.sample <= 1 or not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+            return value
+        found = torch.empty_like(value)
+        found.copy_(torch.from_numpy(np.asarray(self._noise.operand(value.numpy(), self._dtype))))
+        return found
+
+
+def _check_conversion(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise an `UndefinedError` where floats that are none become integers."""
+    dtype = kwargs.get("dtype")
+    if name == "_to_copy" and dtype in _INTEGERS and args[0].is_floating_point():
+        limits = torch.iinfo(dtype)
+        value = args[0]
+        if not bool((torch.isfinite(value) & (value > limits.min - 1) & (value < float(limits.max))).all()):
+            raise UndefinedError
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make new floats of a dtype meanwhile."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def outputs_of(found: Any) -> list[Any]:
+    """Return the outputs of a module as a list."""
+    return list(found) if isinstance(found, (tuple, list)) else [found]
