@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from anatune.codegen.formulas import with_formulas
+from anatune.codegen.formulas import with_device_functions, with_formulas
 from anatune.untyped import TvmObject
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
@@ -44,8 +44,12 @@ def register_pipeline(tvm: TvmObject) -> str:
 
     def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
-        formulas = tvm.transform.module_pass(lambda module, _: with_formulas(tvm, module), opt_level=0, name="Formulas")
-        return passes, with_it(lambda: tvm.transform.Sequential([formulas, host()])), with_it(device)
+
+        def behind(change: Callable[..., TvmObject], finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
+            own = tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name="Formulas")
+            return with_it(lambda: tvm.transform.Sequential([own, finish()]))
+
+        return passes, behind(with_formulas, host), behind(with_device_functions, device)
 
     register_tir_pipeline(PIPELINE, factory)
     return PIPELINE

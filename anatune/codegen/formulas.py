@@ -1,47 +1,144 @@
-"""Elementary functions of float32 in TVM's code as formulas in LLVM IR; TVM's own are calls of C's library.
+"""Elementary functions in TVM's code: formulas in LLVM IR, or calls of C's library, where TVM's own are less exact.
 
-They are functions that LLVM inlines, not expressions of TVM: whose simplifier writes a name's value out wherever the
-name is read, so that a function of a function took a minute to compile.
+Formulas are functions that LLVM inlines, not expressions of TVM: whose simplifier writes a name's value out wherever
+the name is read, so that a function of a function took a minute to compile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from anatune.emit.elementary import FORMULAS, FUNCTIONS
 from anatune.emit.kernels import Function
 from anatune.emit.llvm import LlvmCode
 from anatune.untyped import TvmObject
 
-__all__ = ["with_formulas"]
+__all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
+
+_ADDED = ("erfc", "expm1", "gelu", "gelu_tanh", "log2", "silu")
+"""Functions that TVM has no operator for."""
+_LIBRARY = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp10", "exp2",
+    "expm1", "hypot", "log", "log10", "log1p", "log2", "pow", "sin", "sinh", "tan", "tanh",
+)  # fmt: skip
+"""Functions that C's library and CUDA's have under these names, with an f behind them of float32."""
+ELEMENTARY = frozenset((*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"))
+"""Functions that take longer than a store and a load of their result."""
+_PURE = 1
+"""TVM's number for functions that do nothing besides."""
+_C_TYPE = {"float32": ("float", "f"), "float64": ("double", "")}
+
+
+@lru_cache(maxsize=1)
+def _register(tvm: TvmObject) -> None:
+    """Make `_ADDED` operators of TVM's, and all functions ones that vectors may be of."""
+    from tvm.ir.op import register_op_attr
+
+    for name in (_name(one) for one in _ADDED):
+        register_op_attr(name, "TCallEffectKind", _PURE)
+        register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+    for operator in (tvm.ir.Op.get(_name(one)) for one in (*_ADDED, *_LIBRARY, "copysign")):
+        if operator.get_attr("TVectorizable") is None:
+            operator.set_attr("TVectorizable", True)
+
+
+def _name(name: str) -> str:
+    """Return a function's name as an operator of TVM's."""
+    return f"tirx.anatune.{name}" if name in _ADDED else f"tirx.{name}"
+
+
+def elementary(tvm: TvmObject, name: str, *operands: TvmObject) -> TvmObject:
+    """Return the call of an elementary function of numbers; names are those of `ELEMENTARY`, and copysign."""
+    _register(tvm)
+    return tvm.tirx.call_intrin(operands[0].ty, _name(name), *operands)
 
 
 def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
-    """Return a module of lowered functions whose functions of float32, and of vectors of it, are formulas."""
-    import tvm_ffi
-
-    tirx = tvm.tirx
+    """Return a module of lowered functions for CPUs whose elementary functions are exact to a few last places."""
+    _register(tvm)
     needed: dict[str, Function] = {}
 
     def called(call: TvmObject) -> TvmObject:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
-        if name not in FORMULAS or len(call.args) != 1 or kind.partition("x")[0] != "float32":
+        dtype, _, lanes = kind.partition("x")
+        if dtype == "float64" and name in _SPELT:
+            return _mapped(tvm, _SPELT[name](tvm, *call.args), called)
+        is_known = (name in FORMULAS and dtype == "float32") or (name in _LIBRARY and dtype in _C_TYPE)
+        if not is_known or not (lanes or "1").isdigit():
             return call
-        lanes = int(kind.partition("x")[2] or 1)
-        own = f"anatune_{name}_{lanes}"
+        own = f"anatune_{name}_{kind}"
         if own not in needed:
-            needed[own] = _function(name, own, lanes)
-        return tirx.call_pure_extern(kind, own, call.args[0])
+            needed[own] = _function(name, own, dtype, int(lanes or 1), len(call.args))
+        return tvm.tirx.call_pure_extern(kind, own, *call.args)
 
+    def changed(body: TvmObject) -> TvmObject:
+        needed.clear()
+        body = _mapped(tvm, body, called)
+        if not needed:
+            return body
+        text = tvm.ir.StringImm(_module(needed.values()))
+        return tvm.tirx.AttrStmt(tvm.tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
+
+    return _changed(tvm, module, changed)
+
+
+def with_device_functions(tvm: TvmObject, module: TvmObject) -> TvmObject:
+    """Return a module of lowered functions for CUDA that call CUDA's functions, not its fast approximations.
+
+    The approximation of a logarithm is wrong near 1, those of sines are far from 0.
+    """
+
+    def called(call: TvmObject) -> TvmObject:
+        name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
+        if kind not in _C_TYPE:
+            return call
+        if name in _SPELT:
+            return _mapped(tvm, _SPELT[name](tvm, *call.args), called)
+        own = f"{name}{_C_TYPE[kind][1]}"
+        return tvm.tirx.call_pure_extern(kind, own, *call.args) if name in _LIBRARY else call
+
+    return _changed(tvm, module, lambda body: _mapped(tvm, body, called))
+
+
+def _changed(tvm: TvmObject, module: TvmObject, change: Callable[[TvmObject], TvmObject]) -> TvmObject:
     for name, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc):
-            needed.clear()
-            body = tvm_ffi.structural_map(function.body, [(tvm.ir.Call, called)])
-            if needed:
-                text = tvm.ir.StringImm(_module(needed.values()))
-                body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
+        if isinstance(function, tvm.tirx.PrimFunc):
+            body = change(function.body)
+            if not body.same_as(function.body):
                 module[name] = function.with_body(body)
     return module
+
+
+def _mapped(tvm: TvmObject, body: TvmObject, called: Callable[[TvmObject], TvmObject]) -> TvmObject:
+    import tvm_ffi
+
+    return tvm_ffi.structural_map(body, [(tvm.ir.Call, called)])
+
+
+def _sigmoid(tvm: TvmObject, x: TvmObject) -> TvmObject:
+    power = tvm.tirx.exp(-tvm.tirx.abs(x))
+    one = tvm.tirx.const(1, x.ty)
+    return tvm.tirx.Select(x < tvm.tirx.const(0, x.ty), power, one) / (power + one)
+
+
+def _gelu(tvm: TvmObject, x: TvmObject) -> TvmObject:
+    return x * tvm.tirx.const(0.5, x.ty) * elementary(tvm, "erfc", x * tvm.tirx.const(-math.sqrt(0.5), x.ty))
+
+
+def _gelu_tanh(tvm: TvmObject, x: TvmObject) -> TvmObject:
+    linear, cubic = (tvm.tirx.const(2 * math.sqrt(2 / math.pi) * factor, x.ty) for factor in (1, 0.044715))
+    return x * _sigmoid(tvm, x * (linear + cubic * x * x))
+
+
+_SPELT: dict[str, Callable[[TvmObject, TvmObject], TvmObject]] = {
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "sigmoid": _sigmoid,
+    "silu": lambda tvm, x: x * _sigmoid(tvm, x),
+}
+"""Function that no library has -> the same in others."""
 
 
 def _module(functions: Iterable[Function]) -> str:
@@ -50,16 +147,27 @@ def _module(functions: Iterable[Function]) -> str:
     return "\n".join([*sorted(set().union(*declared)), *texts, ""])
 
 
-def _function(name: str, own: str, lanes: int) -> Function:
-    """Return a formula as a function of a number or of a vector."""
+def _function(name: str, own: str, dtype: str, lanes: int, count: int) -> Function:
+    """Return a function of `count` numbers or vectors: a formula, or the library's, element by element."""
     code = LlvmCode(lanes, "float32", "add")
-    kind = "float" if lanes == 1 else code.vector
-    code.line(f"define internal {kind} @{own}({kind} %x) alwaysinline nounwind {{")
+    element, letter = _C_TYPE[dtype]
+    vector = f"<{lanes} x {element}>"
+    kind = element if lanes == 1 else vector
+    names = [f"%x{place}" for place in range(count)]
+    code.line(f"define internal {kind} @{own}({', '.join(f'{kind} {one}' for one in names)}) alwaysinline nounwind {{")
     code.line("entry:")
-    given = code.emit(f"insertelement {code.vector} poison, float %x, i64 0") if lanes == 1 else "%x"
-    value = FUNCTIONS[name](code, given)
-    if lanes == 1:
-        value = code.emit(f"extractelement {code.vector} {value}, i64 0")
+    if name in FORMULAS and dtype == "float32":
+        given = code.emit(f"insertelement {vector} poison, float %x0, i64 0") if lanes == 1 else "%x0"
+        value = FUNCTIONS[name](code, given)
+        value = code.emit(f"extractelement {vector} {value}, i64 0") if lanes == 1 else value
+    elif lanes == 1:
+        value = code.call(element, f"{name}{letter}", [(element, one) for one in names])
+    else:
+        value = "poison"
+        for lane in range(lanes):
+            parts = [(element, code.emit(f"extractelement {vector} {one}, i64 {lane}")) for one in names]
+            part = code.call(element, f"{name}{letter}", parts)
+            value = code.emit(f"insertelement {vector} {value}, {element} {part}, i64 {lane}")
     code.line(f"  ret {kind} {value}")
     code.line("}")
     return "\n".join(code.lines), code.declared

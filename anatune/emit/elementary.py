@@ -1,14 +1,18 @@
 """Elementary functions of float32 vectors as LLVM IR without branches: exp, log, erf, tanh, and activations of them.
 
-Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_rows.py`): exp, log, erf, tanh at most
-2 ulp, denormal results included; sigmoid 3 ulp where it is no denormal; silu and both forms of gelu ``2**-22 |x|``. NaN
-stays NaN, infinities have their limits; ``-inf`` gives NaN where PyTorch's formula does (``-inf * 0``).
+Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_rows.py`): at most 4 ulp, denormal results
+included; exp, expm1, log, log1p, erf and tanh at most 2. Processors that do not fuse multiplications and additions lose
+some digits of gelu_tanh below -5. NaN stays NaN, infinities have their limits; ``-inf`` gives NaN where PyTorch's
+formula does (``-inf * 0``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from anatune.emit.llvm import LlvmCode
 
@@ -42,6 +46,23 @@ _ERF = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.7612533
 _ERF_TAIL = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
              -1.28717512e-1)  # fmt: skip
 """(log(1 - erf(x)) + x) / x above it. Source: the same."""
+_MIDDLE = 2.25
+_NORMAL_TAIL = (-0.04133846515, 0.1582670013, -0.2216490501, 0.1599598803,
+                -0.103758318, 0.02202423145, 0.04124738273, 0.08981943191,
+                -0.02964574585, -0.3976194544, 0.4999999975)  # fmt: skip
+"""(1 + x / m) exp(x**2 / 2) times the normal distribution of -x, in x / (x + m) with m = `_MIDDLE`, for x up to 14.6.
+A minimax fit of SciPy's `erfcx`: relative error 5e-9."""
+_GELU_FAR = 10.0
+"""Above it gelu(x) is x."""
+_PRODUCT_LOWEST = -109.0
+"""Below it a number of that size times e to its power is 0."""
+_GELU_TANH = tuple(2.0 * math.sqrt(2.0 / math.pi) * factor for factor in (1.0, 0.044715))
+_GELU_TANH_FAR = 12.0
+"""Below -12 gelu_tanh(x) is 0."""
+_EXPM1_LOWEST, _EXPM1_SMALL = -30.0, 2.0**-24
+"""Below it expm1(x) is -1; closer to 0 it is x."""
+_LOG1P_LARGE = 2.0**24
+"""From it on log1p(x) is log(x)."""
 
 
 class _Vectors:
@@ -86,18 +107,37 @@ def exp(ops: _Vectors, x: str) -> str:
     What is below `_EXP_LOWEST` takes no part: a product that underflows costs x86 processors 150 to 200 cycles, and of
     a causal mask's elements half do.
     """
-    zero, highest = ops.constant(0.0), ops.constant(_EXP_HIGHEST)
-    is_zero = ops.less(x, ops.constant(_EXP_LOWEST))
-    x = ops.where(is_zero, zero, x)
-    x = ops.where(ops.less(highest, x), highest, x)
-    moved, value = _reduced(ops, x)
+    parts = _power_parts(ops, x)
+    return ops.where(parts.is_zero, ops.constant(0.0), parts.times(ops))
+
+
+class _Power(NamedTuple):
+    """A power of e: a number about 1 and two factors, as one would leave the range, unless it is zero."""
+
+    is_zero: str
+    factors: tuple[str, str, str]
+
+    def times(self, ops: _Vectors, number: str = "") -> str:
+        """Return its product with a number, rounded to a denormal once."""
+        value, *more = (number, *self.factors) if number else self.factors
+        for factor in more:
+            value = ops.binary("mul", value, factor)
+        return value
+
+
+def _power_parts(ops: _Vectors, x: str, low: str = "", lowest: float = _EXP_LOWEST) -> _Power:
+    """Return e to the power of ``x + low``, of which `low` is small; it is zero below `lowest`."""
+    is_zero = ops.less(x, ops.constant(lowest))
+    x = ops.where(is_zero, ops.constant(0.0), x)
+    x = ops.where(ops.less(ops.constant(_EXP_HIGHEST), x), ops.constant(_EXP_HIGHEST), x)
+    moved, value = _reduced(ops, x, low)
     value = ops.binary("add", value, ops.constant(1.0))
-    # 2**n in two factors: n is -150 to 128, one would leave the range
     power = ops.whole("sub", ops.bits(moved), _WHOLE_BITS)
     half = ops.whole("ashr", power, 1)
-    for part in (half, ops.whole("sub", power, half)):
-        value = ops.binary("mul", value, ops.value(ops.whole("shl", ops.whole("add", part, 127), 23)))
-    return ops.where(is_zero, zero, value)
+    first, second = (
+        ops.value(ops.whole("shl", ops.whole("add", part, 127), 23)) for part in (half, ops.whole("sub", power, half))
+    )
+    return _Power(is_zero, (value, first, second))
 
 
 def power(code: LlvmCode, x: str) -> str:
@@ -113,12 +153,15 @@ def power(code: LlvmCode, x: str) -> str:
     return ops.where(is_zero, ops.constant(0.0), ops.multiply_add(value, factor, factor))
 
 
-def _reduced(ops: _Vectors, x: str) -> tuple[str, str]:
-    """Return n with `_WHOLE` added and ``exp(r) - 1`` for ``x = n ln 2 + r``."""
+def _reduced(ops: _Vectors, x: str, low: str = "") -> tuple[str, str]:
+    """Return n with `_WHOLE` added and ``exp(r) - 1`` for ``x + low = n ln 2 + r``."""
     moved = ops.multiply_add(x, ops.constant(_LOG2_E), ops.constant(_WHOLE))
     whole = ops.binary("sub", moved, ops.constant(_WHOLE))
     rest = ops.multiply_add(whole, ops.constant(-_LN2_HIGH), x)
-    rest = ops.multiply_add(whole, ops.constant(-_LN2_LOW), rest)
+    if low:  # a sum is rounded once
+        rest = ops.binary("add", rest, ops.multiply_add(whole, ops.constant(-_LN2_LOW), low))
+    else:
+        rest = ops.multiply_add(whole, ops.constant(-_LN2_LOW), rest)
     return moved, ops.multiply_add(_polynomial(ops, _EXP, rest), ops.binary("mul", rest, rest), rest)
 
 
@@ -126,18 +169,58 @@ def _log(ops: _Vectors, x: str) -> str:
     zero, limit = ops.constant(0.0), ops.constant(math.inf)
     is_tiny = ops.less(x, ops.constant(_TINY))
     own = ops.where(is_tiny, ops.binary("mul", x, ops.constant(2.0**23)), x)
-    bits = ops.bits(own)
-    n = ops.whole("ashr", ops.whole("sub", bits, _ROOT_HALF_BITS), 23)
-    rest = ops.binary("sub", ops.value(ops.whole("sub", bits, ops.whole("shl", n, 23))), ops.constant(1.0))
+    n, rest = _near_one(ops, own)
     times = ops.binary("sub", ops.converted(n), ops.where(is_tiny, ops.constant(23.0), zero))
+    value = ops.where(ops.less(x, limit), _log_near_one(ops, rest, times), x)
+    below = ops.where(ops.less(x, zero), ops.constant(math.nan), ops.binary("sub", x, limit))
+    return ops.where(ops.less(zero, x), value, below)
+
+
+def _near_one(ops: _Vectors, x: str) -> tuple[str, str]:
+    """Return n and ``r`` for ``x = 2**n (1 + r)`` with 1 + r between the roots of 1/2 and 2."""
+    bits = ops.bits(x)
+    n = ops.whole("ashr", ops.whole("sub", bits, _ROOT_HALF_BITS), 23)
+    return n, ops.binary("sub", ops.value(ops.whole("sub", bits, ops.whole("shl", n, 23))), ops.constant(1.0))
+
+
+def _log_near_one(ops: _Vectors, rest: str, times: str) -> str:
+    """Return ``log(1 + rest) + times * ln 2``."""
     square = ops.binary("mul", rest, rest)
     value = ops.binary("mul", ops.binary("mul", _polynomial(ops, _LOG, rest), rest), square)
     value = ops.multiply_add(times, ops.constant(_LN2_LOW), value)
     value = ops.multiply_add(square, ops.constant(-0.5), value)
-    value = ops.multiply_add(times, ops.constant(_LN2_HIGH), ops.binary("add", rest, value))
+    return ops.multiply_add(times, ops.constant(_LN2_HIGH), ops.binary("add", rest, value))
+
+
+def _log1p(ops: _Vectors, x: str) -> str:
+    """Return ``log(1 + x)``: what the sum loses in rounding is added to the part that is near 1.
+
+    Source: fdlibm, s_log1p.c.
+    """
+    one, zero, limit = ops.constant(1.0), ops.constant(0.0), ops.constant(math.inf)
+    is_large = ops.less(ops.constant(_LOG1P_LARGE), x)
+    total = ops.where(is_large, x, ops.binary("add", x, one))
+    is_above = ops.less(one, x)
+    more, less = ops.where(is_above, x, one), ops.where(is_above, one, x)
+    lost = ops.where(is_large, zero, ops.binary("sub", less, ops.binary("sub", total, more)))
+    n, rest = _near_one(ops, total)
+    scale = ops.value(ops.whole("sub", ops.integers.constant(128 << 23), ops.whole("shl", n, 23)))  # 2**(1 - n)
+    rest = ops.multiply_add(ops.binary("mul", lost, ops.constant(0.5)), scale, rest)
+    value = ops.signed(_log_near_one(ops, rest, ops.converted(n)), x)
     value = ops.where(ops.less(x, limit), value, x)
-    below = ops.where(ops.less(x, zero), ops.constant(math.nan), ops.binary("sub", x, limit))
-    return ops.where(ops.less(zero, x), value, below)
+    below = ops.where(ops.less(total, zero), ops.constant(math.nan), ops.binary("sub", total, limit))
+    return ops.where(ops.less(zero, total), value, below)
+
+
+def _expm1(ops: _Vectors, x: str) -> str:
+    """Return ``exp(x) - 1 = 2**n (exp(r) - 1) + (2**n - 1)``, with half of ``2**n``, which stays in the range."""
+    lowest, highest = ops.constant(_EXPM1_LOWEST), ops.constant(_EXP_HIGHEST)
+    own = ops.where(ops.less(x, lowest), lowest, x)
+    moved, value = _reduced(ops, ops.where(ops.less(highest, own), highest, own))
+    factor = ops.value(ops.whole("add", ops.whole("shl", ops.bits(moved), 23), 126 << 23))
+    value = ops.multiply_add(value, factor, ops.binary("add", factor, ops.constant(-0.5)))
+    is_small = ops.less(ops.absolute(x), ops.constant(_EXPM1_SMALL))
+    return ops.where(is_small, x, ops.binary("add", value, value))
 
 
 def _erf(ops: _Vectors, x: str) -> str:
@@ -159,30 +242,78 @@ def _tanh(ops: _Vectors, x: str) -> str:
     small = ops.multiply_add(ops.binary("mul", _polynomial(ops, _TANH, square), square), x, x)
     power = exp(ops, ops.binary("add", size, size))
     share = ops.binary("div", ops.constant(2.0), ops.binary("add", power, ops.constant(1.0)))
-    large = ops.signed(ops.binary("sub", ops.constant(1.0), share), x)
-    return ops.where(ops.less(size, ops.constant(_TANH_SMALL)), small, large)
+    large = ops.binary("sub", ops.constant(1.0), share)
+    return ops.signed(ops.where(ops.less(size, ops.constant(_TANH_SMALL)), small, large), x)
 
 
 def _sigmoid(ops: _Vectors, x: str) -> str:
-    return ops.binary("div", ops.constant(1.0), _one_and_power(ops, x))
+    """Return ``1 / (1 + exp(-x))``, of negative numbers ``exp(x) / (1 + exp(x))``."""
+    one = ops.constant(1.0)
+    power = exp(ops, _negated(ops, ops.absolute(x)))
+    return ops.binary("div", ops.where(ops.less(x, ops.constant(0.0)), power, one), ops.binary("add", power, one))
+
+
+def _weighed(ops: _Vectors, x: str, exponent: str, low: str = "") -> str:
+    """Return x times the sigmoid of a number of its sign: the size of that is ``-(exponent + low)``."""
+    parts = _power_parts(ops, exponent, low, _PRODUCT_LOWEST)
+    power = ops.where(parts.is_zero, ops.constant(0.0), parts.times(ops))
+    share = ops.binary("div", x, ops.binary("add", power, ops.constant(1.0)))
+    below = ops.where(parts.is_zero, ops.binary("mul", share, ops.constant(0.0)), parts.times(ops, share))
+    return ops.where(ops.less(x, ops.constant(0.0)), below, share)
 
 
 def _silu(ops: _Vectors, x: str) -> str:
-    return ops.binary("div", x, _one_and_power(ops, x))
+    return _weighed(ops, x, _negated(ops, ops.absolute(x)))
 
 
 def _gelu(ops: _Vectors, x: str) -> str:
-    """Return ``x (1 + erf(x / sqrt(2))) / 2``."""
-    half = ops.binary("mul", x, ops.constant(0.5))
-    return ops.multiply_add(half, _erf(ops, ops.binary("mul", x, ops.constant(math.sqrt(0.5)))), half)
+    """Return x times the normal distribution N: ``x N(-|x|)`` below 0, ``x - x N(-|x|)`` above; N is `_NORMAL_TAIL`'s.
+
+    The square in its power is taken in two parts: of a size of 12 bits, which is exact, and what it differs by.
+    """
+    size = ops.absolute(x)
+    divisor = ops.binary("add", size, ops.constant(_MIDDLE))
+    tail = _polynomial(ops, [_MIDDLE * factor for factor in _NORMAL_TAIL], ops.binary("div", size, divisor))
+    high = ops.value(ops.whole("and", ops.bits(size), -4096))
+    low = ops.binary("mul", ops.binary("sub", size, high), ops.binary("add", size, high))
+    half = ops.constant(-0.5)
+    parts = _power_parts(ops, ops.binary("mul", ops.binary("mul", high, high), half), ops.binary("mul", low, half))
+    factor = ops.binary("div", ops.binary("mul", x, tail), divisor)
+    below = ops.where(parts.is_zero, ops.binary("mul", factor, ops.constant(0.0)), parts.times(ops, factor))
+    value = ops.where(ops.less(ops.constant(0.0), x), ops.binary("sub", x, below), below)
+    return ops.where(ops.less(ops.constant(_GELU_FAR), x), x, value)
 
 
 def _gelu_tanh(ops: _Vectors, x: str) -> str:
-    """Return ``x (1 + tanh(u)) / 2 = x / (1 + exp(-2 u))`` with ``u = sqrt(2 / pi) (x + 0.044715 x**3)``."""
-    scale = 2.0 * math.sqrt(2.0 / math.pi)
-    square = ops.binary("mul", x, x)
-    factor = ops.multiply_add(square, ops.constant(0.044715 * scale), ops.constant(scale))
-    return ops.binary("div", x, _one_and_power(ops, ops.binary("mul", factor, x)))
+    """Return ``x (1 + tanh(u)) / 2 = x / (1 + exp(-2 u))`` with ``u = sqrt(2 / pi) (x + 0.044715 x**3)``.
+
+    2 u is a sum of two numbers: an error of its last place would be one of a hundred places of its power.
+    """
+    size, far = ops.absolute(x), ops.constant(_GELU_TANH_FAR)
+    size = ops.where(ops.less(far, size), far, size)
+    (linear, linear_low), (cubic, cubic_low) = (map(ops.constant, _in_two(factor)) for factor in _GELU_TANH)
+    square, square_low = _product(ops, size, size)
+    scaled, lost = _product(ops, square, cubic)
+    factor = ops.binary("add", scaled, linear)
+    part = ops.binary("sub", factor, scaled)
+    lost = ops.binary("add", lost, ops.binary("sub", scaled, ops.binary("sub", factor, part)))
+    lost = ops.binary("add", lost, ops.binary("sub", linear, part))
+    lost = ops.multiply_add(square_low, cubic, ops.multiply_add(square, cubic_low, ops.binary("add", lost, linear_low)))
+    exponent, low = _product(ops, size, factor)
+    low = ops.multiply_add(size, lost, low)
+    return _weighed(ops, x, _negated(ops, exponent), _negated(ops, low))
+
+
+def _product(ops: _Vectors, first: str, second: str) -> tuple[str, str]:
+    """Return a product and what it loses in rounding."""
+    value = ops.binary("mul", first, second)
+    return value, ops.multiply_add(first, second, _negated(ops, value))
+
+
+def _in_two(number: float) -> tuple[float, float]:
+    """Return a number as the sum of two of float32."""
+    high = float(np.float32(number))
+    return high, number - high
 
 
 def _relu(code: LlvmCode, x: str) -> str:
@@ -198,7 +329,9 @@ def _relu6(code: LlvmCode, x: str) -> str:
 
 FORMULAS: dict[str, Callable[[_Vectors, str], str]] = {
     "exp": exp,
+    "expm1": _expm1,
     "log": _log,
+    "log1p": _log1p,
     "erf": _erf,
     "tanh": _tanh,
     "sigmoid": _sigmoid,
@@ -219,10 +352,6 @@ FUNCTIONS: dict[str, Callable[[LlvmCode, str], str]] = {
     "relu6": _relu6,
 }
 """Name -> the function of a vector of `LlvmCode.vector`."""
-
-
-def _one_and_power(ops: _Vectors, x: str) -> str:
-    return ops.binary("add", exp(ops, _negated(ops, x)), ops.constant(1.0))
 
 
 def _polynomial(ops: _Vectors, factors: Sequence[float], x: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -41,6 +41,7 @@ __all__ = [
     "convolution",
     "cumulative",
     "elementwise",
+    "exponential_unit",
     "flat_places",
     "from_start",
     "gathered",
@@ -104,6 +105,19 @@ def cast(value: Value, dtype: str) -> Value:
 def in_float32(value: Value) -> Value:
     """Return numbers of 16 bits in float32, in which sums are taken; others as they are."""
     return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
+
+
+def exponential_unit(
+    x: Value, alpha: float, scale: float = 1.0, inner: Callable[[Value], Value] = lambda value: value
+) -> Value:
+    """Return ``scale * x`` above zero and ``scale * alpha * (exp(inner(x)) - 1)`` below."""
+    below = elementwise("expm1", inner(elementwise("minimum", x, 0)))
+    above, factor = elementwise("nn.relu", x), alpha * scale
+    return elementwise(
+        "add",
+        above if scale == 1 else elementwise("multiply", above, scale),
+        below if factor == 1 else elementwise("multiply", below, factor),
+    )
 
 
 def where(condition: Value, yes: Value, no: Value) -> Value:

@@ -20,6 +20,7 @@ __all__ = [
     "attention",
     "cumulative_sum",
     "erf",
+    "erfc",
     "histogram",
     "layer_norm",
     "log_softmax",
@@ -29,6 +30,7 @@ __all__ = [
     "recurrent",
     "scatter_elements",
     "sigmoid",
+    "sign",
     "softmax",
     "strided_slice",
     "take",
@@ -44,6 +46,18 @@ def erf(array: Array) -> Array:
     from scipy import special
 
     return np.asarray(special.erf(array))
+
+
+def erfc(array: Array) -> Array:
+    """Return 1 less the error function."""
+    from scipy import special
+
+    return np.asarray(special.erfc(array))
+
+
+def sign(array: Array) -> Array:
+    """Return 1, -1 or 0; of what is no number 0."""
+    return (array > 0).astype(array.dtype) - (array < 0).astype(array.dtype)
 
 
 def sigmoid(array: Array) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import ModelKernel, Packer
 from anatune.codegen.relax.ranges import Ranges
+from anatune.codegen.relax.rest.schedule import element_call
 from anatune.core.sizes import Size, at_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
@@ -65,11 +66,11 @@ class Weight(NamedTuple):
 _REPEATED_BYTES = 1 << 24
 """Constants from which on what repeats itself is not written out: files of a few bytes may ask for gigabytes."""
 _SPELT: dict[str, Callable[..., TvmObject]] = {
-    "cosh": lambda op, half, x: op.multiply(op.add(op.exp(x), op.exp(op.negative(x))), half),
-    "nn.relu6": lambda op, half, x: op.clip(x, 0, 6),
-    "sinh": lambda op, half, x: op.multiply(op.subtract(op.exp(x), op.exp(op.negative(x))), half),
+    "nn.relu6": lambda op, x: op.clip(x, 0, 6),
 }
-"""Operator that TVM lacks, or has no code for on CPUs -> the same in others, of ``relax.op``, 1/2 and arguments."""
+"""Operator that TVM lacks -> the same in others, of ``relax.op`` and arguments."""
+_ELEMENTARY = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2")
+"""Functions of elements that Relax has no operator for."""
 
 
 Known = Callable[[Sequence[Weight]], Sequence[TvmObject]]
@@ -284,8 +285,9 @@ class _Writer:
             table = self.relax.const(np.asarray(node.attributes["table"], kind.dtype))
             return self.relax.op.take(table, places, axis=0, mode="fast")
         if node.op in _SPELT:
-            half = self.relax.const(0.5, tensor_type(node).dtype)
-            return _SPELT[node.op](self.relax.op, half, *map(self.argument, node.arguments))
+            return _SPELT[node.op](self.relax.op, *map(self.argument, node.arguments))
+        if node.op in _ELEMENTARY:
+            return element_call(builder, node.op, [self.spread(one, tensor_type(node)) for one in node.arguments])
         own = node.attributes
         if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
             places = [self.tvm.tirx.IntImm("int64", place) for place in own["indices_or_sections"]]
@@ -293,6 +295,11 @@ class _Writer:
         attributes = self.tvm.ir.make_node(node.kind, **own) if node.kind else None
         arguments = [self.argument(argument) for argument in node.arguments]
         return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
+
+    def spread(self, value: Value, kind: TensorType) -> TvmObject:
+        """Return an operand as an expression of a result's shape."""
+        own = self.argument(value)
+        return own if value.type == kind else self.relax.op.broadcast_to(own, self.argument(Shape(kind.shape)))
 
     def scaled(self, node: Node) -> TvmObject:
         """Return a conversion from or to integers with scales."""
@@ -315,7 +322,7 @@ class _Writer:
             if step in ("bias", "add"):
                 result = op.add(result, operands.pop(0))
             elif (name := f"nn.{step}") in _SPELT:
-                result = _SPELT[name](op, None, result)
+                result = _SPELT[name](op, result)
             else:
                 result = getattr(op.nn, step)(result)
         return result

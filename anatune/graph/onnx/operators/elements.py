@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anatune.graph.building import broadcast, cast, constant, elementwise, reshape, where
+from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, reshape, where
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
@@ -59,7 +59,8 @@ def _wide(value: Value) -> Value:
 def _sign(call: Call) -> Value:
     if call.kind().dtype.startswith("uint"):
         return cast(elementwise("not_equal", call[0], 0), call.kind().dtype)
-    return elementwise("sign", call[0])
+    found = elementwise("sign", call[0])
+    return found if "float" not in call.kind().dtype else where(elementwise("isnan", _wide(call[0])), call[0], found)
 
 
 def _divided(call: Call) -> Value:
@@ -167,26 +168,17 @@ def _thresholded_relu(call: Call) -> Value:
     return where(elementwise("greater", x, call.attributes["alpha"]), x, zero)
 
 
-def _exponential_unit(x: Value, alpha: float) -> Value:
-    """Return ``x`` above zero, ``alpha * (e^x - 1)`` below; powers of what is above are not taken."""
-    below = elementwise("subtract", elementwise("exp", elementwise("minimum", x, 0)), 1)
-    return where(elementwise("less", x, 0), elementwise("multiply", below, alpha), x)
-
-
 def _elu(call: Call) -> Value:
-    return _exponential_unit(call[0], call.attributes["alpha"])
+    return exponential_unit(call[0], call.attributes["alpha"])
 
 
 def _celu(call: Call) -> Value:
     alpha = call.attributes["alpha"]
-    x = call[0]
-    below = elementwise("exp", elementwise("divide", elementwise("minimum", x, 0), alpha))
-    below = elementwise("multiply", elementwise("subtract", below, 1), alpha)
-    return elementwise("add", elementwise("maximum", x, 0), elementwise("minimum", below, 0))
+    return exponential_unit(call[0], alpha, inner=lambda x: elementwise("divide", x, alpha))
 
 
 def _selu(call: Call) -> Value:
-    return elementwise("multiply", _exponential_unit(call[0], call.attributes["alpha"]), call.attributes["gamma"])
+    return exponential_unit(call[0], call.attributes["alpha"], call.attributes["gamma"])
 
 
 def _gelu(call: Call) -> Value:
@@ -218,7 +210,7 @@ def _hard_swish(call: Call) -> Value:
 def softplus(x: Value) -> Value:
     """Return ``log(1 + e^x)`` without powers of positive numbers."""
     power = elementwise("exp", elementwise("negative", elementwise("abs", x)))
-    return elementwise("add", elementwise("maximum", x, 0), elementwise("log", elementwise("add", power, 1)))
+    return elementwise("add", elementwise("maximum", x, 0), elementwise("log1p", power))
 
 
 def _softsign(call: Call) -> Value:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import math
 
 import numpy as np
 
-from anatune.graph.building import broadcast, cast, constant, elementwise, where
+from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, where
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted, is_float
 
@@ -115,26 +114,6 @@ def power_of(x: Value, exponent: float) -> Value:
     return elementwise("divide", constant(1, dtype), x) if exponent == -1 else elementwise("power", x, exponent)
 
 
-def _scaled_logarithm(base: float) -> Convert:
-    return lambda call: elementwise("divide", elementwise("log", call.operand("self")), math.log(base))
-
-
-def _log1p(call: Call) -> Value:
-    return elementwise("log", elementwise("add", call.operand("self"), 1))
-
-
-def _expm1(call: Call) -> Value:
-    return elementwise("subtract", elementwise("exp", call.operand("self")), 1)
-
-
-def _exp2(call: Call) -> Value:
-    return elementwise("exp", elementwise("multiply", call.operand("self"), math.log(2)))
-
-
-def _erfc(call: Call) -> Value:
-    return elementwise("subtract", constant(1, call.kind.dtype), elementwise("erf", call.operand("self")))
-
-
 def _reciprocal(call: Call) -> Value:
     return elementwise("divide", constant(1, call.kind.dtype), call.operand("self"))
 
@@ -154,13 +133,9 @@ def _relu(call: Call) -> Value:
 
 def _elu(call: Call) -> Value:
     """Return an ELU, of which SELU has two factors, CELU another two."""
-    alpha, scale, inner = (call[name] for name in ("alpha", "scale", "input_scale"))
-    x, dtype = call.operand("self"), call.kind.dtype
-    power = elementwise("exp", x if inner == 1 else elementwise("multiply", x, inner))
-    below = elementwise("nn.relu", elementwise("subtract", constant(1, dtype), power))
-    above = elementwise("nn.relu", x)
-    above = above if scale == 1 else elementwise("multiply", above, scale)
-    return elementwise("add", above, elementwise("multiply", below, -alpha * scale))
+    alpha, scale, factor = (call[name] for name in ("alpha", "scale", "input_scale"))
+    inner = {} if factor == 1 else {"inner": lambda x: elementwise("multiply", x, factor)}
+    return exponential_unit(call.operand("self"), alpha, scale, **inner)
 
 
 def _gelu(call: Call) -> Value:
@@ -196,25 +171,24 @@ def _where(call: Call) -> Value:
     return where(call.operand("condition", "bool"), call.operand("self"), call.operand("other"))
 
 
-def _atan2(call: Call) -> Value:
-    """Return angles of points: those of the quotients, half a turn away left of the origin."""
-    y, x, dtype = call.operand("self"), call.operand("other"), call.kind.dtype
-    angle = elementwise("atan", elementwise("divide", y, x))
-    half = where(elementwise("less", y, 0), constant(-math.pi, dtype), constant(math.pi, dtype))
-    zero = constant(0, dtype)
-    turned = elementwise("add", angle, where(elementwise("less", x, 0), half, zero))
-    is_origin = elementwise("logical_and", elementwise("equal", x, 0), elementwise("equal", y, 0))
-    return where(is_origin, zero, turned)
+def _fmod_with_sign(first: Value, second: Value) -> Value:
+    """Return what a division leaves, of the divisor's sign."""
+    left = elementwise("mod", first, second)
+    signs = elementwise("logical_xor", elementwise("less", left, 0), elementwise("less", second, 0))
+    differs = elementwise("logical_and", elementwise("not_equal", left, 0), signs)
+    return where(differs, elementwise("add", left, second), left)
 
 
-def _hypot(call: Call) -> Value:
-    squares = (elementwise("multiply", one, one) for one in (call.operand("self"), call.operand("other")))
-    return elementwise("sqrt", elementwise("add", *squares))
+def _remainder(call: Call) -> Value:
+    pair = call.operand("self"), call.operand("other")
+    return _fmod_with_sign(*pair) if is_float(call.kind.dtype) else elementwise("floor_mod", *pair)
 
 
-def _copysign(call: Call) -> Value:
-    size = elementwise("abs", call.operand("self"))
-    return where(elementwise("less", call.operand("other"), 0), elementwise("negative", size), size)
+def _signbit(call: Call) -> Value:
+    x = call["self"]
+    if not is_float(tensor_type(x).dtype):
+        return elementwise("less", x, 0)
+    return elementwise("less", elementwise("copysign", constant(1, tensor_type(x).dtype), x), 0)
 
 
 def _extreme_number(word: str) -> Convert:
@@ -272,8 +246,8 @@ def _dropout(call: Call) -> list[Value]:
 
 
 _FUNCTIONS = (
-    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "rsqrt", "sigmoid",
-    "sign", "sin", "sinh", "sqrt", "tan", "tanh",
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1",
+    "log", "log10", "log1p", "log2", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
 _ALL: dict[str, Convert] = {
     **{name: _named(name) for name in _FUNCTIONS},
@@ -299,7 +273,7 @@ _ALL: dict[str, Convert] = {
     "add": _sum("add"),
     "alias": _same,
     "arange": _arange,
-    "atan2": _atan2,
+    "atan2": _pair("atan2"),
     "bernoulli": _random,
     "bitwise_not": lambda call: elementwise(
         "logical_not" if call.kind.dtype == "bool" else "bitwise_not", call["self"]
@@ -307,15 +281,12 @@ _ALL: dict[str, Convert] = {
     "clamp": _clamp,
     "clone": _same,
     "copy": _copy,
-    "copysign": _copysign,
+    "copysign": _pair("copysign"),
     "div": _divided,
     "elu": _elu,
     "empty": _full,
     "empty_permuted": _full,
     "empty_strided": _full,
-    "erfc": _erfc,
-    "exp2": _exp2,
-    "expm1": _expm1,
     "fill": _full,
     "floor_divide": _divided,
     "fmax": _extreme_number("maximum"),
@@ -325,15 +296,12 @@ _ALL: dict[str, Convert] = {
     "full_like": _full,
     "gelu": _gelu,
     "hardtanh": _clamp,
-    "hypot": _hypot,
+    "hypot": _pair("hypot"),
     "ldexp": lambda call: elementwise(
         "multiply", call.operand("self"), elementwise("power", constant(2, call.kind.dtype), call.operand("other"))
     ),
     "leaky_relu": _leaky_relu,
     "lift_fresh_copy": _same,
-    "log10": _scaled_logarithm(10.0),
-    "log1p": _log1p,
-    "log2": _scaled_logarithm(2.0),
     "logical_not": lambda call: elementwise("logical_not", call.operand("self", "bool")),
     "maximum": _pair("maximum", "logical_or"),
     "minimum": _pair("minimum", "logical_and"),
@@ -349,12 +317,12 @@ _ALL: dict[str, Convert] = {
     "randperm": _random,
     "reciprocal": _reciprocal,
     "relu": _relu,
-    "remainder": _pair("floor_mod"),
+    "remainder": _remainder,
     "round": lambda call: _rounded(call) if "decimals" in call.arguments else _whole("round")(call),
     "rrelu_with_noise_functional": _random_slope,
     "rsub": _reversed_difference,
     "scalar_tensor": _full,
-    "signbit": lambda call: elementwise("less", call["self"], 0),
+    "signbit": _signbit,
     "sub": _sum("subtract"),
     "tril_indices": _indices,
     "triu_indices": _indices,
