@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from anatune.codegen.formulas import with_device_functions, with_formulas
+from anatune.codegen.indices import guard_indices, unguard_indices
 from anatune.untyped import TvmObject
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
@@ -35,21 +36,25 @@ def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
 
 @lru_cache(maxsize=1)
 def register_pipeline(tvm: TvmObject) -> str:
-    """Make TVM's own passes with `with_formulas` and `keeping_nan` among them known to TVM; return their name."""
+    """Make TVM's own passes with `guard_indices`, `with_formulas` and `keeping_nan` known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
+    def own(change: Callable[[TvmObject, TvmObject], TvmObject], name: str) -> TvmObject:
+        return tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name=name)
+
     def with_it(finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
-        kept = tvm.transform.module_pass(lambda module, _: keeping_nan(tvm, module), opt_level=0, name="KeepNan")
-        return lambda: tvm.transform.Sequential([finish(), kept])
+        return lambda: tvm.transform.Sequential(
+            [own(unguard_indices, "UnguardIndices"), finish(), own(keeping_nan, "KeepNan")]
+        )
 
     def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
+        guarded = tvm.transform.Sequential([own(guard_indices, "GuardIndices"), passes])
 
         def behind(change: Callable[..., TvmObject], finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
-            own = tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name="Formulas")
-            return with_it(lambda: tvm.transform.Sequential([own, finish()]))
+            return with_it(lambda: tvm.transform.Sequential([own(change, "Formulas"), finish()]))
 
-        return passes, behind(with_formulas, host), behind(with_device_functions, device)
+        return guarded, behind(with_formulas, host), behind(with_device_functions, device)
 
     register_tir_pipeline(PIPELINE, factory)
     return PIPELINE

@@ -121,6 +121,12 @@ def _repeated(value: Constant) -> Array | None:
     return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
 
 
+def _numbers(node: Node) -> tuple[Shape, ...]:
+    """Return the sizes of what a slice is of, then its axes, begins, ends and steps."""
+    columns = (tuple(one.value for one in column) for column in node.arguments[1:])
+    return tensor_type(node.arguments[0]).shape, *columns
+
+
 class _Writer:
     """Emits nodes in order into one function."""
 
@@ -277,6 +283,8 @@ class _Writer:
             return self.relax.call_tir(made, operands, self.type_of(node.type))
         if node.op in (QUANTIZE, DEQUANTIZE):
             return self.scaled(node)
+        if node.op == "strided_slice" and at_run_time(_numbers(node)):
+            return self.slice_at_run_time(node, builder)
         if node.op == "lookup":
             data, kind = tensor_type(node.arguments[0]), tensor_type(node)
             places = self.relax.op.astype(self.argument(node.arguments[0]), "int32")
@@ -300,6 +308,24 @@ class _Writer:
         """Return an operand as an expression of a result's shape."""
         own = self.argument(value)
         return own if value.type == kind else self.relax.op.broadcast_to(own, self.argument(Shape(kind.shape)))
+
+    def slice_at_run_time(self, node: Node, builder: TvmObject) -> TvmObject:
+        """Return a slice whose bounds vary, of the size that the graph says: TVM infers no size that it can compile."""
+        from tvm import te
+
+        _, axes, begins, _, steps = _numbers(node)
+        rank = len(tensor_type(node).shape)
+        firsts, widths = [0] * rank, [1] * rank
+        for axis, begin, step in zip(axes, begins, steps, strict=True):
+            firsts[axis % rank], widths[axis % rank] = self.size(begin), self.size(step)
+
+        def take(values: TvmObject, sizes: Sequence[TvmObject], *bounds: Sequence[TvmObject]) -> TvmObject:
+            def element(*at: TvmObject) -> TvmObject:
+                return values(*(i * width + first for i, first, width in zip(at, *bounds, strict=True)))
+
+            return te.compute(sizes, element, name="slice_of_varying")
+
+        return builder.call_te(take, self.argument(node.arguments[0]), self.sizes(tensor_type(node).shape), firsts, widths)
 
     def scaled(self, node: Node) -> TvmObject:
         """Return a conversion from or to integers with scales."""

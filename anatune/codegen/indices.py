@@ -1,0 +1,113 @@
+"""Indices that TVM would simplify wrongly stay as they are.
+
+TVM's pass FlattenBuffer simplifies each index as a map of the loops around it (`iter_map_simplify`, 0.27). It loses
+constants where a quotient or a remainder is taken of anything but a sum of loops: ``(16 - i) % 17`` becomes
+``-(i % -17)``, and ``((i + 3) % 5 + 3) % 5`` becomes ``(i + 3) % 5``. It leaves an index alone that holds an operation that
+it does not know. Such quotients and remainders get one that changes nothing, ``| 0``, until that pass is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anatune.untyped import TvmObject
+
+__all__ = ["guard_indices", "unguard_indices"]
+
+
+def guard_indices(tvm: TvmObject, module: TvmObject) -> TvmObject:
+    """Return a module with ``| 0`` around each quotient and remainder that TVM would simplify wrongly."""
+    divided = [name for name, function in module.functions_items() if _has_division(tvm, function)]
+    if not divided:
+        return module
+    passes = tvm.s_tir.transform
+    simplified = tvm.transform.Sequential(
+        [
+            passes.CanonicalizeLoop(),
+            passes.LowerCrossThreadReduction(),
+            passes.LowerInitBlock(),
+            passes.PlanAndUpdateBufferAllocationLocation(),
+            passes.ConvertBlocksToOpaque(),
+            passes.StmtSimplify(),
+        ]
+    )(module)
+    for name in divided:
+        function = simplified[name]
+        simplified[name] = function.with_body(_Guard(tvm, function.body).body)
+    return simplified
+
+
+def unguard_indices(tvm: TvmObject, module: TvmObject) -> TvmObject:
+    """Return a module without what `guard_indices` added."""
+    import tvm_ffi
+
+    tirx = tvm.tirx
+
+    def remove(node: TvmObject) -> TvmObject:
+        other = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
+        return node.a if isinstance(other, tirx.IntImm) and other.value == 0 else node
+
+    for name, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(function.body, [(tirx.BitwiseOr, remove)])
+            if not body.same_as(function.body):
+                module[name] = function.with_body(body)
+    return module
+
+
+def _has_division(tvm: TvmObject, function: TvmObject) -> bool:
+    """Whether a function has a quotient or a remainder anywhere."""
+    import tvm_ffi
+
+    if not isinstance(function, tvm.tirx.PrimFunc):
+        return False
+    divisions: list[TvmObject] = []
+    tvm_ffi.structural_walk(function.body, [((tvm.tirx.FloorDiv, tvm.tirx.FloorMod), divisions.append)])
+    return bool(divisions)
+
+
+class _Guard:
+    """Rewrites the indices of one function."""
+
+    def __init__(self, tvm: TvmObject, body: TvmObject) -> None:
+        import tvm_ffi
+
+        self.tirx, self.load = tvm.tirx, tvm.ir.expr.TensorLoad
+        self.walk, self.map = tvm_ffi.structural_walk, tvm_ffi.structural_map
+        self.loops: list[TvmObject] = []
+        self.walk(body, [(self.tirx.For, self._note)])
+        self.body = self.map(body, [(self.tirx.BufferStore, self._store), (self.load, self._loaded)])
+
+    def _note(self, loop: TvmObject) -> None:
+        if isinstance(loop.min, self.tirx.IntImm) and loop.min.value == 0:
+            self.loops.append(loop.loop_var)
+
+    def _store(self, store: TvmObject) -> TvmObject:
+        indices = self._guarded(store.indices)
+        return store if indices is None else self.tirx.BufferStore(store.buffer, store.value, indices)
+
+    def _loaded(self, load: TvmObject) -> TvmObject:
+        indices = self._guarded(load.indices)
+        return load if indices is None else self.tirx.BufferLoad(load.source, indices)
+
+    def _guarded(self, indices: Sequence[TvmObject]) -> list[TvmObject] | None:
+        """Return indices with guards; None: they need none."""
+        divisions = (self.tirx.FloorDiv, self.tirx.FloorMod)
+        changed = [self.map(index, [(divisions, self._division)]) for index in indices]
+        is_same = all(one.same_as(other) for one, other in zip(changed, indices, strict=True))
+        return None if is_same else changed
+
+    def _division(self, node: TvmObject) -> TvmObject:
+        return node if self._is_plain(node.a) else self.tirx.bitwise_or(node, self.tirx.const(0, str(node.ty)))
+
+    def _is_plain(self, value: TvmObject) -> bool:
+        """Whether a value is a sum of loops, of their multiples, and of quotients and remainders."""
+        tirx = self.tirx
+        if isinstance(value, tirx.Add):
+            return self._is_plain(value.a) and self._is_plain(value.b)
+        if isinstance(value, tirx.Mul):
+            factor = value.b.value if isinstance(value.b, tirx.IntImm) else 1
+            return factor > 0 and self._is_plain(value.a)
+        if isinstance(value, tirx.Var):
+            return any(value.same_as(loop) for loop in self.loops)
+        return isinstance(value, tirx.FloorDiv | tirx.FloorMod)
