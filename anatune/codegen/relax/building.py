@@ -114,8 +114,8 @@ def fused(module: TvmObject) -> TvmObject:
     fusing = tvm.transform.Sequential(
         [
             relax.backend.DispatchSampling(),
+            passes.LegalizeOps(LEGALISED),  # sorts and running sums, too, which the next one has for GPUs
             relax.backend.DispatchSortScan(),
-            passes.LegalizeOps(LEGALISED),
             passes.AnnotateTIROpPattern(),
             tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
             passes.FuseOps(),

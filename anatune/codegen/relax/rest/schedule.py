@@ -11,6 +11,7 @@ import math
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import KERNEL, OPAQUE
+from anatune.codegen.relax.rest.legalising import LEGALISED
 from anatune.codegen.relax.rest.loops import written
 from anatune.codegen.relax.rest.nests import Nest, nest_of, number
 
@@ -30,31 +31,6 @@ _DEAR = (
 _OF_VECTORS = ("isinf", "isnan", "nearbyint")
 """Functions that LLVM has of vectors, which TVM does not know (0.27): it takes vectors with them apart, and LLVM joins
 elements of 16 vectors in their place. A residual sum of 8 bits, 56x56x256, on a Zen 3: 669 us, 216 without that."""
-
-
-def _taken(builder: TvmObject, call: TvmObject) -> TvmObject:
-    """Return parts that indices name: TVM warns of the mode "fast", which is that of indices known to be in range."""
-    from tvm import te, topi
-
-    data, indices = call.args
-    axis, mode = call.attrs.axis, str(call.attrs.mode)
-    if mode != "fast" or axis is None:
-        return builder.call_te(topi.take, data, indices, axis, mode=mode)
-    first = int(axis) % len(data.ty.shape)
-
-    def take(values: TvmObject, places: TvmObject) -> TvmObject:
-        rank = len(places.shape)
-
-        def element(*at: TvmObject) -> TvmObject:
-            return values(*at[:first], places(*at[first : first + rank]), *at[first + rank :])
-
-        return te.compute((*values.shape[:first], *places.shape, *values.shape[first + 1 :]), element, name="T_take")
-
-    return builder.call_te(take, data, indices)
-
-
-LEGALISED = {"relax.take": _taken}
-"""Operator of Relax's -> what writes its code in place of TVM's."""
 
 
 def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
