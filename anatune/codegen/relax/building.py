@@ -13,7 +13,8 @@ from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.linking import link_library
 from anatune.codegen.relax.gpu_kernels import GpuModelKernel
 from anatune.codegen.relax.objects import objects_of
-from anatune.codegen.relax.rest.schedule import LEGALISED, scheduled, with_gathers
+from anatune.codegen.relax.rest.legalising import LEGALISED
+from anatune.codegen.relax.rest.schedule import scheduled, with_gathers
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 
@@ -114,8 +115,8 @@ def fused(module: TvmObject) -> TvmObject:
     fusing = tvm.transform.Sequential(
         [
             relax.backend.DispatchSampling(),
+            passes.LegalizeOps(LEGALISED),  # sorts and running sums, too, which the next one has for GPUs
             relax.backend.DispatchSortScan(),
-            passes.LegalizeOps(LEGALISED),
             passes.AnnotateTIROpPattern(),
             tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
             passes.FuseOps(),

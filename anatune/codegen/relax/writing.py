@@ -11,7 +11,7 @@ import numpy as np
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import ModelKernel, Packer
 from anatune.codegen.relax.ranges import Ranges
-from anatune.codegen.relax.rest.schedule import element_call
+from anatune.codegen.relax.rest.legalising import element_call
 from anatune.core.sizes import Size, at_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
@@ -325,7 +325,8 @@ class _Writer:
 
             return te.compute(sizes, element, name="slice_of_varying")
 
-        return builder.call_te(take, self.argument(node.arguments[0]), self.sizes(tensor_type(node).shape), firsts, widths)
+        sizes = self.sizes(tensor_type(node).shape)
+        return builder.call_te(take, self.argument(node.arguments[0]), sizes, firsts, widths)
 
     def scaled(self, node: Node) -> TvmObject:
         """Return a conversion from or to integers with scales."""

@@ -11,13 +11,15 @@ from anatune.emit.script import Script
 from anatune.errors import BuildError
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
-__all__ = ["HELPERS", "LARGEST", "Condition", "Expressions", "finite", "triton_type"]
+__all__ = ["HELPERS", "KEEPS_NAN", "LARGEST", "Condition", "Expressions", "finite", "triton_type"]
 
 Condition = str
 """Of a load: where it may be made; "": everywhere."""
 Load = Callable[[TvmObject, Condition], str]
 """A load of TVM's, and where it may be made -> an expression of the elements."""
 
+KEEPS_NAN = "propagate_nan=tl.PropagateNan.ALL"
+"""Argument of ``tl.maximum`` and ``tl.minimum`` with which a NaN is no number that the other one replaces."""
 HELPERS = {
     "_power": """@triton.jit
 def _power(x, y):
@@ -50,6 +52,18 @@ def _times(x, y):
 def _product(x, axis: tl.constexpr, keep_dims: tl.constexpr):
     return tl.reduce(x, axis, _times, keep_dims=keep_dims)
 """,
+    **{
+        f"_{word}": f"""@triton.jit
+def _{word}_of_two(x, y):
+    return tl.{word}imum(x, y, {KEEPS_NAN})
+
+
+@triton.jit
+def _{word}(x, axis: tl.constexpr, keep_dims: tl.constexpr):
+    return tl.reduce(x, axis, _{word}_of_two, keep_dims=keep_dims)
+"""
+        for word in ("max", "min")
+    },
     "_floor_mod": """@triton.jit
 def _floor_mod(x, y):
     return (x % y + y) % y
@@ -149,7 +163,8 @@ class Expressions:
             return f"({self.value(node.a, where)} {_INFIX[kind]} {self.value(node.b, where)})"
         if kind in ("Max", "Min"):
             function = "maximum" if kind == "Max" else "minimum"
-            return f"tl.{function}({self.value(node.a, where)}, {self.value(node.b, where)})"
+            keeps = f", {KEEPS_NAN}" if "float" in str(node.ty) else ""
+            return f"tl.{function}({self.value(node.a, where)}, {self.value(node.b, where)}{keeps})"
         if kind == "Not":
             return f"({self.value(node.a, where)} == 0)"
         if kind in ("Div", "FloorDiv", "Mod", "FloorMod"):

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.relax.device.expressions import HELPERS, Expressions, finite, triton_type
+from anatune.codegen.relax.device.expressions import HELPERS, KEEPS_NAN, Expressions, finite, triton_type
 from anatune.codegen.relax.device.groups import Form, Group, flat_index, form_of, is_same, simplified
-from anatune.codegen.relax.device.steps import Tensor, Unit, parts_of, stores_in
+from anatune.codegen.relax.device.steps import Tensor, Unit, stores_in
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
@@ -26,8 +26,6 @@ _MOST_WARPS = 16
 _LANES, _ELEMENTS = 32, 8
 _STEP = 64
 """Rows of a tile whose neighbours in memory are rows, and columns at most."""
-_WHOLE = 1 << 16
-"""Columns up to which a place of a largest element is looked for, all at once."""
 _NARROW = 1 << 31
 _WIDE = ("float16", "bfloat16")
 _LOWEST, _HIGHEST = "-3.4028234663852886e+38", "3.4028234663852886e+38"
@@ -38,9 +36,9 @@ _NOTHING = {
 """What a reduction begins with that changes nothing."""
 _NEUTRAL = {"Add": "0", "Or": "0", "And": "1", "Mul": "1"}
 _JOINS = {
-    "Add": ("({0} + {1})", "tl.sum"), "Max": ("tl.maximum({0}, {1})", "tl.max"),
-    "Min": ("tl.minimum({0}, {1})", "tl.min"), "Or": ("({0} | {1})", "tl.max"), "And": ("({0} & {1})", "tl.min"),
-    "Mul": ("({0} * {1})", "_product"),
+    "Add": ("({0} + {1})", "tl.sum"), "Max": (f"tl.maximum({{0}}, {{1}}, {KEEPS_NAN})", "_max"),
+    "Min": (f"tl.minimum({{0}}, {{1}}, {KEEPS_NAN})", "_min"), "Or": ("({0} | {1})", "tl.max"),
+    "And": ("({0} & {1})", "tl.min"), "Mul": ("({0} * {1})", "_product"),
 }  # fmt: skip
 """What joins two parts of a reduction -> Triton for two, and for all of an axis."""
 
@@ -119,9 +117,8 @@ class _Writer:
         return [(unit, form) for unit, form in ((one, form_of(one)) for one in self.group.units) if form.reduced]
 
     def _is_whole(self) -> bool:
-        """Whether rows have to be seen whole: by more than one reduction, or by one that looks for a place."""
-        alone = len(self._reductions()) == 1 and not any(self.group.full.values())
-        return not alone or any(len(unit.writes) > 1 for unit, _ in self._reductions())
+        """Whether rows have to be seen whole: by more than one reduction."""
+        return len(self._reductions()) > 1 or any(self.group.full.values())
 
     def _is_across(self) -> bool:
         """Whether neighbours in memory are rows: of a lone reduction whose loads move along its last spatial loop."""
@@ -296,8 +293,7 @@ class _Writer:
         stores = stores_in(unit.nest.body)
         self.terms += form.size * form.depth
         if len(stores) > 1:
-            self._place(unit, form, stores)
-            return
+            raise BuildError(f"{unit.name}: a reduction to several results has no Triton source")
         store = stores[0]
         kind = type(store.value).__name__
         sides = [store.value.a, store.value.b] if kind in _JOINS else []
@@ -348,32 +344,6 @@ class _Writer:
 
     def _is_own(self, node: TvmObject, store: TvmObject) -> bool:
         return isinstance(node, self.tvm.ir.expr.TensorLoad) and node.source.same_as(store.buffer)
-
-    def _place(self, unit: Unit, form: Form, stores: Sequence[TvmObject]) -> None:
-        """Write where the largest, or smallest, element of each row is, and what it is: topi's argmax and argmin."""
-        bound = parts_of(unit.nest.body, self.tvm.tirx.Bind)
-        choice = bound[-1].value if len(bound) == len(stores) == 2 else None
-        test = type(getattr(choice, "condition", None)).__name__
-        column = unit.nest.variables[form.reduced[0]]
-        if (
-            choice is None
-            or test not in ("GT", "LT")
-            or len(form.reduced) != 1
-            or not (
-                getattr(bound[0].value, "false_value", None) is not None and bound[0].value.false_value.same_as(column)
-            )
-        ):
-            raise BuildError(f"{unit.name}: a reduction to several results has no Triton source")
-        if self.group.cols > _WHOLE or self.is_stepped:
-            raise BuildError(f"{unit.name}: rows of {self.group.cols} elements are too long to look for a place in")
-        word = "max" if test == "GT" else "min"
-        neutral = self._neutral(word.capitalize(), str(choice.false_value.ty))
-        term = self._masked(self._named("term", self.expressions.value(choice.false_value)), neutral)
-        term = self._named("term", term)
-        at = self._named("place", f"tl.arg{word}({term}, axis=1, keep_dims=True)")
-        best = self._named("best", f"tl.{word}({term}, axis=1, keep_dims=True)")
-        for store, made in zip(stores, (at, best), strict=True):
-            self._finish(unit.tensors[store.buffer], store, made)
 
 
 def _digit(number: str, step: int, extent: int, total: int) -> str:

@@ -1,8 +1,8 @@
 """Nests as loops: in vectors along what lies next to each other in memory, spread over threads along the outer ones.
 
 Reductions have their results so far in registers: those of neighbouring results where neighbours in memory belong to
-different results, else several parts of each result, which are joined behind the loop. (Sums of float32 are exact to
-some last places in any order.) Extents may be expressions.
+different results, else several parts of each result, which are joined behind the loop. Long sums of float32 are those
+of `sums`. Extents may be expressions.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.rest.nests import Loop, Nest, number, replaced
+from anatune.codegen.relax.rest.sums import BLOCK, Totals, is_long
 
 __all__ = ["written"]
 
@@ -282,6 +283,10 @@ class _Reduction:
                 return kind
         return None
 
+    def is_sum(self) -> bool:
+        """Whether results are sums of float32."""
+        return self.joins() is self.tirx.Add and str(self.targets[0].dtype) == "float32"
+
     # -- results so far in registers -----------------------------------------------------------------------------------
 
     def held(self, size: int) -> tuple[list[TvmObject], Callable[[TvmObject, TvmObject], TvmObject]]:
@@ -319,7 +324,7 @@ class _Reduction:
 
         return buffers, placed
 
-    def allocated(self, buffers: Sequence[TvmObject], parts: Sequence[TvmObject]) -> TvmObject:
+    def allocated(self, buffers: Iterable[TvmObject], parts: Sequence[TvmObject]) -> TvmObject:
         return self.writer.sequence([*(self.tirx.AllocBuffer(buffer) for buffer in buffers), *parts])
 
     def block(self, reductions: Sequence[Loop], columns: Loop | None, piece: _Piece, values: Values) -> TvmObject:
@@ -340,14 +345,22 @@ class _Reduction:
 
         def result(lane: TvmObject, own: Values) -> TvmObject:
             indices = [replaced(index, own, writer.tvm) for index in self.indices]
+            results = [totals.buffer] if totals else buffers
             return writer.sequence(
-                self.tirx.BufferStore(target, self.tirx.BufferLoad(buffer, [lane]), indices)
-                for target, buffer in zip(self.targets, buffers, strict=True)
+                self.tirx.BufferStore(target, self.tirx.BufferLoad(buffer, [lane]).astype(str(target.dtype)), indices)
+                for target, buffer in zip(self.targets, results, strict=True)
             )
 
+        def add(own: Values) -> TvmObject:
+            return step(self.nest.body, own)
+
         begun = [] if self.nest.first is None else [step(self.nest.first, {})]
-        body = writer.within(reductions, lambda own: step(self.nest.body, own))
-        return self.allocated(buffers, [*begun, body, lanes(result)])
+        totals = None
+        if self.is_sum() and is_long(reductions, 1):
+            totals = Totals(writer, buffers[0], lambda body: lanes(lambda lane, _: body(lane)))
+            sums = [totals.begin(), totals.over(reductions, 1, add, {})]
+            return self.allocated([*buffers, totals.buffer], [*begun, *sums, lanes(result)])
+        return self.allocated(buffers, [*begun, writer.within(reductions, add), lanes(result)])
 
     def along(self, spatial: Sequence[Loop], reductions: Sequence[Loop], row: Loop) -> TvmObject:
         """Return loops whose vectors lie along the reduction: parts of a result, joined in the end."""
@@ -359,8 +372,15 @@ class _Reduction:
         assert kind is not None
 
         def result(values: Values) -> TvmObject:
-            (buffer,), placed = self.held(size)
+            (held,), placed = self.held(size)
             whole = _Piece(0, 1, chains, _VECTOR)
+            pieces = writer.pieces(row.extent, chains=chains)
+            steps = None if known is None else sum(number(piece.count) or 0 for piece in pieces)
+            totals = None
+            if self.is_sum() and is_long(reductions, steps):
+                totals = Totals(writer, held, lambda body: writer.lanes(whole, body))
+            buffer = totals.buffer if totals else held
+            has_blocks = totals is not None and (steps is None or steps > BLOCK)
 
             def part(piece: _Piece, own: Values) -> TvmObject:
                 def vectors(at: TvmObject) -> TvmObject:
@@ -370,11 +390,20 @@ class _Reduction:
 
                     return writer.lanes(piece, one)
 
+                if totals and has_blocks and (number(piece.count) or BLOCK) >= BLOCK:
+                    return totals.divide(piece.count, BLOCK, vectors)
                 return writer.loop(piece.count, vectors)
 
-            begun = writer.lanes(whole, lambda lane: placed(replaced(self.nest.first, values, writer.tvm), lane))
-            pieces = writer.pieces(row.extent, chains=chains)
-            body = writer.within(reductions, lambda own: writer.sequence(part(piece, own) for piece in pieces), values)
+            def parts(own: Values) -> TvmObject:
+                added = [totals.add()] if totals and has_blocks else []
+                return writer.sequence([*(part(piece, own) for piece in pieces), *added])
+
+            begun = [writer.lanes(whole, lambda lane: placed(replaced(self.nest.first, values, writer.tvm), lane))]
+            if totals:
+                body = totals.over(reductions, steps, parts, values)
+                begun.append(totals.begin())
+            else:
+                body = writer.within(reductions, parts, values)
             folds = []
             half = size // 2
             while half:
@@ -391,7 +420,8 @@ class _Reduction:
                 )
                 half //= 2
             indices = [replaced(index, values, writer.tvm) for index in self.indices]
-            stored = tirx.BufferStore(self.targets[0], tirx.BufferLoad(buffer, [writer.number(0)]), indices)
-            return self.allocated([buffer], [begun, body, *folds, stored])
+            total = tirx.BufferLoad(buffer, [writer.number(0)]).astype(str(self.targets[0].dtype))
+            stored = tirx.BufferStore(self.targets[0], total, indices)
+            return self.allocated(dict.fromkeys([held, buffer]), [*begun, body, *folds, stored])
 
         return writer.around(spatial, result)

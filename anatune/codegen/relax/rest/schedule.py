@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
-from anatune.codegen.formulas import ELEMENTARY, elementary
+from anatune.codegen.formulas import ELEMENTARY
 from anatune.codegen.relax.kernels import KERNEL, OPAQUE
 from anatune.codegen.relax.rest.loops import written
 from anatune.codegen.relax.rest.nests import Nest, nest_of, number
 
-__all__ = ["LEGALISED", "element_call", "inlined", "nest_in", "scheduled", "statements", "with_gathers"]
+__all__ = ["inlined", "nest_in", "scheduled", "statements", "with_gathers"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,54 +26,6 @@ _INJECTIVE = 2
 _OF_VECTORS = ("isinf", "isnan", "nearbyint")
 """Functions that LLVM has of vectors, which TVM does not know (0.27): it takes vectors with them apart, and LLVM joins
 elements of 16 vectors in their place. A residual sum of 8 bits, 56x56x256, on a Zen 3: 669 us, 216 without that."""
-
-
-def _taken(builder: TvmObject, call: TvmObject) -> TvmObject:
-    """Return parts that indices name: TVM warns of the mode "fast", which is that of indices known to be in range."""
-    from tvm import te, topi
-
-    data, indices = call.args
-    axis, mode = call.attrs.axis, str(call.attrs.mode)
-    if mode != "fast" or axis is None:
-        return builder.call_te(topi.take, data, indices, axis, mode=mode)
-    first = int(axis) % len(data.ty.shape)
-
-    def take(values: TvmObject, places: TvmObject) -> TvmObject:
-        rank = len(places.shape)
-
-        def element(*at: TvmObject) -> TvmObject:
-            return values(*at[:first], places(*at[first : first + rank]), *at[first + rank :])
-
-        return te.compute((*values.shape[:first], *places.shape, *values.shape[first + 1 :]), element, name="T_take")
-
-    return builder.call_te(take, data, indices)
-
-
-def _activation(name: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
-    """Return what writes an activation as one function, for which there is a formula."""
-    return lambda builder, call: element_call(builder, name, call.args)
-
-
-def element_call(builder: TvmObject, name: str, operands: Sequence[TvmObject]) -> TvmObject:
-    """Return the call of a loop over the elements of tensors of one shape, of an elementary function."""
-    from tvm import te
-
-    def compute(*tensors: TvmObject) -> TvmObject:
-        def element(*at: TvmObject) -> TvmObject:
-            return elementary(import_tvm(), name, *(tensor(*at) for tensor in tensors))
-
-        return te.compute(tensors[0].shape, element, name=f"T_{name}")
-
-    return builder.call_te(compute, *operands, primfunc_name_hint=name)
-
-
-LEGALISED = {
-    "relax.nn.gelu": _activation("gelu"),
-    "relax.nn.gelu_tanh": _activation("gelu_tanh"),
-    "relax.nn.silu": _activation("silu"),
-    "relax.take": _taken,
-}
-"""Operator of Relax's -> what writes its code in place of TVM's."""
 
 
 def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:

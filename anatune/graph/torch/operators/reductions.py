@@ -185,7 +185,10 @@ def _kth(call: Call) -> Value | Sequence[Value]:
     shape = tensor_type(value).shape
     axis, size = dim % len(shape), shape[dim]
     place = call.get("k", (size + 1) // 2) - 1
-    places = sliced(sorted_places(value, axis, descending=False), [axis], [place], [place + 1])
+    places = sliced(sorted_places(_ordered(value), axis, descending=False), [axis], [place], [place + 1])
+    if "k" not in call.arguments and is_float(tensor_type(value).dtype):  # the first NaN is the median of its row
+        first = arg_extreme("argmax", value, axis, keepdims=True)
+        places = where(elementwise("isnan", gathered(value, first, axis)), first, places)
     results = [reshape(one, call.kind.shape) for one in (gathered(value, places, axis), places)]
     return results if len(call.kinds) > 1 else results[0]
 

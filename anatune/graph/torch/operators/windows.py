@@ -173,26 +173,24 @@ def _max_pool(rank: int) -> Convert:
         )  # fmt: skip
         places: Value | None = None
         if call.users > 1:
-            tables = [
-                np.arange(count)[:, None] * stride - before + np.arange(tap) * step
-                for count, stride, before, tap, step in zip(
-                    tensor_type(found).shape[2:], strides, padding, window, dilation, strict=True
-                )
-            ]
+            tables = []
+            for axis, count in enumerate(tensor_type(found).shape[2:]):
+                taps = np.arange(window[axis]) * dilation[axis] - padding[axis]
+                table = np.arange(count)[:, None] * strides[axis] + taps
+                inside = np.ma.masked_outside(table, 0, tensor_type(value).shape[2 + axis] - 1)
+                ends = (inside.min(axis=1, keepdims=True), inside.max(axis=1, keepdims=True))
+                tables.append(np.clip(table, *ends))  # padding is no place, even where nothing is larger
             places = reshape(_places_of_largest(value, tables), call.kind.shape)
         return [reshape(found, call.kind.shape), places]
 
     return read
 
 
-def _in_windows(value: Value, tables: Sequence[Array], outside: float) -> Value:
+def _in_windows(value: Value, tables: Sequence[Array]) -> Value:
     """Return an image's windows, (n, c, windows of each dimension, taps); `tables`: (windows, taps) of each one."""
     rank, shape = len(tables), tensor_type(value).shape
-    before = [max(0, -int(table.min())) for table in tables]
-    after = [max(0, int(table.max()) + 1 - size) for table, size in zip(tables, shape[2:], strict=True)]
-    value = padded(value, [0, 0, *before], [0, 0, *after], outside)
     for axis in reversed(range(rank)):
-        value = taken(value, constant(tables[axis] + before[axis], "int64"), 2 + axis)
+        value = taken(value, constant(tables[axis], "int64"), 2 + axis)
     order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
     counts = [len(table) for table in tables]
     return reshape(permute(value, order), (*shape[:2], *counts, -1))
@@ -201,8 +199,7 @@ def _in_windows(value: Value, tables: Sequence[Array], outside: float) -> Value:
 def _places_of_largest(value: Value, tables: Sequence[Array]) -> Value:
     """Return where in an image, row by row, the largest element of each window is."""
     rank, kind = len(tables), tensor_type(value)
-    lowest = -np.inf if is_float(kind.dtype) else np.iinfo(kind.dtype).min
-    taps = arg_extreme("argmax", _in_windows(value, tables, float(lowest)), -1, keepdims=True)
+    taps = arg_extreme("argmax", _in_windows(value, tables), -1, keepdims=True)
     flat: Array = np.zeros((), np.int64)
     for axis, table in enumerate(tables):
         places = table.reshape(
@@ -239,7 +236,7 @@ def _adaptive_max(call: Call) -> list[Value | None]:
             ends = -(-(np.arange(count) + 1) * size // count)
             taps = int((ends - starts).max())
             tables.append(np.minimum(starts[:, None] + np.arange(taps), ends[:, None] - 1))
-        found = reduced("max", _in_windows(value, tables, 0.0), [-1], keepdims=False)
+        found = reduced("max", _in_windows(value, tables), [-1], keepdims=False)
         places = reshape(_places_of_largest(value, tables), call.kind.shape) if call.users > 1 else None
     return [reshape(found, call.kind.shape), places]
 

@@ -16,6 +16,8 @@ from anatune.templates.triton.rows.rules import rows_of
 __all__ = ["row_program"]
 
 _WIDE = 2**31
+_LOWEST = -3.4028234663852886e38
+"""Least number of float32: rows of nothing else are what masks leave of those that hide everything."""
 _ROUNDED = 1.5 * 2.0**23
 """Added and subtracted it leaves a float32 number of up to 2^22 rounded to nearest, ties to even."""
 
@@ -155,7 +157,7 @@ class _RowWriter:
             self._store(f"power / {self._over_row('sum', 'power')}", "row * COLS + col")
             return
         text.line("# every lane keeps its own largest element and sum; they come together behind the row")
-        text.line(f"largest = tl.full({self._tile}, -3.0e38, tl.float32)")
+        text.line(f"largest = tl.full({self._tile}, {_LOWEST!r}, tl.float32)")
         text.line(f"total = tl.zeros({self._tile}, tl.float32)")
         with self._loop():
             self._step()

@@ -243,3 +243,24 @@ def test_places_out_of_range_stop_at_the_ends():
     gathered, added = compiled(x, torch.full((3, 3), 10**9))
     assert torch.equal(gathered, x[:, 4:].expand(3, 3))
     assert torch.allclose(added[:, 4], x[:, 4] + 3)
+
+
+def test_places_in_rows_of_the_least_number_and_with_nan():
+    x = r(2, 1, 7, 6)
+    x[0], x[1, 0, :3, :3] = -torch.inf, -torch.inf
+    row = r(4, 9)
+    row[0], row[1, 3], row[2] = -torch.inf, torch.nan, torch.nan
+    cases = [
+        (lambda a: functional.max_pool2d(a, 3, 2, 1, return_indices=True), x),
+        (lambda a: functional.max_pool2d(a, 2, 2, 1, ceil_mode=True, return_indices=True), x),
+        (lambda a: functional.max_pool1d(a[0], 3, 1, 1, return_indices=True), x),
+        (lambda a: functional.adaptive_max_pool2d(a, (3, 4), return_indices=True), x),
+        (lambda a: a.max(1), row),
+        (lambda a: a.median(1), row),
+        (lambda a: torch.sort(a, dim=1, stable=True), row),
+        (lambda a: a.argmin(1), torch.full((2, 3), 255, dtype=torch.uint8)),
+    ]
+    family = Family(cases).eval()
+    inputs = [case[1] for case in cases]
+    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
+        np.testing.assert_array_equal(own, other)

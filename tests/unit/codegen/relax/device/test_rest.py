@@ -77,6 +77,9 @@ CASES = {
         lambda x: (x.argmax(1), x.argmin(0)),
         [((9, 77), F)],
     ),
+    "places_of_long_rows": (
+        lambda x: building.arg_extreme("argmax", x, 1, keepdims=False), lambda x: x.argmax(1), [((2, 70000), F)],
+    ),
     "turned": (
         lambda x, y: building.permute(building.concat([x, y], 1), (0, 2, 1)),
         lambda x, y: np.concatenate([x, y], 1).transpose(0, 2, 1),
@@ -130,6 +133,27 @@ def test_operators_compute_what_numpy_does(name):
     expected = want(*arrays)
     for own, other in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
         np.testing.assert_allclose(own, np.asarray(other), rtol=2e-2, atol=8e-3)
+
+
+@pytest.mark.parametrize("dtype", [F, "int8", "uint8", "int32", "int64"])
+def test_extremes_and_their_places_in_rows_of_limits_and_nan(dtype):
+    is_float = dtype == F
+    ends = [-np.inf, np.inf, np.finfo(F).min] if is_float else [np.iinfo(dtype).min, np.iinfo(dtype).max]
+    x = drawn((len(ends) + 3, 37), dtype)
+    x[: len(ends)] = np.array(ends, dtype)[:, None]
+    x[len(ends), :9] = ends[0]
+    if is_float:
+        x[-2, 5] = x[-2, 30] = x[-1, 0] = np.nan
+    names = ("max", "min")
+
+    def make(v):
+        places = [building.arg_extreme(f"arg{name}", v, 1, keepdims=False) for name in names]
+        return (*places, *(building.reduced(name, v, (1,), keepdims=False) for name in names))
+
+    graph = graph_of(make, (x.shape, dtype))
+    got = run(graph, lower(graph), [x])
+    for own, want in zip(got, (x.argmax(1), x.argmin(1), x.max(1), x.min(1)), strict=True):
+        np.testing.assert_array_equal(own, want)
 
 
 def residual_norm(x, y):
