@@ -2,21 +2,25 @@
 
 Sub-graphs are compiled at their first call, when the values of their weights are known: weights become constants,
 packed once. PyTorch hands parameters as inputs, and the sub-graphs of two modules of one class are one; so each set of
-weights has a compiled model of its own, and one that was changed in place since is compiled anew. Operators that
-cannot be imported stay with PyTorch, between compiled blocks (`torch_blocks.py`), as does a sub-graph without anything
-to gain; a warning says so once.
+contents of weights has a compiled model, and each call reads the weights to see which (`torch_weights.py`). Outputs
+share memory with inputs and with each other as PyTorch's compiler expects (`torch_outputs.py`). Operators that cannot
+be imported stay with PyTorch, between compiled blocks (`torch_blocks.py`), as does a sub-graph without anything to
+gain, or one that writes into its inputs; a warning says so once.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from anatune.adapters.torch_blocks import (
+    check_effects,
     divided,
     number_places,
     unsupported,
@@ -24,6 +28,8 @@ from anatune.adapters.torch_blocks import (
     with_constants,
     with_numbers,
 )
+from anatune.adapters.torch_outputs import Outputs
+from anatune.adapters.torch_weights import WeightDigests, is_static, tensors_held
 from anatune.arguments import checked_flag, checked_integer, shown
 from anatune.codegen.relax.frontends import decomposed, exported
 from anatune.compiling import session
@@ -36,21 +42,25 @@ from anatune.untyped import TorchObject
 __all__ = ["OPTIONS", "backend"]
 
 _COMPILE = inspect.signature(session.compile).parameters
-OPTIONS = (*(name for name, word in _COMPILE.items() if word.kind is word.KEYWORD_ONLY), "min_block_size", "strict")
+_KEYWORDS = tuple(name for name, word in _COMPILE.items() if word.kind is word.KEYWORD_ONLY)
+OPTIONS = (*_KEYWORDS, "min_block_size", "strict", "weights")
 """Names of options: keywords of `anatune.compile`; "min_block_size": operators that a block between two that cannot be
-imported has at least; "strict": raise where PyTorch would have to run something."""
+imported has at least; "strict": raise where PyTorch would have to run something; "weights": "checked" (each call reads
+the weights, and those that have changed are packed again) or "frozen" (the caller promises that they change by nothing
+but operators in place outside of inference mode, which PyTorch counts, so that no call reads them)."""
 
 _MOST_MODELS = 8
-"""Sets of weights that one sub-graph is compiled for: as many as PyTorch compiles a function again."""
+"""Sets of contents of weights that one sub-graph is compiled for: as many as PyTorch compiles a function again."""
 
 Settings: TypeAlias = dict[str, Any]
 """Keywords of `anatune.compile`."""
-Call = Callable[..., TorchObject]
+Call = Callable[[Mapping[int, TorchObject], Sequence[TorchObject]], TorchObject]
+"""Takes the constants by their places among the arguments, and the inputs."""
 
 
 def backend(
     graph: TorchObject, example_inputs: Sequence[TorchObject], *, options: Mapping[str, object] | None = None
-) -> Call:
+) -> Callable[..., TorchObject]:
     """Return what runs a sub-graph; PyTorch calls this, by the name "anatune".
 
     Parameters
@@ -72,40 +82,51 @@ def backend(
             raise SpaceError(f"torch.compile: option {name!r}, expected some of {', '.join(OPTIONS)}")
     strict = checked_flag("torch.compile: strict", settings.pop("strict", False))
     fewest = checked_integer("torch.compile: min_block_size", settings.pop("min_block_size", 1), 1, 1 << 30)
-    return _SubGraph(graph, settings, strict, fewest).run
+    word = settings.pop("weights", "checked")
+    if word not in ("checked", "frozen"):
+        raise SpaceError(f"torch.compile: weights is {shown(word)}, expected 'checked' or 'frozen'")
+    return _SubGraph(graph, settings, strict, fewest, is_checked=word == "checked").run
 
 
-class _Compiled(NamedTuple):
-    """What runs for one set of weights, and lives as long as they do.
+@dataclass
+class _Compiled:
+    """What runs for some contents of weights, and lives as long as they do.
 
     Attributes
     ----------
     weights : tuple of weakref.ref
-    numbers : tuple of float
-        Values of the arguments that are tensors and read as numbers.
-    versions : tuple of int
-        PyTorch's counters of changes in place.
+        The weights that it ran with last.
+    mark : tuple
+        What it was compiled for: places of weights, numbers, and what `_SubGraph._mark` says of contents.
     call : callable
-        Takes the inputs that are no weights, and no sizes.
     takes : callable
-        Whether it was compiled for the sizes of such inputs.
+        Whether it was compiled for the sizes of inputs.
     """
 
     weights: tuple[TorchObject, ...]
-    numbers: tuple[float, ...]
-    versions: tuple[int, ...]
+    mark: tuple[object, ...]
     call: Call
     takes: Callable[[Sequence[TorchObject]], bool]
+
+    def is_of(self, weights: Sequence[TorchObject]) -> bool:
+        """Whether it ran with these weights last."""
+        return all(ref() is weight for ref, weight in zip(self.weights, weights, strict=True))
 
 
 class _SubGraph:
     """A sub-graph, and its models so far."""
 
-    def __init__(self, graph: TorchObject, settings: Settings, strict: bool, fewest: int) -> None:
+    def __init__(
+        self, graph: TorchObject, settings: Settings, strict: bool, fewest: int, *, is_checked: bool = True
+    ) -> None:
         self._graph, self._settings, self._strict, self._fewest = graph, settings, strict, fewest
         self._torch = import_module("torch")
         self._numbers = number_places(graph)
+        self._held = tensors_held(self._torch, graph)
+        self._digests = WeightDigests(self._torch) if is_checked else None
+        self._outputs: Outputs | None = None
         self._models: list[_Compiled] = []
+        self._lock = threading.RLock()
         self._left = False
         self._said: set[str] = set()
 
@@ -113,85 +134,122 @@ class _SubGraph:
         """Return the outputs, a tuple."""
         if self._left:
             return self._graph(*arguments)
-        weights = [argument for argument in arguments if _is_weight(argument)]
+        known = {place: one for place, one in enumerate(arguments) if is_static(one) or place in self._numbers}
+        weights = [one for place, one in known.items() if place not in self._numbers]
         inputs = self._inputs(arguments)
-        versions = tuple(self._version(weight) for weight in weights)
-        numbers = tuple(float(arguments[place]) for place in sorted(self._numbers))
-        same = (one for one in self._models if _is_of(one, weights, versions) and one.numbers == numbers)
-        own = (one for one in same if one.takes(inputs))
-        compiled = next(own, None)
-        if compiled is None:
-            try:
-                compiled = self._compiled(arguments, weights, versions)
-            except AnatuneError as error:
-                if self._strict:
-                    raise
-                self._left = True
-                self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}")
-                return self._graph(*arguments)
-        outputs = compiled.call(*inputs)
-        return outputs if isinstance(outputs, tuple) else (outputs,)
+        with self._lock:
+            mark = self._mark(known, weights)
+            compiled, pieces = self._model_of(mark, weights, inputs), None
+            if compiled is None:
+                try:
+                    compiled, pieces = self._compiled(arguments, known, weights, mark)
+                except AnatuneError as error:
+                    if self._strict:
+                        raise
+                    self._left = True
+                    self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}")
+                    return self._graph(*arguments)
+        assert self._outputs is not None
+        pieces = compiled.call(known, inputs) if pieces is None else pieces
+        return self._outputs.restore(arguments, pieces if isinstance(pieces, tuple) else (pieces,))
+
+    def _mark(self, known: Mapping[int, TorchObject], weights: Sequence[TorchObject]) -> tuple[object, ...]:
+        """Return what a model of these constants is known by."""
+        numbers = tuple(float(known[place]) for place in sorted(self._numbers))
+        if self._digests is not None:
+            return (tuple(known), numbers, self._digests.digest([*weights, *self._held]))
+        return (tuple(known), numbers, *((self._version(weight), weight.data_ptr()) for weight in weights))
+
+    def _model_of(
+        self, mark: tuple[object, ...], weights: Sequence[TorchObject], inputs: Sequence[TorchObject]
+    ) -> _Compiled | None:
+        """Return a model that was compiled for equal constants and for inputs of these sizes."""
+        for model in self._models:
+            if model.mark != mark or not model.takes(inputs):
+                continue
+            if not model.is_of(weights):
+                if self._digests is None:
+                    continue
+                model.weights = tuple(map(weakref.ref, weights))
+            return model
+        return None
 
     def _inputs(self, arguments: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
         """Return the tensors among arguments that are no weights and no numbers."""
         return tuple(
             one
             for place, one in enumerate(arguments)
-            if isinstance(one, self._torch.Tensor) and not _is_weight(one) and place not in self._numbers
+            if isinstance(one, self._torch.Tensor) and not is_static(one) and place not in self._numbers
         )
 
     def _compiled(
-        self, arguments: Sequence[TorchObject], weights: Sequence[TorchObject], versions: tuple[int, ...]
-    ) -> _Compiled:
-        """Compile for a set of weights.
+        self,
+        arguments: Sequence[TorchObject],
+        known: Mapping[int, TorchObject],
+        weights: Sequence[TorchObject],
+        mark: tuple[object, ...],
+    ) -> tuple[_Compiled, TorchObject]:
+        """Compile for a set of weights; return the model, and what it returns where compiling has run it.
 
         Raises
         ------
         AnatuneError
-            It cannot be compiled; the message says why.
+            It cannot be compiled; the message says why. Nothing was run.
         """
         self._check(arguments)
+        self._outputs = self._outputs or Outputs(self._torch, self._graph)
         self._models = [model for model in self._models if all(ref() is not None for ref in model.weights)]
         if len(self._models) >= _MOST_MODELS:
             raise WorkloadError(
                 f"it has run with {_MOST_MODELS} sets of weights, expected weights that stay as they are"
             )
-        inputs, known = self._inputs(arguments), dict(enumerate(arguments))
-        known = {place: one for place, one in known.items() if _is_weight(one) or place in self._numbers}
-        call = self._torch.compiler.disable(self._call)(known, inputs)
+        inputs = self._inputs(arguments)
+        call, pieces = self._torch.compiler.disable(self._call)(self._outputs.module, known, inputs)
         shapes = [one.shape for one in inputs]
-        takes = call.takes if isinstance(call, CompiledModel) else lambda given: [one.shape for one in given] == shapes
-        numbers = tuple(float(arguments[place]) for place in sorted(self._numbers))
-        made = _Compiled(tuple(weakref.ref(weight) for weight in weights), numbers, versions, call, takes)
-        self._models.append(made)
-        return made
+        if isinstance(call, CompiledModel):
+            model = _Compiled((), mark, lambda _, given: call(*given), call.takes)
+        else:
+            model = _Compiled((), mark, call, lambda given: [one.shape for one in given] == shapes)
+        model.weights = tuple(map(weakref.ref, weights))
+        self._models.append(model)
+        return model, pieces
 
-    def _call(self, known: dict[int, TorchObject], inputs: tuple[TorchObject, ...]) -> Call:
-        """Return what computes the sub-graph; errors as `_compiled`."""
-        axes, sizes = varying_sizes(self._torch, self._graph, known)
+    def _call(
+        self, module: TorchObject, known: Mapping[int, TorchObject], inputs: tuple[TorchObject, ...]
+    ) -> tuple[CompiledModel | Call, TorchObject]:
+        """Return what computes a sub-graph, and what it returns where that was run; errors as `_compiled`."""
+        axes, sizes = varying_sizes(self._torch, module, known)
         numbers = {place: float(known[place]) for place in self._numbers}
-        graph = with_constants(self._torch, with_numbers(self._torch, self._graph, numbers), known, sizes)
+        graph = with_constants(self._torch, with_numbers(self._torch, module, numbers), known, sizes)
         if any(axes):
             automatic = self._torch.export.Dim.AUTO
             shapes = (tuple(dict.fromkeys(own, automatic) or None for own in axes),)
             try:
-                return self._model(decomposed(exported(graph, inputs, shapes), "it"), inputs)
+                program = exported(graph, inputs, shapes)
+                check_effects(self._torch, program)
+                return self._model(decomposed(program, "it"), inputs), None
             except WorkloadError as error:
                 self._warn(f"anatune compiles a sub-graph for each size ({self._words()}): {error}")
-        program = decomposed(exported(graph, inputs), "it")
+        program = exported(graph, inputs)
+        check_effects(self._torch, program)
+        program = decomposed(program, "it")
         left = unsupported(program)
         if not left:
-            return self._model(program, inputs)
+            return self._model(program, inputs), None
         names = ", ".join(f"{name} ({count})" for name, count in left.items())
         if self._strict:
             raise WorkloadError(f"operators that cannot be imported: {names}; leave out strict to run them by PyTorch")
         parts = divided(program, inputs, self._model, self._fewest)
         more = f"; and other blocks: {'; '.join(parts.failed)}" if parts.failed else ""
-        text = f"anatune leaves {names} to PyTorch, between {len(parts.models)} compiled blocks"
-        self._warn(text, f": {units.percent(parts.left_share)} of the time of a run{more}")
-        return parts.run
+        if not parts.models:
+            self._left = True
+            self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {parts.failed[0]}")
+        else:
+            text = f"anatune leaves {names} to PyTorch, between {len(parts.models)} compiled blocks"
+            self._warn(text, f": {units.percent(parts.left_share)} of the time of the first run{more}")
+        return parts.run, parts.pieces
 
-    def _model(self, model: TorchObject, inputs: tuple[TorchObject, ...]) -> Call:
+    def _model(self, model: TorchObject, inputs: tuple[TorchObject, ...]) -> CompiledModel:
         """Return a compiled program or module; errors as `_compiled`."""
         compiled = session.compile(model, inputs, **self._settings)
         if not compiled.summary.kernels:
@@ -201,12 +259,8 @@ class _SubGraph:
     def _check(self, arguments: Sequence[TorchObject]) -> None:
         """Raise WorkloadError for arguments that no model can be compiled for."""
         torch = self._torch
-        if not any(isinstance(argument, torch.Tensor) and not _is_weight(argument) for argument in arguments):
+        if not self._inputs(arguments):
             raise WorkloadError("it has no inputs beside weights")
-        (returned,) = (node.args[0] for node in self._graph.graph.nodes if node.op == "output")
-        for node in returned:
-            if not isinstance(getattr(node, "meta", {}).get("example_value"), torch.Tensor):
-                raise WorkloadError(f"it returns {shown(node)}, expected tensors alone")
         kinds = self._kinds(arguments)
         for argument in arguments:
             if isinstance(argument, int) and not isinstance(argument, bool):
@@ -257,14 +311,3 @@ class _SubGraph:
         names = [str(getattr(node.target, "__name__", node.target)) for node in called]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return f"{', '.join(names[:3])}{more}" or "no operators"
-
-
-def _is_weight(argument: object) -> bool:
-    """Whether PyTorch's compiler took an argument from a module: a parameter, a buffer, another attribute."""
-    return getattr(argument, "_dynamo_static_input_type", None) is not None
-
-
-def _is_of(compiled: _Compiled, weights: Sequence[TorchObject], versions: tuple[int, ...]) -> bool:
-    if compiled.versions != versions:
-        return False
-    return all(ref() is weight for ref, weight in zip(compiled.weights, weights, strict=True))

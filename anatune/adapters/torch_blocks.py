@@ -6,7 +6,7 @@ model of anatune's, everything else stays as it was.
 
 from __future__ import annotations
 
-import timeit
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from importlib import import_module
@@ -17,13 +17,22 @@ from anatune.errors import AnatuneError, WorkloadError
 from anatune.graph.torch.reading import refused_nodes
 from anatune.untyped import TorchObject
 
-__all__ = ["Divided", "divided", "number_places", "unsupported", "varying_sizes", "with_constants", "with_numbers"]
+__all__ = [
+    "Divided",
+    "check_effects",
+    "divided",
+    "number_places",
+    "unsupported",
+    "varying_sizes",
+    "with_constants",
+    "with_numbers",
+]
 
 _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 """What names of PyTorch's core operators begin with that anatune has kernels for."""
 
-_REPEATS = 3
-"""Runs of which the fastest counts."""
+_CONSTANT = "weight"
+"""What the name of a constant of `with_constants` begins with; its place follows."""
 Call = Callable[..., TorchObject]
 
 
@@ -33,17 +42,20 @@ class Divided(NamedTuple):
     Attributes
     ----------
     run : callable
-        Takes the program's inputs and returns its outputs, a tuple.
+        Takes the constants by their places (`with_constants`) and the inputs, and returns the outputs, a tuple.
     models : tuple of CompiledModel
     failed : tuple of str
         Why other blocks are not, once each.
+    pieces : tuple of torch.Tensor
+        Outputs of the first run, in which blocks were compiled.
     left_share : float
-        Of the time of a run, that is not theirs: the least of a few.
+        Of the time of that run, that is not theirs.
     """
 
     run: Call
     models: tuple[CompiledModel, ...]
     failed: tuple[str, ...]
+    pieces: tuple[TorchObject, ...]
     left_share: float
 
 
@@ -52,13 +64,38 @@ def unsupported(program: TorchObject) -> Counter[str]:
     return Counter(map(_name, refused_nodes(program)))
 
 
+def check_effects(torch: TorchObject, program: TorchObject) -> None:
+    """Raise WorkloadError where PyTorch would remove an operator that does more than return values.
+
+    That is an operator of somebody's, or one that draws random numbers, whose result nothing reads.
+    """
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            read = set()
+            for node in reversed(module.graph.nodes):
+                if node.op == "output" or node in read:
+                    read.update(node.all_input_nodes)
+                elif _has_effects(torch, node):
+                    raise WorkloadError(f"nothing reads what {_name(node)} returns, and it may do more than that")
+
+
+def _has_effects(torch: TorchObject, node: TorchObject) -> bool:
+    """Whether an operator may do more than return values: it draws random numbers, or it is none of PyTorch's."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags or getattr(node.target, "namespace", "aten") not in (
+        "aten", "prims",
+    )  # fmt: skip
+
+
 def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: Call, fewest: int) -> Divided:
-    """Return a program whose blocks without unsupported operators are compiled.
+    """Run a program, and compile its blocks without unsupported operators as it comes to them.
+
+    Each operator runs once: it may have effects, and random numbers go on from one call to the next.
 
     Parameters
     ----------
     program : torch.export.ExportedProgram
-        Decomposed.
+        Decomposed, of a module of `with_constants`.
     inputs : sequence of torch.Tensor
     compile_block : callable
         Takes a module and its inputs and returns a `CompiledModel`; `AnatuneError`: the block stays as it is.
@@ -68,7 +105,7 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
     Raises
     ------
     WorkloadError
-        No block can be compiled; the message says why.
+        No block can be compiled; the message says why. Nothing was run.
     """
     torch = import_module("torch")
     graph_module, refused = program.graph_module, frozenset(refused_nodes(program))
@@ -79,41 +116,103 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
             f"around {_counted(Counter(map(_name, refused)))} it has no block with a product worth compiling"
         )
     partitioner = import_module("torch.fx.passes.infra.partitioner").CapabilityBasedPartitioner(graph_module, None)
+    in_order = [node.name for node in graph_module.graph.nodes if _has_effects(torch, node)]
     fused = partitioner.fuse_partitions(blocks, prefix="block_")
-    seen = _arguments_of_blocks(torch, fused, [*weights.values(), *inputs])
-    names = {node.name: node for node in fused.graph.nodes}
-    compiled: dict[str, CompiledModel] = {}
-    failed, own_s = [], 0.0
-    for target, given in seen.items():
-        (call,) = (node for node in names.values() if node.op == "call_module" and node.target == target)
-        known_places = {place: weights[node.name] for place, node in enumerate(call.args) if node.name in weights}
-        block = with_constants(torch, fused.get_submodule(target), known_places)
-        changing = [argument for place, argument in enumerate(given) if place not in known_places]
+    if in_order != [node.name for node in fused.graph.nodes if _has_effects(torch, node)]:
+        raise WorkloadError(f"blocks would change the order of {', '.join(in_order)}, which may have effects")
+    # those of `with_constants` are given in each call
+    held = {name: None if _place(target) is not None else tensor for name, (target, tensor) in weights.items()}
+    places = {name: _place(target) for name, (target, _) in weights.items()}
+
+    def arguments(known: Mapping[int, TorchObject], given: Sequence[TorchObject]) -> list[TorchObject]:
+        return [*(held[name] if place is None else known[place] for name, place in places.items()), *given]
+
+    first = _FirstRun(torch, fused, compile_block, {name: tensor for name, (_, tensor) in weights.items()})
+    pieces = first.run([tensor for _, tensor in weights.values()], inputs)
+
+    def run(known: Mapping[int, TorchObject], given: Sequence[TorchObject]) -> TorchObject:
+        every = arguments(known, given)
+        return _separate(fused(*every), every)
+
+    return Divided(run, tuple(first.models), tuple(dict.fromkeys(first.failed)), pieces, first.left_share)
+
+
+class _FirstRun:
+    """The first run of a program, which compiles the blocks that it comes to.
+
+    Attributes
+    ----------
+    models : list of CompiledModel
+    failed : list of str
+        Why other blocks are not compiled.
+    left_share : float
+        Of the time of the run, that is not theirs.
+    """
+
+    def __init__(
+        self, torch: TorchObject, fused: TorchObject, compile_block: Call, weights: Mapping[str, TorchObject]
+    ) -> None:
+        self._torch, self._fused, self._compile, self._weights = torch, fused, compile_block, weights
+        self.models: list[CompiledModel] = []
+        self.failed: list[str] = []
+        self._block_s = self._left_s = 0.0
+
+    @property
+    def left_share(self) -> float:
+        """As the class says."""
+        return self._left_s / max(self._left_s + self._block_s, 1e-9)
+
+    def run(self, weights: Sequence[TorchObject], inputs: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+        """Return the outputs."""
+        first = self
+
+        class Runner(self._torch.fx.Interpreter):  # type: ignore[misc,name-defined]
+            """Compiles blocks before it runs them."""
+
+            def run_node(self, node: TorchObject) -> TorchObject:
+                """Run a node."""
+                is_block = node.op == "call_module" and first.replace(node, self.fetch_args_kwargs_from_env(node)[0])
+                began = time.perf_counter()
+                result = super().run_node(node)
+                first.add_time(time.perf_counter() - began, is_block=is_block)
+                return result
+
+        with self._torch.no_grad():
+            outputs = Runner(self._fused).run(*weights, *inputs)
+        return _separate(outputs, [*weights, *inputs])
+
+    def replace(self, node: TorchObject, given: Sequence[TorchObject]) -> bool:
+        """Replace a block by a compiled one; whether that can be done."""
+        places = {place: self._weights[one.name] for place, one in enumerate(node.args) if one.name in self._weights}
+        inner = self._fused.get_submodule(node.target)
+        block = with_constants(self._torch, inner, places)
         try:
-            model = compile_block(block, tuple(changing))
+            model = self._compile(block, tuple(one for place, one in enumerate(given) if place not in places))
         except AnatuneError as error:
-            failed.append(str(error))
-            continue
-        compiled[target] = model
-        own_s += _least(model, changing)
-        fused.add_submodule(target, _caller(torch, model, frozenset(known_places)))
-    if not compiled:
-        raise WorkloadError(failed[0] if failed else "it has no block that reads its inputs")
-    own = {node for node in names.values() if node.op == "call_module" and node.target in compiled}
-    # blocks have their own
-    held = [tensor if set(names[name].users) - own else None for name, tensor in weights.items()]
+            self.failed.append(str(error))
+            return False
+        self.models.append(model)
+        (returned,) = (one.args[0] for one in inner.graph.nodes if one.op == "output")
+        strides = [one.meta["val"].stride() for one in (returned if isinstance(returned, tuple | list) else [returned])]
+        self._fused.add_submodule(node.target, _caller(self._torch, model, frozenset(places), strides))
+        return True
 
-    def run(*given: TorchObject) -> TorchObject:
-        return fused(*held, *given)
-
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        share = max(0.0, 1 - own_s / _least(run, inputs))
-    return Divided(run, tuple(compiled.values()), tuple(dict.fromkeys(failed)), share)
+    def add_time(self, time_s: float, *, is_block: bool) -> None:
+        """Count the time of a node."""
+        self._block_s += time_s if is_block else 0.0
+        self._left_s += 0.0 if is_block else time_s
 
 
-def _least(call: Call, given: Sequence[TorchObject]) -> float:
-    """Return the least time of a few calls."""
-    return min(timeit.repeat(lambda: call(*given), number=1, repeat=_REPEATS))
+def _separate(outputs: Sequence[TorchObject], given: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+    """Return outputs, each contiguous in memory of its own: a program returns views where values are equal."""
+    taken = {one.untyped_storage().data_ptr() for one in given if hasattr(one, "untyped_storage")}
+    separate = []
+    for output in outputs:
+        address = output.untyped_storage().data_ptr()
+        is_own = output.is_contiguous() and address not in taken and not output.storage_offset()
+        separate.append(output if is_own else output.clone(memory_format=import_module("torch").contiguous_format))
+        taken.add(address)
+    return tuple(separate)
 
 
 class Varying(NamedTuple):
@@ -192,7 +291,7 @@ def with_constants(
             super().__init__()
             self.inner = module
             for place, tensor in constants.items():
-                self.register_buffer(f"weight{place}", tensor.detach())
+                self.register_buffer(f"{_CONSTANT}{place}", tensor.detach())
 
         def forward(self, *inputs: TorchObject) -> TorchObject:
             given, places = iter(inputs), range(len(inputs) + len(constants) + len(known))
@@ -201,7 +300,7 @@ def with_constants(
                 if place in known:
                     number, axis = known[place]
                     return inputs[number].shape[axis]
-                return getattr(self, f"weight{place}") if place in constants else next(given)
+                return getattr(self, f"{_CONSTANT}{place}") if place in constants else next(given)
 
             return self.inner(*map(argument, places))
 
@@ -230,47 +329,46 @@ def _blocks(graph_module: TorchObject, refused: frozenset[TorchObject], fewest: 
     return worthwhile
 
 
-def _arguments_of_blocks(
-    torch: TorchObject, fused: TorchObject, arguments: Sequence[TorchObject]
-) -> dict[str, tuple[TorchObject, ...]]:
-    """Return what each block is called with when the module runs, by its name in order."""
-    seen: dict[str, tuple[TorchObject, ...]] = {}
+def _caller(
+    torch: TorchObject, model: CompiledModel, known: frozenset[int], strides: Sequence[tuple[int, ...]]
+) -> TorchObject:
+    """Return a module that calls a compiled block, which has some of the arguments as constants.
 
-    class Recorder(torch.fx.Interpreter):  # type: ignore[misc,name-defined]
-        """Keeps what blocks are called with."""
+    What it returns has the strides that PyTorch was told: some operators read them, and random numbers follow them.
+    """
 
-        def call_module(self, target: str, args: TorchObject, kwargs: TorchObject) -> TorchObject:
-            """Call a block."""
-            if target.startswith("block_"):
-                seen[target] = tuple(args)
-            return super().call_module(target, args, kwargs)
-
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        Recorder(fused).run(*arguments)
-    return seen
-
-
-def _caller(torch: TorchObject, model: CompiledModel, known: frozenset[int]) -> TorchObject:
-    """Return a module that calls a compiled block, which has some of the arguments as constants."""
+    def laid(tensor: TorchObject, stride: tuple[int, ...]) -> TorchObject:
+        if tensor.stride() == stride:
+            return tensor
+        return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
     class Block(torch.nn.Module):  # type: ignore[misc,name-defined]
         """A compiled block."""
 
         def forward(self, *arguments: TorchObject) -> TorchObject:
-            return model(*(argument for place, argument in enumerate(arguments) if place not in known))
+            outputs = model(*(argument for place, argument in enumerate(arguments) if place not in known))
+            if isinstance(outputs, tuple):
+                return tuple(map(laid, outputs, strides))
+            return laid(outputs, strides[0])
 
     return Block()
 
 
-def _weights(program: TorchObject) -> dict[str, TorchObject]:
-    """Return the tensors of a program that are no inputs, by the names of their placeholders, in order."""
+def _weights(program: TorchObject) -> dict[str, tuple[str, TorchObject]]:
+    """Return the tensors of a program that are no inputs: name of a placeholder -> its target and it, in order."""
     kinds = import_module("torch.export.graph_signature").InputKind
     weights = {}
     for input_spec in program.graph_signature.input_specs:
         if input_spec.kind != kinds.USER_INPUT:
             known = program.constants if input_spec.target in program.constants else program.state_dict
-            weights[input_spec.arg.name] = known[input_spec.target]
+            weights[input_spec.arg.name] = (input_spec.target, known[input_spec.target])
     return weights
+
+
+def _place(target: str) -> int | None:
+    """Return the place of a constant of `with_constants`, by its name; None: it is another tensor."""
+    number = target.removeprefix(_CONSTANT)
+    return int(number) if number != target and number.isdigit() else None
 
 
 def _name(node: TorchObject) -> str:

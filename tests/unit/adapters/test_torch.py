@@ -162,7 +162,7 @@ def test_a_block_that_cannot_be_compiled_stays_with_pytorch(compiled, monkeypatc
     monkeypatch.setattr(adapter.session, "compile", second_fails)
     module = Layers(turned)
     with pytest.warns(
-        UserWarning, match="between 1 compiled blocks: .* of a run; and other blocks: this one is too hard"
+        UserWarning, match="between 1 compiled blocks: .* of the first run; and other blocks: this one is too hard"
     ):
         assert close(optimized(module)(X), module(X))
 

@@ -1,0 +1,266 @@
+"""How the outputs of a sub-graph lie in memory: views of inputs and of each other, with the strides PyTorch was told.
+
+PyTorch's compiler hands sub-graphs with views and writes in them, and goes on from what it found out on the way: which
+results share memory, and how their elements lie. A compiled model returns values. So a sub-graph is compiled that
+returns, for each piece of memory that its outputs are in, what the piece holds; outputs are views of these pieces, and
+of inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from anatune.arguments import shown
+from anatune.errors import WorkloadError
+from anatune.untyped import TorchObject
+
+__all__ = ["Outputs"]
+
+_MOST_SIZES = 256
+"""Sets of sizes that layouts are kept of."""
+
+
+class _Layout(NamedTuple):
+    """Sizes, strides and offset of a tensor, in elements: numbers, or expressions of sizes that vary."""
+
+    size: tuple[TorchObject, ...]
+    stride: tuple[TorchObject, ...]
+    offset: TorchObject
+
+
+class _Output(NamedTuple):
+    """One output of a sub-graph.
+
+    Attributes
+    ----------
+    kind : str
+        "argument", "piece": a view of one; "same": an argument itself; "again": an earlier output; "value": a number,
+        or None.
+    source : object
+        Place of the argument, piece or earlier output; the value, which may be an expression.
+    layout : _Layout, optional
+        Of a view; of one of an argument: the offset is from where that begins.
+    dtype : torch.dtype, optional
+        Of a view.
+    """
+
+    kind: str
+    source: TorchObject
+    layout: _Layout | None = None
+    dtype: TorchObject = None
+
+
+class Outputs:
+    """What a sub-graph returns, and the sub-graph that computes it.
+
+    Parameters
+    ----------
+    torch : module
+    module : torch.fx.GraphModule
+        As PyTorch's compiler hands it: what is known of a node's result is its "example_value".
+
+    Attributes
+    ----------
+    module : torch.fx.GraphModule
+        Takes the same arguments, and returns pieces of memory: tensors whose dimensions are in the order in which they
+        lie.
+
+    Raises
+    ------
+    WorkloadError
+        An output cannot be made from such pieces: PyTorch has to run the sub-graph.
+    """
+
+    def __init__(self, torch: TorchObject, module: TorchObject) -> None:
+        self._torch = torch
+        self._symbolic = import_module("torch.fx.experimental.symbolic_shapes")
+        self._nodes = list(module.graph.nodes)
+        self._arguments = [_value(node) for node in self._nodes if node.op == "placeholder"]
+        for place, value in enumerate(self._arguments):
+            if isinstance(value, torch.Tensor) and not value.is_inference() and value._version:
+                raise WorkloadError(f"it writes into argument {place} in place, expected one that only returns values")
+        self._sizes = self._sizes_of_arguments()
+        self._pieces: dict[int, tuple[TorchObject, tuple[int, ...]]] = {}  # by storage: a node, the order of dimensions
+        (returned,) = (node.args[0] for node in self._nodes if node.op == "output")
+        places: dict[int, int] = {}
+        self._outputs = []
+        for place, node in enumerate(returned):
+            first = places.setdefault(id(_value(node)), place)
+            is_again = first < place and isinstance(_value(node), torch.Tensor)
+            self._outputs.append(_Output("again", first) if is_again else self._output(node))
+        if not self._pieces:
+            raise WorkloadError("it computes no tensor that it returns, and nothing would be gained")
+        self.module = self._with_pieces(module)
+        self._known: dict[tuple[int, ...], list[_Output]] = {}
+
+    def restore(self, arguments: Sequence[TorchObject], pieces: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+        """Return the outputs of a call, from its arguments and what `module` returned for them."""
+        key = tuple(int(read(arguments)) for read in self._sizes.values())
+        outputs = self._known.get(key)
+        if outputs is None:
+            if len(self._known) >= _MOST_SIZES:
+                self._known.clear()
+            sizes = dict(zip(self._sizes, key, strict=True))
+            outputs = self._known[key] = [_with_sizes(output, sizes) for output in self._outputs]
+        restored: list[TorchObject] = []
+        for output in outputs:
+            again = output.kind == "again"
+            restored.append(restored[output.source] if again else _restore(output, arguments, pieces))
+        return tuple(restored)
+
+    def _sizes_of_arguments(self) -> dict[TorchObject, Callable[[Sequence[TorchObject]], int]]:
+        """Return the symbols that sizes and strides of arguments are, and how each is read from arguments."""
+        readers: dict[TorchObject, Callable[[Sequence[TorchObject]], int]] = {}
+
+        def note(number: TorchObject, read: Callable[[Sequence[TorchObject]], int]) -> None:
+            expression = _expression(number)
+            if getattr(expression, "is_symbol", False):
+                readers.setdefault(expression, read)
+
+        for place, value in enumerate(self._arguments):
+            if isinstance(value, self._torch.SymInt):
+                note(value, lambda given, place=place: given[place])
+            elif isinstance(value, self._torch.Tensor):
+                for axis in range(value.dim()):
+                    note(value.shape[axis], lambda given, place=place, axis=axis: given[place].shape[axis])
+                    note(value.stride(axis), lambda given, place=place, axis=axis: given[place].stride(axis))
+        return readers
+
+    def _output(self, node: TorchObject) -> _Output:
+        """Return how an output is made; errors as the class."""
+        torch, value = self._torch, _value(node)
+        if value is None and isinstance(node, torch.fx.Node):
+            raise WorkloadError(f"it returns {shown(node)}, of which nothing is known, expected tensors and sizes")
+        if value is None or isinstance(value, bool | int | float | torch.SymInt):
+            return _Output("value", self._checked(value))
+        if not isinstance(value, torch.Tensor) or hasattr(value, "__tensor_flatten__"):
+            raise WorkloadError(f"it returns {shown(value)}, expected tensors and sizes")
+        for place, argument in enumerate(self._arguments):
+            if argument is value:
+                return _Output("same", place)
+        if value.requires_grad:
+            raise WorkloadError("gradients may be asked for of what it returns; call it under torch.no_grad()")
+        if value.layout != torch.strided or value.is_conj() or value.is_neg():
+            raise WorkloadError(f"it returns a tensor of {value.dtype} ({value.layout}), expected dense, real ones")
+        numbers = (*value.shape, *value.stride())
+        size_and_stride = [self._checked(number) for number in numbers]
+        size, stride = tuple(size_and_stride[: value.dim()]), tuple(size_and_stride[value.dim() :])
+        storage = _storage(value)
+        sources = [
+            place
+            for place, argument in enumerate(self._arguments)
+            if isinstance(argument, torch.Tensor) and _storage(argument) == storage
+        ]
+        if not sources:
+            place = self._piece(value, storage)
+            return _Output("piece", place, _Layout(size, stride, self._checked(value.storage_offset())), value.dtype)
+        source = self._arguments[sources[0]]
+        if len(sources) > 1 or source.dtype != value.dtype:
+            what = "arguments that share memory" if len(sources) > 1 else f"an argument of {source.dtype}"
+            raise WorkloadError(f"it returns a view, of {value.dtype}, of {what}, expected one argument of this dtype")
+        offset = self._checked(value.storage_offset() - source.storage_offset())
+        return _Output("argument", sources[0], _Layout(size, stride, offset), value.dtype)
+
+    def _piece(self, output: TorchObject, storage: int) -> int:
+        """Return the place of the piece that an output is in, a new one at first."""
+        if storage not in self._pieces:
+            outputs = [node for node in self._nodes if _value(node) is output]
+            for node in outputs + self._nodes:
+                value = _value(node)
+                if node.op.startswith("call") and isinstance(value, self._torch.Tensor) and _storage(value) == storage:
+                    order = self._order(value)
+                    if order is not None:
+                        self._pieces[storage] = (node, order)
+                        break
+            else:
+                raise WorkloadError("it returns a part of memory that no result fills, expected a tensor without gaps")
+        return list(self._pieces).index(storage)
+
+    def _order(self, value: TorchObject) -> tuple[int, ...] | None:
+        """Return the order in which the dimensions of a tensor lie; None: it does not fill its memory."""
+        is_true = self._symbolic.statically_known_true
+        hints = [(_hint(stride), _hint(size)) for stride, size in zip(value.stride(), value.shape, strict=True)]
+        order = sorted(range(value.dim()), key=lambda axis: hints[axis], reverse=True)
+        expected = 1
+        for axis in reversed(order):
+            size, stride = value.shape[axis], value.stride(axis)
+            if not is_true(size == 1) and not is_true(stride == expected):
+                return tuple(range(value.dim())) if any(size == 0 for _, size in hints) else None
+            expected = expected * size
+        is_whole = is_true(expected * value.element_size() == value.untyped_storage().nbytes())
+        return tuple(order) if is_whole and is_true(value.storage_offset() == 0) else None
+
+    def _checked(self, number: TorchObject) -> TorchObject:
+        """Return a number, or the expression of sizes that it is; errors as the class."""
+        expression = _expression(number)
+        if not getattr(expression, "free_symbols", set()) <= self._sizes.keys():
+            raise WorkloadError(f"it returns a size that depends on values ({number}), expected sizes of its inputs")
+        return expression
+
+    def _with_pieces(self, module: TorchObject) -> TorchObject:
+        """Return a sub-graph that returns its pieces."""
+        graph, copies = self._torch.fx.Graph(), {}
+        graph.graph_copy(module.graph, copies)
+        pieces = []
+        for node, order in self._pieces.values():
+            is_turned = order != tuple(range(len(order)))
+            pieces.append(graph.call_method("permute", (copies[node], *order)) if is_turned else copies[node])
+        graph.output(tuple(pieces))
+        for node in graph.nodes:
+            if node.target is self._torch._C._autograd._get_data_attr:  # PyTorch's export dies of it (2.13)
+                node.op, node.target = "call_method", "detach"
+        return self._torch.fx.GraphModule(module, graph)
+
+
+def _restore(output: _Output, arguments: Sequence[TorchObject], pieces: Sequence[TorchObject]) -> TorchObject:
+    """Return an output of a call."""
+    if output.kind == "value":
+        return output.source
+    if output.kind == "same":
+        return arguments[output.source]
+    assert output.layout is not None
+    size, stride, offset = output.layout
+    if output.kind == "argument":
+        base = arguments[output.source]
+        return base.as_strided(size, stride, base.storage_offset() + offset)
+    base = pieces[output.source]
+    if base.dtype != output.dtype:
+        base = base.view(-1).view(output.dtype)
+    elif base.shape == size and base.stride() == stride:
+        return base
+    return base.as_strided(size, stride, offset)
+
+
+def _value(node: TorchObject) -> TorchObject:
+    """Return what is known of a node's result, or a constant itself."""
+    return node.meta.get("example_value") if hasattr(node, "meta") else node
+
+
+def _storage(value: TorchObject) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+def _expression(number: TorchObject) -> TorchObject:
+    """Return the expression of a size that varies; other numbers are returned as they are."""
+    expression = number.node.expr if hasattr(number, "node") else number
+    return int(expression) if getattr(expression, "is_Integer", False) else expression
+
+
+def _hint(number: TorchObject) -> int:
+    """Return the value that PyTorch's compiler has seen."""
+    return int(number.node.hint or 0) if hasattr(number, "node") else int(number)
+
+
+def _with_sizes(output: _Output, sizes: Mapping[TorchObject, int]) -> _Output:
+    """Return an output whose expressions have the values of sizes."""
+
+    def evaluate(number: TorchObject) -> TorchObject:
+        return int(number.xreplace(sizes)) if hasattr(number, "xreplace") else number
+
+    layout = output.layout and _Layout(
+        tuple(map(evaluate, output.layout.size)), tuple(map(evaluate, output.layout.stride)),
+        evaluate(output.layout.offset),
+    )  # fmt: skip
+    return output._replace(source=evaluate(output.source), layout=layout)
