@@ -281,8 +281,6 @@ class _Row:
             is_empty = code.emit(f"fcmp oeq float {most}, {code.number(-math.inf)}")
             most = code.emit(f"select i1 {is_empty}, float 0.0, float {most}")
         is_scaled = not is_stored and kernel.scale != 1.0
-        if is_scaled:
-            most = code.emit(f"fmul float {most}, {code.number(kernel.scale)}")
         shift = code.splat(code.emit(f"fneg float {most}"))
         code.body = "add"
 
@@ -290,7 +288,9 @@ class _Row:
             sums = {}
             for vector, lanes in self.each(vectors, used):
                 value = self.load(source, place, vector, lanes)
-                value = code.multiply_add(value, scale, shift) if is_scaled else code.binary("add", value, shift)
+                value = code.binary("add", value, shift)
+                if is_scaled:  # the difference, which is never above 0: two scaled elements are rounded unlike
+                    value = code.binary("mul", value, scale)
                 value = power(code, value)
                 self.store(value, place, vector, lanes)
                 sums[vector] = code.binary("add", state[0][vector], only_lanes(code, value, lanes, code.constant(0.0)))

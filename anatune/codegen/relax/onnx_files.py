@@ -133,9 +133,7 @@ def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
         One lies outside of the model's folder, or where is no number.
     """
     helper = onnx.external_data_helper
-    for weight in model.graph.initializer:
-        if not helper.uses_external_data(weight):
-            continue
+    for weight in [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]:
         info = helper.ExternalDataInfo(weight)
         place = path.parent / info.location
         if not place.is_file():
@@ -145,4 +143,22 @@ def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
         if place.stat().st_size < end:
             size = place.stat().st_size
             raise WorkloadError(f"{place} has {size:,} bytes, {path.name} expects {end:,} at least; export it again")
-    helper.load_external_data_for_model(model, str(path.parent))
+        folder, name = _behind_links(path, info.location)
+        for entry in weight.external_data:
+            entry.value = name if entry.key == "location" else entry.value
+        helper.load_external_data_for_tensor(weight, str(folder))
+        weight.data_location = onnx.TensorProto.DEFAULT
+        weight.ClearField("external_data")
+
+
+def _behind_links(path: Path, location: str) -> tuple[Path, str]:
+    """Return the folder that a file of weights lies in, and its name there.
+
+    Links may lead to files of the model's folder, or of the folder that the model's own link leads to, as in the cache
+    of huggingface_hub; what is anywhere else keeps its name, which onnx refuses.
+    """
+    name, place = Path(location), (path.parent / location).resolve()
+    for folder in (path.parent.resolve(), path.resolve().parent):
+        if not name.is_absolute() and ".." not in name.parts and place.is_relative_to(folder):
+            return folder, str(place.relative_to(folder))
+    return path.parent, location

@@ -20,7 +20,7 @@ COMBINED_ROWS = 4
 """Rows of the result of a program that combines parts: one a warp."""
 _PARTS, _COMBINE = "parts", "combine_parts"
 _NARROW = 2**31
-_HIDDEN = "-1e30"
+_HIDDEN = "-1e38"
 """Score of a key that is not seen; finite, so that a row that has seen none yet makes no NaN."""
 _PROMOTED_DEPTH = 64
 """Keys after which sums of 8-bit floats leave the tensor core's own accumulators."""
@@ -132,9 +132,9 @@ class _Writer:
             text.line(f"keys = {self._loaded('keys')}")
             text.line("scores = tl.dot(queries, keys.T)")
             self._write_mask()
-            text.line("highest_now = tl.maximum(highest, tl.max(scores, 1) * SCALE)")
-            text.line("powers = tl.exp2(scores * SCALE - highest_now[:, None])")
-            text.line("shrink = tl.exp2(highest - highest_now)")
+            text.line("highest_now = tl.maximum(highest, tl.max(scores, 1))")
+            text.line("powers = tl.exp2((scores - highest_now[:, None]) * SCALE)  # never above 1, however it is rounded")
+            text.line("shrink = tl.exp2((highest - highest_now) * SCALE)")
             text.line("total = total * shrink + tl.sum(powers, 1)")
             text.line("sums = sums * shrink[:, None]")
             text.line(f"values = {self._loaded('values')}")
@@ -350,7 +350,7 @@ class _Writer:
         text.line(f"tl.store(parts_ptr + part{wide} * ELEMENTS + places, sums / total[:, None]{mask})")
         row_mask = ", mask=row < ROWS" if self.problem.rows % self.block_m else ""
         text.line("weights_ptr = parts_ptr + SPLIT * ELEMENTS")
-        text.line(f"tl.store(weights_ptr + part * OUT_ROWS + out_row, highest + tl.log2(total){row_mask})")
+        text.line(f"tl.store(weights_ptr + part * OUT_ROWS + out_row, highest * SCALE + tl.log2(total){row_mask})")
         text.line("\n")
 
     def _write_combine(self) -> None:

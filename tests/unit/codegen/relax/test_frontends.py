@@ -90,6 +90,33 @@ def test_external_weights_are_those_of_the_file(path):
     np.testing.assert_array_equal(read.reference([x])[0][0], want)
 
 
+@pytest.mark.parametrize("inner", ["", "onnx"])
+def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inner):
+    """The cache of huggingface_hub: names are links to files that are called by their digests."""
+    x = np.ones((1, 4, 8, 8), np.float32)
+    (want,), _ = imported(path).reference([x])
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc" / inner
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (blobs / "bbb").write_bytes(with_external(path))
+    path.rename(blobs / "aaa")
+    for name, blob in (("model.onnx", "aaa"), ("w.bin", "bbb")):
+        (snapshot / name).symlink_to(os.path.relpath(blobs / blob, snapshot))
+    np.testing.assert_array_equal(imported(snapshot / "model.onnx").reference([x])[0][0], want)
+    (tmp_path / "secret").write_bytes((blobs / "bbb").read_bytes())
+    (snapshot / "w.bin").unlink()
+    (snapshot / "w.bin").symlink_to(tmp_path / "secret")
+    refused(snapshot / "model.onnx", r"w\.bin.*expected weights in files of its own folder")
+
+
+def test_weights_may_be_links_within_the_folder(path):
+    x = np.ones((1, 4, 8, 8), np.float32)
+    (want,), _ = imported(path).reference([x])
+    (path.parent / "other.bin").write_bytes(with_external(path))
+    (path.parent / "w.bin").symlink_to("other.bin")
+    np.testing.assert_array_equal(imported(path).reference([x])[0][0], want)
+
+
 def test_damaged_files_are_read_or_refused_in_one_line(path, capsys):
     whole = path.read_bytes()
     random = np.random.default_rng(0)
