@@ -53,7 +53,13 @@ class CompileBuilder(TorchBuilder):
         if weights and self.chance(0.5):
             edits = [self.choice(_EDITS).replace("{w}", f"m.{self.choice(weights)}") for _ in edits]
         layouts = {name: self.choice(_LAYOUTS) for name in self.inputs}
-        settings = {"varies": False, "threads": 1, "edits": edits, "layouts": layouts, "callers": 2 if self.chance(0.2) else 1}
+        settings = {
+            "varies": False,
+            "threads": 1,
+            "edits": edits,
+            "layouts": layouts,
+            "callers": 2 if self.chance(0.2) else 1,
+        }
         return {**super().settings(), **settings}
 
 
@@ -74,7 +80,11 @@ def _broken(b: TorchBuilder) -> None:
 
 def _weighed(b: TorchBuilder) -> None:
     x = b.pick(low=1, high=3)
-    b.call(b.choice(["{0} @ {1}", "F.linear({0}, {1}.t())"]), x, b.new((b.arrays[x].shape[-1], b.choice([1, 5, 8])), weight=True))
+    b.call(
+        b.choice(["{0} @ {1}", "F.linear({0}, {1}.t())"]),
+        x,
+        b.new((b.arrays[x].shape[-1], b.choice([1, 5, 8])), weight=True),
+    )
 
 
 def make(seed: int) -> Program:
@@ -175,7 +185,9 @@ def judge(program: Program) -> Outcome:
     calls = _called(program, module, compiled)
     for run, ((inputs, results), (other_inputs, others)) in enumerate(zip(calls, eager, strict=True)):
         wrong = _difference(program, samples, run, (*results, *inputs), (*others, *other_inputs), mode)
-        for name, one, other in zip(program.outputs, _structure(inputs, results), _structure(other_inputs, others), strict=True):
+        for name, one, other in zip(
+            program.outputs, _structure(inputs, results), _structure(other_inputs, others), strict=True
+        ):
             if one != other and not wrong:
                 wrong = f"{name} has {one}, in eager PyTorch {other}"
         if wrong:
@@ -187,7 +199,9 @@ def judge(program: Program) -> Outcome:
     return Outcome("right", "", operators)
 
 
-def _difference(program: Program, samples: Any, run: int, values: Sequence[Any], others: Sequence[Any], mode: Sampling) -> str:
+def _difference(
+    program: Program, samples: Any, run: int, values: Sequence[Any], others: Sequence[Any], mode: Sampling
+) -> str:
     """Return what is wrong with the numbers of results, and of inputs after the call."""
     names = (*program.outputs, *(f"input {name} after the call" for name in program.inputs))
     for place, (name, one, other) in enumerate(zip(names, values, others, strict=True)):
@@ -238,9 +252,8 @@ def text(program: Program) -> str:
     ]  # fmt: skip
     for words in program.settings["edits"][: program.num_runs]:
         lines += ["        given = [one.clone() for one in inputs]", "        results = call(*given)"]
-        lines += ["        print(results, [one.stride() for one in (results if isinstance(results, tuple) else [results])], given)"]
+        lines += [
+            "        print(results, [one.stride() for one in (results if isinstance(results, tuple) else [results])], given)"
+        ]
         lines += [f"        {words}"] if words else []
     return "\n".join([*lines, "run(False); print(); run(True)"]) + "\n"
-
-
-

@@ -110,7 +110,6 @@ _OUTER = [
     "Elu",
     "Erf",
     "Exp",
-   
     "HardSigmoid",
     "HardSwish",
     "LeakyRelu",
@@ -199,7 +198,8 @@ def agrees(step: Step, opset: int, arrays: Sequence[Array], computed: Sequence[A
         return True
     wanted = [one for name, one in zip(step.outputs, computed, strict=True) if name]
     return all(
-        one.shape == other.shape and np.allclose(one.astype("float64"), other.astype("float64"), 0.02, 0.02, equal_nan=True)
+        one.shape == other.shape
+        and np.allclose(one.astype("float64"), other.astype("float64"), 0.02, 0.02, equal_nan=True)
         for one, other in zip(found, wanted, strict=True)
         if other is not None
     )

@@ -46,7 +46,11 @@ class UndefinedError(Exception):
 def as_tensor(array: Array) -> torch.Tensor:
     """Return a tensor with the numbers of an array, bfloat16 included, in memory of its own."""
     if array.dtype.name == "bfloat16":
-        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16).copy()).view(torch.bfloat16).reshape(array.shape)
+        return (
+            torch.from_numpy(np.ascontiguousarray(array).view(np.int16).copy())
+            .view(torch.bfloat16)
+            .reshape(array.shape)
+        )
     return torch.from_numpy(np.array(array, order="C"))
 
 
@@ -135,7 +139,8 @@ class Sampling(TorchDispatchMode):
         wide = func(*args, **kwargs)
         pairs = zip(*(one if isinstance(one, (tuple, list)) else (one,) for one in (computed, wide)), strict=True)
         return [
-            worst_error(as_array(one), as_array(other)) if isinstance(one, torch.Tensor) else 0.0 for one, other in pairs
+            worst_error(as_array(one), as_array(other)) if isinstance(one, torch.Tensor) else 0.0
+            for one, other in pairs
         ]
 
     def _operand(self, value: Any) -> Any:

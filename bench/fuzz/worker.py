@@ -24,7 +24,12 @@ KINDS = {
     "kernels": "bench.fuzz.kernel_cases", "logs": "bench.fuzz.log_cases",
 }  # fmt: skip
 """Kind of cases -> the module that makes, judges and prints them."""
-_NEEDS = {"onnx": ("onnx", "onnxruntime", "tvm"), "torch": ("torch", "tvm"), "compile": ("torch", "tvm"), "kernels": ("tvm",)}
+_NEEDS = {
+    "onnx": ("onnx", "onnxruntime", "tvm"),
+    "torch": ("torch", "tvm"),
+    "compile": ("torch", "tvm"),
+    "kernels": ("tvm",),
+}
 _RAW = re.compile(
     r"Check failed|InternalError|LLVM ERROR|Traceback|ffi\.|TVMError|\btir\b|\bT\.|AttributeError|KeyError|\n"
 )
