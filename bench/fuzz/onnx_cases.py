@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.fuzz.builder import MOST_ELEMENTS, VARYING, Builder, Skip
-from bench.fuzz.onnx_oracle import evaluated, model_of_step, sampled
+from bench.fuzz.onnx_oracle import agrees, evaluated, model_of_step, sampled
 from bench.fuzz.oracle import NUM_SAMPLES, Undefined, fault
 from bench.fuzz.program import Array, Outcome, Program, Step, literal, with_runs
 
@@ -60,6 +60,9 @@ class OnnxBuilder(Builder):
         except Exception as error:
             self.refusal = f"{op}: {type(error).__name__}: {error}"
             raise Skip from error
+        if not agrees(step, self.opset, arrays, found):
+            self.refusal = f"{op} {step.attributes}: onnxruntime computes something else"
+            raise Skip
         for name, array in zip(step.outputs, found, strict=True):
             if array is not None:
                 self.arrays[name] = np.asarray(array)

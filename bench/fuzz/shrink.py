@@ -38,7 +38,7 @@ def _same(first: Outcome, second: Outcome) -> bool:
 
 
 def shrunk(outcome: Outcome, judge: Callable[[Program], Outcome], values: Callable[[Program], Any], *,
-           limit_s: float = 90.0) -> Outcome:  # fmt: skip
+           limit_s: float = 60.0) -> Outcome:  # fmt: skip
     """Return the failure of a smaller program.
 
     Parameters
@@ -73,6 +73,8 @@ def _smaller(program: Program, values: Callable[[Program], Any]) -> Iterator[Pro
         for run in range(program.num_runs):
             yield with_runs(program, [run])
     names = [name for step in program.steps for name in step.outputs if name]
+    if len(program.steps) > 1:
+        yield from _alone(program, values)
     if len(program.outputs) > 1:
         for name in program.outputs:
             yield live(program, (name,))
@@ -96,6 +98,18 @@ def _smaller(program: Program, values: Callable[[Program], Any]) -> Iterator[Pro
             steps = (*program.steps[:place], replace(step, attributes=fewer), *program.steps[place + 1 :])
             yield replace(program, steps=steps)
     yield from _plainer(program)
+
+
+def _alone(program: Program, values: Callable[[Program], Any]) -> Iterator[Program]:
+    """Yield each step by itself, given what it reads: one of them often fails."""
+    recorded = values(program)
+    if not isinstance(recorded, dict):
+        return
+    for step in program.steps:
+        if all(name in recorded or name in program.inputs or name in program.weights for name in step.inputs if name):
+            given = {name: recorded[name] for name in step.inputs if name in recorded}
+            inputs = {**program.inputs, **given}
+            yield live(replace(program, steps=(step,), inputs=inputs), tuple(name for name in step.outputs if name))
 
 
 def _plainer(program: Program) -> Iterator[Program]:

@@ -67,7 +67,9 @@ class TorchBuilder(Builder):
         arrays = [as_array(one) for one in found]
         if any(one.size > 4 * MOST_ELEMENTS or one.dtype.kind == "c" for one in arrays):
             raise Skip
-        if any(one.dtype.name != self.dtype and (one.dtype.kind == "f" or one.dtype.name == "bfloat16") for one in arrays):
+        if any(
+            one.dtype.name != self.dtype and (one.dtype.kind == "f" or one.dtype.name == "bfloat16") for one in arrays
+        ):
             raise Skip  # the oracle knows one dtype of floats
         self.arrays.update(zip(step.outputs, arrays, strict=True))
         self.steps.append(step)

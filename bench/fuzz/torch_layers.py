@@ -31,7 +31,9 @@ def _linear(b: Builder) -> None:
     size, out = b.arrays[x].shape[-1], b.choice([1, 2, 3, 8, 16, 17, 31])
     y = b.call("{m0}({0})", x, modules=[f"torch.nn.Linear({size}, {out}, bias={b.chance(0.7)})"])
     if b.chance(0.5):
-        y = b.call(b.choice(["F.relu({0})", "F.gelu({0})", "torch.softmax({0}, -1)", "F.silu({0})", "torch.sigmoid({0})"]), y)
+        y = b.call(
+            b.choice(["F.relu({0})", "F.gelu({0})", "torch.softmax({0}, -1)", "F.silu({0})", "torch.sigmoid({0})"]), y
+        )
     if b.chance(0.3):
         b.call("{0} + {1}", y, b.like(y))
 
@@ -54,12 +56,19 @@ def _products(b: Builder) -> None:
 def _with_sum(b: Builder) -> None:
     m, k, n = (b.choice([1, 2, 3, 8, 17]) for _ in range(3))
     c, left, right = b.new(b.choice([(n,), (m, n), (1, n)])), b.new((m, k), weight=False), b.new((k, n))
-    b.call("torch.addmm({0}, {1}, {2}, beta={p}, alpha={q})", c, left, right, p=b.choice([1, 0.5]), q=b.choice([1, 2.0]))
+    b.call(
+        "torch.addmm({0}, {1}, {2}, beta={p}, alpha={q})", c, left, right, p=b.choice([1, 0.5]), q=b.choice([1, 2.0])
+    )
 
 
 def _distance(b: Builder) -> None:
     k = b.choice([1, 3, 8])
-    b.call(b.choice(["torch.cdist({0}, {1}, p={p})", "F.pairwise_distance({0}[:1], {1}[:1])"]), b.new((3, k), weight=False), b.new((5, k)), p=b.choice([1.0, 2.0]))
+    b.call(
+        b.choice(["torch.cdist({0}, {1}, p={p})", "F.pairwise_distance({0}[:1], {1}[:1])"]),
+        b.new((3, k), weight=False),
+        b.new((5, k)),
+        p=b.choice([1.0, 2.0]),
+    )
 
 
 def _conv(b: Builder) -> None:
@@ -70,7 +79,13 @@ def _conv(b: Builder) -> None:
     padding = b.choice([0, kernel // 2, kernel // 2])
     x = _image(b, channels, rank)
     mode = f", padding_mode={b.choice(['zeros', 'zeros', 'circular', 'replicate'])!r}"
-    y = b.call("{m0}({0})", x, modules=[f"torch.nn.Conv{rank}d({channels}, {out}, {kernel}, {stride}, {padding}, {dilation}, {groups}, bias={b.chance(0.6)}{mode})"])
+    y = b.call(
+        "{m0}({0})",
+        x,
+        modules=[
+            f"torch.nn.Conv{rank}d({channels}, {out}, {kernel}, {stride}, {padding}, {dilation}, {groups}, bias={b.chance(0.6)}{mode})"
+        ],
+    )
     if b.chance(0.4):
         y = b.call("{m0}({0})", y, modules=[f"torch.nn.BatchNorm{rank}d({out})"])
     if b.chance(0.5):
@@ -91,7 +106,16 @@ def _pool(b: Builder) -> None:
                            "F.adaptive_avg_pool{r}d({0}, {o})", "F.adaptive_max_pool{r}d({0}, {o})", "F.avg_pool{r}d({0}, {k}, {s}, {p}, count_include_pad=False)",
                            "F.lp_pool{r}d({0}, 2, {k})"])  # fmt: skip
     kernel = b.integer(1, 3)
-    b.call(expression, x, r=rank, k=kernel, s=b.integer(1, 2), p=b.integer(0, kernel // 2), c=b.chance(0.5), o=b.integer(1, 4))
+    b.call(
+        expression,
+        x,
+        r=rank,
+        k=kernel,
+        s=b.integer(1, 2),
+        p=b.integer(0, kernel // 2),
+        c=b.chance(0.5),
+        o=b.integer(1, 4),
+    )
 
 
 def _norm(b: Builder) -> None:
@@ -110,7 +134,10 @@ def _norm(b: Builder) -> None:
 def _attention(b: Builder) -> None:
     heads, size, batch = b.integer(1, 3), b.choice([4, 8, 17]), _batch(b)
     rows, keys = b.choice([1, 3, 8, 16]), b.choice([1, 3, 9, 16])
-    q, k, v = b.new((batch, heads, rows, size), weight=False), *(b.new((batch, heads, keys, size), weight=False) for _ in "kv")
+    q, k, v = (
+        b.new((batch, heads, rows, size), weight=False),
+        *(b.new((batch, heads, keys, size), weight=False) for _ in "kv"),
+    )
     mask = b.new((rows, keys), b.choice(["bool", b.dtype]))
     expression = b.choice(["F.scaled_dot_product_attention({0}, {1}, {2})", "F.scaled_dot_product_attention({0}, {1}, {2}, is_causal=True)",
                            "F.scaled_dot_product_attention({0}, {1}, {2}, attn_mask={3})", "torch.softmax({0} @ {1}.transpose(-1, -2) * 0.3, -1) @ {2}",
@@ -126,7 +153,17 @@ def _self_attention(b: Builder) -> None:
 
 def _last_token(b: Builder) -> None:
     x = b.new((_batch(b), VARYING if b.varies else b.integer(1, 6), b.choice([4, 8])), weight=False)
-    b.call(b.choice(["torch.softmax({0}, -1)[:, -1]", "torch.tanh({0})[:, -1:]", "torch.relu({0}).narrow(1, 0, 1)", "{0}.mean(1)"]), x)
+    b.call(
+        b.choice(
+            [
+                "torch.softmax({0}, -1)[:, -1]",
+                "torch.tanh({0})[:, -1:]",
+                "torch.relu({0}).narrow(1, 0, 1)",
+                "{0}.mean(1)",
+            ]
+        ),
+        x,
+    )
 
 
 def _recurrent(b: Builder) -> None:
@@ -154,12 +191,22 @@ def _sampled(b: Builder) -> None:
 
 def _shuffled(b: Builder) -> None:
     x = b.new((_batch(b), 4 * b.integer(1, 2), 2 * b.integer(1, 3), 2 * b.integer(1, 3)), weight=False)
-    b.call(b.choice(["F.pixel_shuffle({0}, 2)", "F.pixel_unshuffle({0}, 2)", "F.channel_shuffle({0}, 2)", "F.unfold({0}, 2)"]), x)
+    b.call(
+        b.choice(
+            ["F.pixel_shuffle({0}, 2)", "F.pixel_unshuffle({0}, 2)", "F.channel_shuffle({0}, 2)", "F.unfold({0}, 2)"]
+        ),
+        x,
+    )
 
 
 def _bag(b: Builder) -> None:
     rows = b.integer(1, 9)
-    b.call("F.embedding_bag({0}, {1}, mode={m})", b.indices((b.integer(1, 4), b.integer(1, 4)), 0, rows, weight=False), b.new((rows, b.integer(1, 5)), weight=True), m=b.choice(["sum", "mean", "max"]))
+    b.call(
+        "F.embedding_bag({0}, {1}, mode={m})",
+        b.indices((b.integer(1, 4), b.integer(1, 4)), 0, rows, weight=False),
+        b.new((rows, b.integer(1, 5)), weight=True),
+        m=b.choice(["sum", "mean", "max"]),
+    )
 
 
 _again = functools.partial

@@ -95,7 +95,13 @@ def _cast(b: Builder) -> None:
 def _where(b: Builder) -> None:
     x = b.pick((b.dtype, b.dtype, "int64", "uint8"))
     y = b.like(x)
-    b.call(b.choice(["torch.where({0} > {1}, {0}, {1})", "torch.where({0} == 0, {1}, {0})", "{0}.masked_fill({1} < 0, 1)"]), x, y)
+    b.call(
+        b.choice(
+            ["torch.where({0} > {1}, {0}, {1})", "torch.where({0} == 0, {1}, {0})", "{0}.masked_fill({1} < 0, 1)"]
+        ),
+        x,
+        y,
+    )
 
 
 # ---- moves ----
@@ -197,17 +203,30 @@ def _index_put(b: Builder) -> None:
     x = b.pick(low=1, high=3)
     i = b.indices((b.integer(1, 4),), 0, b.arrays[x].shape[0])
     y = b.new((b.arrays[i].shape[0], *b.arrays[x].shape[1:]))
-    b.call(b.choice(["torch.index_put({0}, ({1},), {2}, accumulate=True)", "torch.index_add({0}, 0, {1}, {2})"]), x, i, y)
+    b.call(
+        b.choice(["torch.index_put({0}, ({1},), {2}, accumulate=True)", "torch.index_add({0}, 0, {1}, {2})"]), x, i, y
+    )
 
 
 def _embedding(b: Builder) -> None:
     rows = b.integer(1, 20)
-    b.call("F.embedding({0}, {1})", b.indices(b.shape(1, 2), 0, rows, weight=False), b.new((rows, b.integer(1, 9)), weight=True))
+    b.call(
+        "F.embedding({0}, {1})",
+        b.indices(b.shape(1, 2), 0, rows, weight=False),
+        b.new((rows, b.integer(1, 9)), weight=True),
+    )
 
 
 def _search(b: Builder) -> None:
-    edges = b.given(np.sort(b.random.standard_normal(b.integer(1, 9))).astype(b.arrays[x := b.pick()].dtype), weight=True)
-    b.call(b.choice(["torch.searchsorted({1}, {0}, right={r})", "torch.bucketize({0}, {1}, right={r})"]), x, edges, r=b.chance(0.5))
+    edges = b.given(
+        np.sort(b.random.standard_normal(b.integer(1, 9))).astype(b.arrays[x := b.pick()].dtype), weight=True
+    )
+    b.call(
+        b.choice(["torch.searchsorted({1}, {0}, right={r})", "torch.bucketize({0}, {1}, right={r})"]),
+        x,
+        edges,
+        r=b.chance(0.5),
+    )
 
 
 def _one_hot(b: Builder) -> None:
@@ -218,7 +237,16 @@ def _one_hot(b: Builder) -> None:
 def _updated(b: Builder) -> None:
     """Add a change in place of a copy, through a view."""
     x = b.pick(low=2, high=4)
-    b.call(b.choice(["{0}.slice_scatter({0}[:1] * 2, 0, 0, 1)", "torch.select_scatter({0}, {0}[-1], 0, 0)", "torch.fill({0}, 2.5) + {0}"]), x)
+    b.call(
+        b.choice(
+            [
+                "{0}.slice_scatter({0}[:1] * 2, 0, 0, 1)",
+                "torch.select_scatter({0}, {0}[-1], 0, 0)",
+                "torch.fill({0}, 2.5) + {0}",
+            ]
+        ),
+        x,
+    )
 
 
 # ---- reductions ----

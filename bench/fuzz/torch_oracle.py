@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from bench.fuzz.oracle import EXACT, INNER, MOVE, OUTER, Noise
+from bench.fuzz.oracle import EXACT, INNER, MOVE, OUTER, Noise, worst_error
 from bench.fuzz.program import Array
 
 __all__ = ["Sampling", "UndefinedError", "as_array", "as_tensor", "doubles", "outputs_of"]
@@ -34,6 +34,7 @@ _OUTERS = """add sub rsub mul div reciprocal exp exp2 expm1 log log1p log2 log10
     mish pow square hypot atan2 hardshrink softshrink addcmul addcdiv lerp xlogy prelu _prelu_kernel sinc logaddexp
     log_sigmoid_forward deg2rad rad2deg tanhshrink""".split()
 _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACTS, EXACT), **dict.fromkeys(_OUTERS, OUTER)}
+_VIEWS_IN_PLACE = ("squeeze", "unsqueeze", "transpose", "t", "as_strided", "swapaxes", "detach", "resize")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -45,7 +46,11 @@ class UndefinedError(Exception):
 def as_tensor(array: Array) -> torch.Tensor:
     """Return a tensor with the numbers of an array, bfloat16 included, in memory of its own."""
     if array.dtype.name == "bfloat16":
-        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16).copy()).view(torch.bfloat16).reshape(array.shape)
+        return (
+            torch.from_numpy(np.ascontiguousarray(array).view(np.int16).copy())
+            .view(torch.bfloat16)
+            .reshape(array.shape)
+        )
     return torch.from_numpy(np.array(array, order="C"))
 
 
@@ -100,17 +105,43 @@ class Sampling(TorchDispatchMode):
         if name == "index_put":
             how = INNER if (len(args) > 3 and args[3]) else MOVE
         _check_conversion(name, args, kwargs)
-        if how == INNER:
+        if name in _VIEWS_IN_PLACE:
+            return func(*args, **kwargs)
+        errors = []
+        if how == INNER and not schema.is_mutable and self._noise.sample > 1:
+            errors = self._inner_errors(func, args, kwargs)
             args, kwargs = tree_map(self._operand, (args, kwargs))
         found = func(*args, **kwargs)
         tensors = found if isinstance(found, (tuple, list)) else (found,)
-        for one in tensors:
+        for place, one in enumerate(tensors):
             if isinstance(one, torch.Tensor) and one.dtype == torch.float64:
                 self.is_exact &= how in (MOVE, EXACT)
                 self.has_signs &= how == MOVE
                 if how != MOVE and one.numel() and not (0 in one.stride() and max(one.shape) > 1):
-                    one.copy_(torch.from_numpy(np.asarray(self._noise.result(one.numpy(), self._dtype, how))))
+                    wide = self._noise.inner(one.numpy(), errors[place] if errors else 0.0)
+                    one.copy_(torch.from_numpy(np.asarray(self._noise.result(wide, self._dtype, how))))
         return found
+
+    def _inner_errors(self, func: Any, args: Any, kwargs: Any) -> list[float]:
+        """Return how far each result is off at most where PyTorch computes in the program's dtype."""
+        narrow = getattr(torch, self._dtype)
+
+        def native(value: Any) -> Any:
+            if value is torch.float64:
+                return narrow
+            is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float64
+            return value.to(narrow) if is_wide else value
+
+        try:
+            computed = func(*tree_map(native, args), **tree_map(native, kwargs))
+        except (RuntimeError, NotImplementedError):
+            return []
+        wide = func(*args, **kwargs)
+        pairs = zip(*(one if isinstance(one, (tuple, list)) else (one,) for one in (computed, wide)), strict=True)
+        return [
+            worst_error(as_array(one), as_array(other)) if isinstance(one, torch.Tensor) else 0.0
+            for one, other in pairs
+        ]
 
     def _operand(self, value: Any) -> Any:
         if self._noise.sample <= 1 or not isinstance(value, torch.Tensor) or value.dtype != torch.float64:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -23,7 +24,12 @@ KINDS = {
     "kernels": "bench.fuzz.kernel_cases", "logs": "bench.fuzz.log_cases",
 }  # fmt: skip
 """Kind of cases -> the module that makes, judges and prints them."""
-_NEEDS = {"onnx": ("onnx", "tvm"), "torch": ("torch", "tvm"), "compile": ("torch", "tvm"), "kernels": ("tvm",)}
+_NEEDS = {
+    "onnx": ("onnx", "onnxruntime", "tvm"),
+    "torch": ("torch", "tvm"),
+    "compile": ("torch", "tvm"),
+    "kernels": ("tvm",),
+}
 _RAW = re.compile(
     r"Check failed|InternalError|LLVM ERROR|Traceback|ffi\.|TVMError|\btir\b|\bT\.|AttributeError|KeyError|\n"
 )
