@@ -7,6 +7,7 @@ the name is read, so that a function of a function took a minute to compile.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
@@ -28,12 +29,18 @@ ELEMENTARY = frozenset((*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"))
 """Functions that take longer than a store and a load of their result."""
 _PURE = 1
 """TVM's number for functions that do nothing besides."""
+_REGISTERING = threading.Lock()
 _C_TYPE = {"float32": ("float", "f"), "float64": ("double", "")}
 
 
-@lru_cache(maxsize=1)
 def _register(tvm: TvmObject) -> None:
-    """Make `_ADDED` operators of TVM's, and all functions ones that vectors may be of."""
+    """Make `_ADDED` operators of TVM's, once, and all functions ones that vectors may be of."""
+    with _REGISTERING:  # modules are compiled in several threads
+        _register_once(tvm)
+
+
+@lru_cache(maxsize=1)
+def _register_once(tvm: TvmObject) -> None:
     from tvm.ir.op import register_op_attr
 
     for name in (_name(one) for one in _ADDED):
