@@ -150,6 +150,12 @@ class Request:
                 if self.server == "vllm" else "the folder configs beside sglang's fp8_kernel.py"
             )  # fmt: skip
             found.append(f"Block-scaled products are read from {place} inside the package only: copy the file there.")
+        found += [
+            f"n = {shape.n} is no whole number of blocks of {shape.block[0]}: servers take such weights only where "
+            "they are neither split over ranks nor merged with others."
+            for shape in self.shapes
+            if isinstance(shape, Product) and shape.n % shape.block[0]
+        ]
         if any(shape.dtype == "int4_w4a16" for shape in self.shapes):
             found.append(
                 "No measurements of weights of 4 bits stand behind these times; that servers' kernels load each byte "
