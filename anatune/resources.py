@@ -99,16 +99,14 @@ def _control_groups(root: Path) -> Iterator[tuple[Path, str] | tuple[Path, str, 
 
     A container may see its own group as the top, under a path of the host's that is not there.
     """
-    try:
+    lines = ["0::/"]
+    with contextlib.suppress(OSError, ValueError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except (OSError, ValueError):
-        lines = ["0::/"]
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
-        for depth in range(len(parts) + 1):
-            below = "/".join(parts[:depth])
+        for below in ("/".join(parts[:depth]) for depth in range(len(parts) + 1)):
             if not controllers:
                 yield root / "sys/fs/cgroup" / below, "cpu.max"
             elif "cpu" in controllers.split(","):

@@ -151,8 +151,7 @@ class Request:
             )  # fmt: skip
             found.append(f"Block-scaled products are read from {place} inside the package only: copy the file there.")
         found += [
-            f"n = {shape.n} is no whole number of blocks of {shape.block[0]}: servers take such weights only where "
-            "they are neither split over ranks nor merged with others."
+            f"n = {shape.n} ends in a part of a block: servers take it where weights are neither split nor merged."
             for shape in self.shapes
             if isinstance(shape, Product) and shape.n % shape.block[0]
         ]

@@ -92,7 +92,6 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
         raise UnknownNameError(
             "hardware 'host': no saved spec of this machine yet; run `anatune hw detect` to write one"
         )
-    known: list[str] = []
     unreadable: list[str] = []
     specs: list[HardwareSpec] = []
     for path in _spec_files(folders):
@@ -101,14 +100,13 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
         except SpecError as error:
             unreadable.append(str(error))
             continue
-        names = (specs[-1].name, *specs[-1].aliases)
-        if wanted in map(_normal, names):
+        if wanted in map(_normal, (specs[-1].name, *specs[-1].aliases)):
             return specs[-1]
-        known.extend(names)
     makers, product = set(_MAKER.findall(text.lower())), _product(text)
     for spec in specs:
         if product in _products(spec) and makers <= {spec.vendor}:
             return spec
+    known = [name for spec in specs for name in (spec.name, *spec.aliases)]
     raise UnknownNameError(_unknown_text(text, known, unreadable))
 
 

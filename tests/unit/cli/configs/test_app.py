@@ -104,7 +104,7 @@ def test_parts_of_a_block_are_said(tmp_path, capsys):
     assert (
         main(["configs", "vllm", "--hw", "h200", "--n", "576", "--k", "7168", "--rows", "4", "-o", str(tmp_path)]) == 0
     )
-    assert "n = 576 is no whole number of blocks of 128" in " ".join(capsys.readouterr().out.split())
+    assert "n = 576 ends in a part of a block" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_page(tmp_path, capsys):
