@@ -30,6 +30,7 @@ from anatune.files import open_file, scratch_folder
 from anatune.graph.summary import ModelSummary
 from anatune.graph.torch.arrays import array_of_torch
 from anatune.measure.cpu.features import lacking_features, processor_flags
+from anatune.model.learned.corrections import digest_of_cards
 from anatune.resources import user_cache_folder
 from anatune.tuning.machine import choose_threads
 
@@ -131,10 +132,10 @@ def _settings(hardware: HardwareSpec, request: Request) -> bytes:
     SpaceError
         There are not as many threads.
     """
-    threads = choose_threads(hardware, request.threads)
-    asked = [threads, request.accuracy, request.check, request.precision]
+    asked = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
     machine = [platform.machine(), sys.version, processor_flags()]
-    return msgspec.json.encode([hardware, asked, machine, sources_of(), versions_of(*_COMPILERS)], order="sorted")
+    parts = [hardware, asked, machine, sources_of(), digest_of_cards(), versions_of(*_COMPILERS)]
+    return msgspec.json.encode(parts, order="sorted")
 
 
 def _inputs(example_inputs: object) -> Iterator[bytes]:

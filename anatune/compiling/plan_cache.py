@@ -1,7 +1,7 @@
 """What was planned for earlier models, on disk: a model that was changed plans what is new in it.
 
-An entry is found by all that its answer depends on: the sources of this package, the device, the accuracy, the
-product and which of its operands are constants.
+An entry is found by all that its answer depends on: the sources of this package, corrections, the device, the accuracy,
+the product and which of its operands are constants.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.disk_cache import DiskCache, sources_of
 from anatune.errors import AnatuneError
+from anatune.model.learned.corrections import digest_of_cards
 from anatune.resources import user_cache_folder
 
 __all__ = ["PlanCache"]
@@ -39,7 +40,7 @@ class PlanCache:
     def __init__(self, hardware: CpuSpec, accuracy: str, folder: Path | None = None) -> None:
         base = folder or user_cache_folder()
         self._disk = DiskCache(None if base is None else base / "plans", ".json", _MOST_BYTES)
-        self._device = msgspec.json.encode([sources_of(), accuracy, hardware], order="sorted")
+        self._device = msgspec.json.encode([sources_of(), digest_of_cards(), accuracy, hardware], order="sorted")
 
     def schedules(
         self, workload: Workload, known: Sequence[str], template: str, search: Callable[[], list[Schedule]]

@@ -14,6 +14,7 @@ from anatune.doctor.findings import Finding
 from anatune.doctor.packages import version_of
 from anatune.doctor.trials import Told
 from anatune.requirements import pip_line
+from anatune.resources import allowed_cores, cpu_quota
 
 __all__ = ["compiler_findings", "gpu_findings", "machine_findings"]
 
@@ -45,11 +46,10 @@ def machine_findings(told: Told, root: str | Path = "/") -> Iterator[Finding]:
 def _cores(base: Path) -> Finding:
     """Return how many logical processors this process may use, of how many, and what limits it besides."""
     there = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    usable, quota = allowed_cores(), cpu_quota(base)
     told = f"{usable} of {there} logical processors may be used, {platform.system()} {platform.machine()}"
-    quota, _, period = (_text(base / "sys/fs/cgroup/cpu.max") or "max").partition(" ")
-    if quota.isdigit() and period.isdigit() and int(quota) < usable * int(period):
-        text = f"{told}, with a quota of {int(quota) / int(period):g} of them: measured times jump where it is used up"
+    if quota is not None and quota < usable:
+        text = f"{told}, with a quota of {quota:g} of them: measured times jump where it is used up"
         return Finding(_MACHINE, "warning", "cores", text, _TUNE, "raise the container's CPU quota")
     if usable == 1 and there > 1:
         text = f"{told}: builds and measurements take turns on one core"

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
+from anatune.resources import usable_cores
+
 __all__ = ["IS_TRIED", "Told", "answer", "run_trials"]
 
 CHILD = """\
@@ -49,8 +51,7 @@ def run_trials(trials: Mapping[str, Sequence[str]], most_seconds: float = _MOST_
         Name -> key -> what was told; for a module None (it can be imported) or the reason why not. The key "died" is
         there where the process did not end by itself: how it ended.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(max(1, min(len(trials), cores))) as pool:
+    with ThreadPoolExecutor(max(1, min(len(trials), usable_cores()))) as pool:
         answers = pool.map(lambda words: _run(words, most_seconds), trials.values())
         return dict(zip(trials, answers, strict=True))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from anatune.resources import usable_cores
 from anatune.version import __version__
 
 __all__ = ["Environment", "environment"]
@@ -33,7 +34,7 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu : str
         Model name of the processor.
     cores : int
-        Cores that the process may run on.
+        Cores that the process may keep busy: those that it may run on, within its quota.
     platform : str
         Operating system, its release and the instruction set: "Linux-6.1-x86_64".
     python, numpy, anatune : str
@@ -59,7 +60,7 @@ def environment() -> Environment:
     """Return the environment of this process; asked once, no package is imported for it."""
     return Environment(
         cpu=_cpu_model(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
         platform=f"{platform.system()}-{platform.release()}-{platform.machine()}",
         python=platform.python_version(),
         numpy=_version("numpy") or "",

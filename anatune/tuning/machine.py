@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from anatune.arguments import shown
 from anatune.core.generation import generation_limit
@@ -11,18 +10,12 @@ from anatune.core.hardware.alike import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, MissingDependencyError, SpaceError
+from anatune.resources import allowed_cores, usable_cores
 from anatune.templates import Template, joined_templates, templates_of, tuning_template
 
 __all__ = ["check_cpu", "check_gpu", "choose_threads", "gpu_templates", "usable_cores"]
 
 _LOG = logging.getLogger(__name__)
-
-
-def usable_cores() -> int:
-    """Return the logical processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int | None = None) -> int:
@@ -33,7 +26,7 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
     Parameters
     ----------
     usable : int, optional
-        Cores that can be used; by default those that this process may run on.
+        Cores that can be used; by default those that this process may run on, without a choice within its quota.
 
     Raises
     ------
@@ -45,9 +38,9 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
             raise SpaceError(f"threads is {shown(threads)}, but {hardware.name} is a GPU: leave threads out")
         return 1
     cores = hardware.most_threads
-    most = min(cores, usable_cores() if usable is None else usable)
     if threads is None:
-        return most
+        return min(cores, usable_cores() if usable is None else usable)
+    most = min(cores, allowed_cores() if usable is None else usable)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
         allowed = f", this process may use {most} of them" if most < cores else ""
         raise SpaceError(

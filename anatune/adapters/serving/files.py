@@ -150,6 +150,11 @@ class Request:
                 if self.server == "vllm" else "the folder configs beside sglang's fp8_kernel.py"
             )  # fmt: skip
             found.append(f"Block-scaled products are read from {place} inside the package only: copy the file there.")
+        found += [
+            f"n = {shape.n} ends in a part of a block: servers take it where weights are neither split nor merged."
+            for shape in self.shapes
+            if isinstance(shape, Product) and shape.n % shape.block[0]
+        ]
         if any(shape.dtype == "int4_w4a16" for shape in self.shapes):
             found.append(
                 "No measurements of weights of 4 bits stand behind these times; that servers' kernels load each byte "

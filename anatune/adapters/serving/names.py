@@ -19,37 +19,34 @@ __all__ = ["Server", "check_version", "device_name", "file_name", "folder_versio
 Server = Literal["vllm", "sglang"]
 
 _DRIVER_NAMES = {
-    "a10": "NVIDIA A10",
     "a100_pcie": "NVIDIA A100-PCIE-40GB",
     "a100_sxm": "NVIDIA A100-SXM4-40GB",
     "a100_sxm_80gb": "NVIDIA A100-SXM4-80GB",
     "a30": "NVIDIA A30",
-    "a6000": "NVIDIA RTX A6000",
-    "b200": "NVIDIA B200",
     "gh200": "NVIDIA GH200 480GB",
     "h100_pcie": "NVIDIA H100 PCIe",
     "h100_sxm": "NVIDIA H100 80GB HBM3",
     "h20": "NVIDIA H20",
     "h200": "NVIDIA H200",
-    "l4": "NVIDIA L4",
-    "l40s": "NVIDIA L40S",
-    "mi300x": "AMD Instinct MI300X",
-    "mi325x": "AMD Instinct MI325X",
     "rtx3080": "NVIDIA GeForce RTX 3080",
-    "rtx3090": "NVIDIA GeForce RTX 3090",
-    "rtx4070": "NVIDIA GeForce RTX 4070",
-    "rtx4080": "NVIDIA GeForce RTX 4080",
-    "rtx4090": "NVIDIA GeForce RTX 4090",
-    "rtx5080": "NVIDIA GeForce RTX 5080",
-    "rtx5090": "NVIDIA GeForce RTX 5090",
-    "rtx_pro_6000": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
 }
 """Our device -> what its driver calls it."""
+_AS_MODEL = (
+    "a10", "a6000", "b200", "l4", "l40s", "mi300x", "mi325x", "rtx3090", "rtx4070", "rtx4080", "rtx4090", "rtx5080",
+    "rtx5090", "rtx_pro_6000",
+)  # fmt: skip
+"""Devices whose drivers call them as their specs say the model."""
 _NAME = re.compile(
     r"(?:E=(?P<experts>\d+),N=(?P<n>\d+)|N=(?P<rows>\d+),K=(?P<k>\d+)),device_name=(?P<device>[^,]+)"
     r"(?:,dtype=(?P<dtype>[^,]+))?(?:,block_shape=\[(?P<block_n>\d+), ?(?P<block_k>\d+)\])?"
     r"(?:,per_channel_quant=True)?(?P<down>_down)?\.json"
 )
+_VERSION = re.compile(
+    r"(?!.{100})(\d{1,4})\.(\d{1,4})\.\d{1,4}(?:[-._]?(?:a|alpha|b|beta|c|rc)\d{0,9})?(?:[-._]?post\d{0,9})?"
+    r"(?:[-._]?dev\d{0,9})?(?:\+[a-z0-9]+(?:[-._][a-z0-9]+)*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A release of Triton, one before or behind it, or a build: 3.6.0, 3.6.0rc1, 3.4.0+git0b5f1f2e. Source: PEP 440."""
 
 
 def device_name(spec: GpuSpec, given: str | None = None) -> str:
@@ -60,7 +57,7 @@ def device_name(spec: GpuSpec, given: str | None = None) -> str:
     UnknownNameError
         What the driver calls it is not known, and none is given.
     """
-    name = given or _DRIVER_NAMES.get(spec.name)
+    name = given or (spec.model if spec.name in _AS_MODEL else _DRIVER_NAMES.get(spec.name))
     if name is None:
         raise UnknownNameError(
             f"{spec.name}: what its driver calls it is not known here; say --device-name NAME, as torch.cuda."
@@ -88,7 +85,7 @@ def file_name(server: Server, shape: Experts | Product, device: str, *, down: bo
 
 
 def version_folder(version: str) -> str:
-    """Return SGLang's folder of a version of Triton, below that of SGLANG_MOE_CONFIG_DIR.
+    """Return SGLang's folder of a version of Triton, below that of SGLANG_MOE_CONFIG_DIR: all of it counts.
 
     Raises
     ------
@@ -107,16 +104,16 @@ def check_version(version: str) -> tuple[int, int]:
     SpaceError
         It is no version, such as 3.6.0.
     """
-    if not re.fullmatch(r"\d{1,4}\.\d{1,4}\.\d{1,4}", version):
+    hit = _VERSION.fullmatch(version)
+    if hit is None:
         raise SpaceError(f"--triton-version is {shown(version)}, expected what triton.__version__ says, such as 3.6.0")
-    major, minor, _ = map(int, version.split("."))
-    return major, minor
+    return int(hit[1]), int(hit[2])
 
 
 def folder_version(folder: str) -> str | None:
     """Return the version of Triton that a folder of SGLang's is called after; None: it is none of these."""
-    found = re.fullmatch(r"triton_(\d+)_(\d+)_(\d+)", folder)
-    return ".".join(found.groups()) if found else None
+    version = folder.removeprefix("triton_").replace("_", ".")
+    return version if folder.startswith("triton_") and _VERSION.fullmatch(version) else None
 
 
 def parse_name(name: str) -> dict[str, str]:

@@ -88,7 +88,11 @@ def checked_size(name: str, value: object, most: int = MOST_SIZE) -> int:
 
 
 def check_shape(shape: Experts | Product) -> None:
-    """Raise SpaceError for operands without a model, and for blocks of scales that kernels do not take."""
+    """Raise SpaceError for operands without a model, and for blocks of scales that servers do not take.
+
+    Source: vLLM, ``Fp8MoEMethod.create_weights`` (intermediate size: whole blocks of n, and of k), and
+    ``per_token_group_quant_fp8`` (rows: whole blocks of k); SGLang's are the same.
+    """
     if shape.dtype not in DTYPES:
         raise SpaceError(f"dtype is {shown(shape.dtype)}, expected one of {', '.join(DTYPES)}")
     if isinstance(shape, Experts):
@@ -101,6 +105,27 @@ def check_shape(shape: Experts | Product) -> None:
         for size in shape.block:
             if size < 32 or size & (size - 1):
                 raise SpaceError(f"block shape is {list(shape.block)}, expected powers of two from 32 on: 128,128")
+        _check_blocks(shape, shape.block)
+
+
+def _check_blocks(shape: Experts | Product, block: tuple[int, int]) -> None:
+    """Raise SpaceError for a layer that servers refuse: it is not made of whole blocks of scales.
+
+    Of a product's n a part of a last block is taken where the weights are neither split nor merged (DeepSeek-V3: 576).
+    """
+    if isinstance(shape, Product):
+        sizes = (("k", shape.k, block[1]), ("n", block[0] if shape.n > block[0] else shape.n, block[0]))
+    else:
+        sizes = (
+            ("intermediate size on a rank", shape.intermediate, max(block)),
+            ("hidden size", shape.hidden, block[1]),
+        )
+    for name, size, part in sizes:
+        if size % part:
+            raise SpaceError(
+                f"{name} is {size}, expected a multiple of {part}: servers refuse layers that are not whole blocks of "
+                f"{block[0]} x {block[1]} weights; take fewer ranks (--tp), or spread whole experts over them (--ep)"
+            )
 
 
 def _check_group(shape: Experts) -> None:

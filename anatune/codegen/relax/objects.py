@@ -7,7 +7,6 @@ gives its functions are aliases, which the linker makes.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from anatune.codegen.relax.kernels import KERNEL
 from anatune.disk_cache import DiskCache, sources_of, versions_of
 from anatune.errors import BuildError
 from anatune.files import no_scratch, temporary_folder
-from anatune.resources import user_cache_folder
+from anatune.resources import usable_cores, user_cache_folder
 
 __all__ = ["Objects", "objects_of"]
 
@@ -111,7 +110,7 @@ def objects_of(functions: Mapping[str, TvmObject], target: TvmObject, folder: Pa
                 disk.write(keys[name], content)
         return content
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         found = dict(zip(distinct, pool.map(made, distinct), strict=True))
     refused = {distinct[symbol]: one for symbol, one in found.items() if isinstance(one, BuildError)}
     if refused:

@@ -35,6 +35,10 @@ __all__ = [
     "user_spec_folder",
 ]
 
+_MAKER = re.compile(r"(?<![a-z])(nvidia|amd|intel)(?![a-z])")
+_EVERYBODYS = re.compile(rf"{_MAKER.pattern}|\b(?:tesla|cpu|processor|\d+-core)\b|@.*|\((?:r|tm)\)|[()]")
+"""What names have beside the product: "AMD EPYC 7763 64-Core Processor", "Intel(R) Core(TM) .. @ 3.40GHz"."""
+
 # ---- finding a spec ----------------------------------------------------------------------------------------
 
 
@@ -63,8 +67,8 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
     Parameters
     ----------
     name_or_path
-        A name or alias ("rtx3090", "GTX 1080 Ti"), "host" (the saved spec of the present machine), or the
-        path of a TOML file.
+        A name or alias ("rtx3090", "GTX 1080 Ti"), what a driver or /proc/cpuinfo calls a device ("Tesla
+        V100-SXM2-16GB"), "host" (the saved spec of the present machine), or the path of a TOML file.
     user_folder
         Folder of the user's specs, `user_spec_folder()` by default.
 
@@ -88,18 +92,21 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
         raise UnknownNameError(
             "hardware 'host': no saved spec of this machine yet; run `anatune hw detect` to write one"
         )
-    known: list[str] = []
     unreadable: list[str] = []
+    specs: list[HardwareSpec] = []
     for path in _spec_files(folders):
         try:
-            spec = load_spec_file(path)
+            specs.append(load_spec_file(path))
         except SpecError as error:
             unreadable.append(str(error))
             continue
-        names = (spec.name, *spec.aliases)
-        if wanted in map(_normal, names):
+        if wanted in map(_normal, (specs[-1].name, *specs[-1].aliases)):
+            return specs[-1]
+    makers, product = set(_MAKER.findall(text.lower())), _product(text)
+    for spec in specs:
+        if product in _products(spec) and makers <= {spec.vendor}:
             return spec
-        known.extend(names)
+    known = [name for spec in specs for name in (spec.name, *spec.aliases)]
     raise UnknownNameError(_unknown_text(text, known, unreadable))
 
 
@@ -155,6 +162,19 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_. ]+", "", name).lower()
 
 
+def _product(name: str) -> str:
+    """Return what a driver or /proc/cpuinfo says a device is, without its maker and words that all devices have."""
+    return _normal(_EVERYBODYS.sub(" ", name.lower().replace("_", " ")))
+
+
+def _products(spec: HardwareSpec) -> set[str]:
+    """Return what a spec's device may be called; what its model has in brackets tells devices of one name apart."""
+    names = [spec.name, *spec.aliases, spec.model]
+    if spec.kind == "cpu" or "one of its" in spec.model:  # a microarchitecture, or a part of a card
+        names.append(spec.model.partition("(")[0])
+    return set(map(_product, names)) - {""}
+
+
 def _folders(user_folder: Path | None) -> list[Path]:
     """Return the folders that hold specs, the user's first; unreadable ones count as empty."""
     folders = [data_folder("hwspecs")]
@@ -183,8 +203,8 @@ def _how_to_add() -> str:
 
 
 def _unknown_text(name: str, known: list[str], unreadable: list[str]) -> str:
-    by_normal = {_normal(word): word for word in reversed(known)}
-    close = [by_normal[word] for word in difflib.get_close_matches(_normal(name), by_normal, n=5, cutoff=0.55)]
+    by_product = {_product(word): word for word in reversed(known)}
+    close = [by_product[word] for word in difflib.get_close_matches(_product(name), by_product, n=5, cutoff=0.55)]
     near = f"close names: {', '.join(close)}" if close else "no name is close"
     text = f"unknown hardware {name!r}: {near}; `anatune hw list` shows all; {_how_to_add()}"
     return f"{text}; could not be read: {'; '.join(unreadable)}" if unreadable else text

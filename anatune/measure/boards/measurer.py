@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +22,7 @@ from anatune.measure.run.process import Reply, Worker
 from anatune.measure.run.runner import RunReport
 from anatune.measure.run.runner_process import RunnerProcess
 from anatune.measure.run.timing import CPU_PROTOCOL
+from anatune.resources import usable_cores
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -166,8 +166,7 @@ class BoardMeasurer(Measurer):
             "run_s": limits.run_s,
         }
         super().__init__(workload, hardware, options, **settings)
-        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._cores = CorePlan((), (), min(_MOST_BUILDERS, usable), True)
+        self._cores = CorePlan((), (), min(_MOST_BUILDERS, usable_cores()), True)
         self._key, self._boards = key, max(1, min(boards, _MOST_BOARDS))
         self._gone: list[WorkerState] = []
 

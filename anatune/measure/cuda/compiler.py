@@ -21,6 +21,7 @@ from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores
 from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.model.plan import Plan
+from anatune.resources import usable_cores
 from anatune.templates import template_named
 from anatune.templates.gpu.model import BaseGpuModel
 from anatune.templates.gpu.rules import gpu_of
@@ -103,7 +104,7 @@ def compile_schedules(
     refused = _refused(schedules)
     for at, why in refused.items():
         yield at, Compiled(Outcome.BUILD_ERROR, message=why)
-    count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1)
+    count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1, usable_cores())
     deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
     folder = scratch_folder(RunError)
     environment = {"TMPDIR": str(folder)}

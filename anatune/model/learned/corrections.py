@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import platform
 from collections.abc import Collection
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from anatune.arguments import checked_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.decoding import from_json
+from anatune.disk_cache import versions_of
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replaced_folder
 from anatune.model.learned.corrected import CorrectedModel
@@ -37,6 +38,7 @@ __all__ = [
     "SavedCorrection",
     "check_correction_folder",
     "corrected",
+    "digest_of_cards",
     "find_correction",
     "load_correction",
     "named_correction",
@@ -272,9 +274,24 @@ def load_correction(folder: str | Path) -> SavedCorrection:
     return SavedCorrection(card, model, folder)
 
 
-@lru_cache(maxsize=8)
 def _loaded(folder: Path) -> SavedCorrection:
+    """Return what `load_correction` does, read again when its card changes."""
+    return _loaded_once(folder, (folder / CARD).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _loaded_once(folder: Path, _mtime_ns: int) -> SavedCorrection:
     return load_correction(folder)
+
+
+def digest_of_cards() -> str:
+    """Return a digest of all corrections, the user's own and the shipped ones, for caches of plans."""
+    digest = hashlib.sha256(versions_of("lightgbm").encode())  # without it there are none
+    for folder in (user_correction_folder, partial(data_folder, "models")):
+        with contextlib.suppress(SpecError, OSError):
+            for path in sorted(folder().glob(f"*/{CARD}")):
+                digest.update(path.parent.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def shipped_cards() -> dict[Path, Card]:

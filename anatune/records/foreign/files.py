@@ -29,7 +29,6 @@ _COMMENT = "#"
 _MOST_BYTES = 1 << 30
 _NO_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|[-+]?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE)
 """A text, which stays, or what JSON has no number for."""
-_GZIP = b"\x1f\x8b"
 
 
 def read_log(path: Path) -> str:
@@ -42,7 +41,7 @@ def read_log(path: Path) -> str:
     """
     try:
         content = read_file(path, _MOST_BYTES)
-        if content.startswith(_GZIP):
+        if content.startswith(b"\x1f\x8b"):
             raise RecordError(f"{path}: is compressed, expected a log as text; unpack it (gunzip)")
         return content.decode(
             "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"

@@ -217,8 +217,7 @@ def _times(entry: Json, time_unit: Json) -> Measurement:
         if outcome is None and not values:
             raise UnfitError("a correct result without a time: no measurement called time, no times.runtimes")
     else:
-        error = entry.get("__error__")
-        value = entry.get("times") or entry.get("time") if error is None else error
+        value = entry.get("__error__", entry.get("times") or entry.get("time"))
         values, per_second, outcome = _samples(value), 1e3, None
     if values and values[0] in _ERRORS:
         return measured([], _ERRORS[values[0]])

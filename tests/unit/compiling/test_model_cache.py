@@ -84,7 +84,7 @@ def test_weights_beside_the_file_count(tmp_path, compile_model):
 def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     path, host = network(tmp_path / "a.onnx"), anatune.hardware("xeon_gold_6230r")
     monkeypatch.setattr(model_cache, "MOST_BYTES", 1 << 30)
-    monkeypatch.setattr("anatune.tuning.machine.usable_cores", lambda: 8)
+    monkeypatch.setattr("anatune.tuning.machine.allowed_cores", lambda: 8)
     keys = []
 
     def ask(example=None, hardware=host, **asked):
@@ -101,7 +101,7 @@ def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     ask([np.zeros((5, WIDTH), np.float32)])
     ask([np.zeros((4, WIDTH), np.int64)])
     ask([np.ones((4, WIDTH), np.int64)])
-    for name in ("sources_of", "versions_of", "processor_flags", "choose_threads"):
+    for name in ("sources_of", "versions_of", "processor_flags", "choose_threads", "digest_of_cards"):
         with monkeypatch.context() as patched:
             patched.setattr(model_cache, name, lambda *_: 77)
             ask()

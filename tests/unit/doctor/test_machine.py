@@ -42,6 +42,11 @@ def test_what_makes_times_jump_is_a_warning(tmp_path, monkeypatch):
     told = found(tmp_path)
     assert (told["cores"].level, told["clock"].level) == ("warning", "warning")
     assert "a quota of 1.5 of them" in told["cores"].text
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/docker/a\n")
+    (tmp_path / "sys/fs/cgroup/docker/a").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/docker/a/cpu.max").write_text("50000 100000\n")
+    assert "a quota of 0.5 of them" in found(tmp_path)["cores"].text
     assert "powersave, schedutil" in told["clock"].text
     assert told["clock"].fix.endswith("performance")
     assert told["turbo"].text.startswith("on: ")

@@ -37,6 +37,15 @@ def test_threads_by_default_and_by_choice():
     assert usable_cores() >= 1
 
 
+def test_a_quota_counts_by_default_and_not_against_a_choice(monkeypatch):
+    monkeypatch.setattr("anatune.tuning.machine.usable_cores", lambda: 2)
+    monkeypatch.setattr("anatune.tuning.machine.allowed_cores", lambda: 6)
+    assert choose_threads(CPU, None) == 2
+    assert choose_threads(CPU, 6) == 6
+    with pytest.raises(SpaceError, match="expected an integer from 1 to 6"):
+        choose_threads(CPU, 7)
+
+
 def test_machines():
     assert check_cpu(CPU, CPU) is CPU
     with pytest.raises(DeviceError, match="tune there"):

@@ -323,7 +323,7 @@ def test_time_budget():
 
 
 def test_threads_are_planned_for(monkeypatch):
-    monkeypatch.setattr("anatune.tuning.machine.usable_cores", lambda: 8)
+    monkeypatch.setattr("anatune.tuning.machine.allowed_cores", lambda: 8)
     made = []
     result = session(2, made, threads=4).run()
     assert made[0].threads == 4

@@ -2,7 +2,14 @@
 
 import pytest
 
-from anatune.adapters.serving.names import device_name, file_name, parse_name, version_folder
+from anatune.adapters.serving.names import (
+    check_version,
+    device_name,
+    file_name,
+    folder_version,
+    parse_name,
+    version_folder,
+)
 from anatune.adapters.serving.shapes import Experts, Product
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError, UnknownNameError
@@ -45,9 +52,51 @@ def test_a_file_of_the_down_product():
 
 def test_devices_are_called_as_their_driver_calls_them():
     assert device_name(hardware("h100_sxm")) == "NVIDIA_H100_80GB_HBM3"
+    assert device_name(hardware("rtx_pro_6000")) == "NVIDIA_RTX_PRO_6000_Blackwell_Workstation_Edition"
     assert device_name(hardware("h200"), "NVIDIA H200 NVL") == "NVIDIA_H200_NVL"
     with pytest.raises(UnknownNameError, match="--device-name"):
         device_name(hardware("gtx1080ti"))
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers", "folder"),
+    [
+        ("3.6.0", (3, 6), "3_6_0"),
+        ("3.4.0+git0b5f1f2e", (3, 4), "3_4_0+git0b5f1f2e"),
+        ("3.4.0+gitf7888497.rocm", (3, 4), "3_4_0+gitf7888497_rocm"),
+        ("2.1.0.post1", (2, 1), "2_1_0_post1"),
+        ("3.0.0.dev20240101", (3, 0), "3_0_0_dev20240101"),
+        ("3.7.0a0", (3, 7), "3_7_0a0"),
+        ("3.7.0rc2+cu130", (3, 7), "3_7_0rc2+cu130"),
+    ],
+)
+def test_versions_of_triton_as_it_says_them(version, numbers, folder):
+    assert check_version(version) == numbers
+    assert version_folder(version) == f"configs/triton_{folder}"
+    assert folder_version(f"triton_{folder}") == version
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "3",
+        "3.6",
+        "3.6.0/../x",
+        "3.6.0+",
+        "3.6.0+a/b",
+        "v3.6.0",
+        "3.6.0 ",
+        "3.6.0\n",
+        "3.6.0+" + "a" * 200,
+        "\u0663.6.0",
+    ],
+)
+def test_what_is_no_version(text):
+    with pytest.raises(SpaceError, match="--triton-version is"):
+        check_version(text)
+    assert folder_version(text) is None
+    assert folder_version(f"triton_{text}") is None
 
 
 def test_what_is_no_name():

@@ -1,5 +1,6 @@
 """Layers by config.json."""
 
+import itertools
 import json
 
 import pytest
@@ -94,6 +95,29 @@ def test_what_is_no_model_of_experts(config, ranks, said):
 def test_layers_without_a_model(shape):
     with pytest.raises(SpaceError):
         check_shape(shape)
+
+
+BLOCKS = [(128, 128), (64, 128), (128, 32)]
+
+
+@pytest.mark.parametrize("dtype", ["fp8_w8a8", "int8_w8a8"])
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(
+    ("intermediate", "hidden", "n", "k"), [*itertools.product((96, 128, 192), (64, 256), (96, 576), (96, 256))]
+)
+def test_layers_are_whole_blocks_of_scales(dtype, block, intermediate, hidden, n, k):
+    """As ``Fp8MoEMethod.create_weights``, ``validate_fp8_block_shape`` and ``per_token_group_quant_fp8`` want them."""
+    layers = {
+        Experts(8, intermediate, hidden, 2, dtype, block):
+            intermediate % block[0] == intermediate % block[1] == hidden % block[1] == 0,
+        Product(n, k, dtype, block): k % block[1] == 0 and (n > block[0] or n % block[0] == 0),
+    }  # fmt: skip
+    for layer, is_taken in layers.items():
+        if is_taken:
+            check_shape(layer)
+            continue
+        with pytest.raises(SpaceError, match=r"expected a multiple of .*servers refuse layers"):
+            check_shape(layer)
 
 
 def test_what_does_not_divide_is_said():

@@ -79,6 +79,34 @@ def test_weights_of_4_bits(tmp_path, capsys, server):
     assert [one["time_s"] for one in judged] == pytest.approx([one["time_s"] for one in file["choices"]])
 
 
+def test_a_build_of_triton_names_the_folder(tmp_path, capsys):
+    (file,) = written(
+        capsys,
+        "sglang",
+        "--hw",
+        "h200",
+        *MOE,
+        "--rows",
+        "4",
+        "--triton-version",
+        "3.4.0+git0b5f1f2e",
+        "-o",
+        str(tmp_path),
+    )
+    assert file["path"].startswith("configs/triton_3_4_0+git0b5f1f2e/")
+    assert (
+        main(["configs", "check", str(tmp_path / file["path"]), "--hw", "h200", "--hidden", "64", "--top-k", "2"]) == 0
+    )
+    capsys.readouterr()
+
+
+def test_parts_of_a_block_are_said(tmp_path, capsys):
+    assert (
+        main(["configs", "vllm", "--hw", "h200", "--n", "576", "--k", "7168", "--rows", "4", "-o", str(tmp_path)]) == 0
+    )
+    assert "n = 576 ends in a part of a block" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_page(tmp_path, capsys):
     pytest.importorskip("plotly", reason="pip install '.[report]'")
     words = ["configs", "vllm", "--hw", "h200", *MOE, "--rows", "1,64", "-o", str(tmp_path / "out")]
@@ -126,6 +154,34 @@ PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
         (["vllm", "--hw", "h200"], "which layer?"),
         (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k go together"),
         (["vllm", "--hw", "h200", *MOE, "--tp", "3"], "does not divide"),
+        (["vllm", "--hw", "h200", *PRODUCT[:3], "7160"], "k is 7160, expected a multiple of 128: servers refuse"),
+        (["vllm", "--hw", "h200", "--n", "96", "--k", "7168"], "n is 96, expected a multiple of 128"),
+        *(
+            (
+                [
+                    server,
+                    "--hw",
+                    "h200",
+                    "--experts",
+                    "128",
+                    "--intermediate",
+                    "768",
+                    "--hidden",
+                    "2048",
+                    "--top-k",
+                    "8",
+                    *more,
+                    "--dtype",
+                    "fp8_w8a8",
+                    "--block-shape",
+                    "128,128",
+                    "--tp",
+                    "8",
+                ],
+                "intermediate size on a rank is 96, expected a multiple of 128",
+            )
+            for server, more in (("vllm", ()), ("sglang", ("--triton-version", "3.4.0+git0b5f1f2e")))
+        ),
         (["vllm", "--hw", "h200", *MOE, "--ep", "3"], "does not divide by --ep 3"),
         (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "3"], "--tp 8 does not divide by --ep 3"),
         (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "4"], "vLLM spreads experts over all ranks"),

@@ -143,9 +143,25 @@ def test_the_users_own_correction_is_used_for_its_device_only(tmp_path, residual
     assert find_correction(anatune.hardware("rtx3090"), "cuda", "none", user_folder=tmp_path) is None
 
 
+def test_a_correction_that_is_trained_again_is_the_one_that_counts(tmp_path, residual, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    digests = [corrections.digest_of_cards()]
+    for offset in (0.25, 0.5):
+        again = copy.copy(residual)
+        again.offset_ = offset
+        own = corrections.user_correction_folder() / "rtx3090_cuda"
+        save_correction(own, card("rtx3090_cuda", kernels="anatune"), again)
+        assert find_correction(anatune.hardware("rtx3090"), "cuda").model.offset_ == offset
+        digests.append(corrections.digest_of_cards())
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    monkeypatch.setattr(corrections, "versions_of", lambda *names: "")
+    digests.append(corrections.digest_of_cards())
+    assert len(set(digests)) == len(digests)
+
+
 def test_without_lightgbm_there_is_none_unless_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    corrections._loaded.cache_clear()
+    corrections._loaded_once.cache_clear()
     assert find_correction(anatune.hardware("k80"), "cuda", user_folder=folder.parent) is None
     with pytest.raises(MissingDependencyError, match=r"pip install 'lightgbm"):
         find_correction(anatune.hardware("k80"), "cuda", folder)
