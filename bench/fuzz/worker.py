@@ -20,8 +20,8 @@ from bench.fuzz.program import Outcome
 __all__ = ["KINDS", "Worker", "kind_module", "outcome_of"]
 
 KINDS = {
-    "onnx": "bench.fuzz.onnx_cases", "torch": "bench.fuzz.torch_cases", "compile": "bench.fuzz.compile_cases",
-    "kernels": "bench.fuzz.kernel_cases", "logs": "bench.fuzz.log_cases",
+    "onnx": "bench.fuzz.onnx.cases", "torch": "bench.fuzz.torch.cases", "compile": "bench.fuzz.torch.compiled",
+    "kernels": "bench.fuzz.kernels", "logs": "bench.fuzz.logs",
 }  # fmt: skip
 """Kind of cases -> the module that makes, judges and prints them."""
 _NEEDS = {
@@ -69,7 +69,7 @@ def outcome_of(program: Any) -> Outcome:
 
 
 def _serve(connection: Connection) -> None:
-    """Answer requests until the other side closes: ("judge", program), ("make", kind, seed), ("call", name, program)."""
+    """Answer ("judge", program), ("make", kind, seed) and ("call", name, program) until the other side closes."""
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silent, stream)

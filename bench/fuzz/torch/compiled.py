@@ -1,4 +1,4 @@
-"""Random functions under `torch.compile(backend="anatune")`: views, changes in place, graph breaks, new weights, threads.
+"""Random functions under `torch.compile(backend="anatune")`: views, changes in place, graph breaks, new weights.
 
 A function is called several times; numbers are compared with samples in float64, and with eager PyTorch what is not a
 number: strides, which results share memory with each other and with inputs, what inputs hold after the call.
@@ -16,9 +16,9 @@ import torch
 
 from bench.fuzz.oracle import NUM_SAMPLES, Noise, fault
 from bench.fuzz.program import Array, Outcome, Program
-from bench.fuzz.torch_cases import TorchBuilder, module_of, recorded
-from bench.fuzz.torch_cases import text as torch_text
-from bench.fuzz.torch_oracle import Sampling, as_array, as_tensor, default_dtype, doubles, outputs_of
+from bench.fuzz.torch.cases import TorchBuilder, module_of, recorded
+from bench.fuzz.torch.cases import text as torch_text
+from bench.fuzz.torch.oracle import Sampling, as_array, as_tensor, default_dtype, doubles, outputs_of
 
 __all__ = ["judge", "make", "recorded", "text"]
 
@@ -33,9 +33,17 @@ _CHANGES = (
 )  # fmt: skip
 _BREAK = "(torch._dynamo.graph_break(), {0})[1]"
 _EDITS = (
-    "{w}.data.mul_(2)", "{w}.data = {w}.data * 2", "{w}.mul_(0.5)", "{w}.data += {w}.data", "{w}.data.copy_({w}.data.flip(0))",
-    "{w}.data[0] = 4", "{w}.zero_()", "{w}.detach().mul_(4)", "{w}.numpy().__imul__(2)", "{w}.data.neg_()",
-)  # fmt: skip
+    "{w}.data.mul_(2)",
+    "{w}.data = {w}.data * 2",
+    "{w}.mul_(0.5)",
+    "{w}.data += {w}.data",
+    "{w}.data.copy_({w}.data.flip(0))",
+    "{w}.data[0] = 4",
+    "{w}.zero_()",
+    "{w}.detach().mul_(4)",
+    "{w}.numpy().__imul__(2)",
+    "{w}.data.neg_()",
+)
 """What changes a weight between calls, exactly in any dtype."""
 _LAYOUTS = ("", "", "", "transposed", "channels_last", "sliced")
 
@@ -89,13 +97,16 @@ def _weighed(b: TorchBuilder) -> None:
 
 def make(seed: int) -> Program:
     """Return the program of a seed."""
-    from bench.fuzz.torch_operators import OPERATORS
+    from bench.fuzz.torch.operators import OPERATORS
 
     builder = CompileBuilder(seed)
     builder.varies = False
     some = [builder.choice(sorted(OPERATORS)) for _ in range(6)]
-    more = {f"{name} {place}": function for name, function in
-            (("view", _aliased), ("change", _changed), ("break", _broken), ("weight", _weighed)) for place in range(2)}  # fmt: skip
+    more = {
+        f"{name} {place}": function
+        for name, function in (("view", _aliased), ("change", _changed), ("break", _broken), ("weight", _weighed))
+        for place in range(2)
+    }
     builder.grow({**{name: OPERATORS[name] for name in some}, **more}, builder.integer(2, 7))
     if not builder.steps:
         builder.call("torch.relu({0})", builder.new((3, 5), weight=False))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.fuzz.builder import MOST_ELEMENTS, VARYING, Builder, Skip
-from bench.fuzz.onnx_oracle import agrees, evaluated, model_of_step, sampled
+from bench.fuzz.onnx.oracle import agrees, evaluated, model_of_step, sampled
 from bench.fuzz.oracle import NUM_SAMPLES, Undefined, fault
 from bench.fuzz.program import Array, Outcome, Program, Step, literal, with_runs
 
@@ -84,7 +84,7 @@ def _context(model: Any) -> Any:
 
 def make(seed: int) -> Program:
     """Return the program of a seed."""
-    from bench.fuzz.onnx_operators import OPERATORS
+    from bench.fuzz.onnx.operators import OPERATORS
 
     builder = OnnxBuilder(seed)
     builder.grow(OPERATORS, builder.integer(1, 7))
@@ -195,9 +195,12 @@ def recorded(program: Program) -> dict[str, tuple[Array, ...]]:
 def text(program: Program) -> str:
     """Return a program as Python that compares anatune with ONNX's reference evaluator, each in the model's dtypes."""
     lines = [
-        "import numpy as np, onnx, onnx.parser", "from onnx import helper as h, numpy_helper as nh, TensorProto as T",
-        "from onnx.reference import ReferenceEvaluator", "from anatune.adapters.onnx import InferenceSession", "nodes = [",
-    ]  # fmt: skip
+        "import numpy as np, onnx, onnx.parser",
+        "from onnx import helper as h, numpy_helper as nh, TensorProto as T",
+        "from onnx.reference import ReferenceEvaluator",
+        "from anatune.adapters.onnx import InferenceSession",
+        "nodes = [",
+    ]
     for step in program.steps:
         words = "".join(f", {name}={_attribute(value)}" for name, value in step.attributes.items())
         domain = f", domain={step.domain!r}" if step.domain else ""
