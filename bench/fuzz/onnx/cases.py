@@ -217,15 +217,17 @@ def text(program: Program) -> str:
     lines += [
         "}",
         f"size = lambda s: 'n' if {varies} and s == {VARYING} else s",
-        "infos = [h.make_tensor_value_info(n, h.np_dtype_to_tensor_dtype(a.dtype), [size(s) for s in a.shape]) for n, a in inputs.items()]",
+        "dtype = h.np_dtype_to_tensor_dtype",
+        "infos = [h.make_tensor_value_info(n, dtype(a.dtype), [size(s) for s in a.shape]) for n, a in inputs.items()]",
         f"outs = [h.make_empty_tensor_value_info(n) for n in {list(program.outputs)}]",
         "g = h.make_graph(nodes, 'fuzz', infos, outs, [nh.from_array(a, n) for n, a in weights.items()])",
         f"m = h.make_model(g, opset_imports=[h.make_opsetid('', {program.settings['opset']}){opsets}], ir_version=10)",
     ]
     if compiled:
+        sizes = "{'n': (1, 16)}" if varies else None
         lines += [
             "import anatune; onnx.save(m, 'fuzz.onnx')",
-            f"c = anatune.compile('fuzz.onnx', threads={threads}, check=False, sizes={{'n': (1, 16)}} if {varies} else None)",
+            f"c = anatune.compile('fuzz.onnx', threads={threads}, check=False, sizes={sizes})",
             "print('anatune', c(*inputs.values()))",
         ]
     else:

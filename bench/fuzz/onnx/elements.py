@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from bench.fuzz.builder import Draw
+from bench.fuzz.builder import Draw, Skip
 from bench.fuzz.program import words
 
 if TYPE_CHECKING:
@@ -24,13 +24,16 @@ _UNARY = words(
 )
 _SMALL = (1e-8, 1e-5, -1e-5, 1e-3, 0.1, 0.5, 1.0, 1.5)
 _REDUCTIONS = words(
-    """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"""
+    """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+    ReduceSumSquare"""
 )
 _PAIRS = words("Add Sub Mul Div Equal Greater GreaterOrEqual Less LessOrEqual")
 
 
 def _unary(op: str, b: Builder, **numbers: tuple[float, ...]) -> None:
     """Add a function of floats; each of its attributes is left out, or one of some numbers."""
+    if op == "HardSwish" and b.dtype == "float64":
+        raise Skip  # whether its sixth is one of float32 is open
     x = b.pick()
     if op in ("Log", "Sqrt", "Acosh") and b.chance(0.7):
         x = b.add("Abs" if op != "Acosh" else "Exp", [x])

@@ -21,8 +21,8 @@ _ML = words(
 )
 _TEXT = words("RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer")
 _SEQUENCES = words(
-    """ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap
-    SplitToSequence Optional OptionalGetElement OptionalHasElement"""
+    """ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
+    SequenceMap SplitToSequence Optional OptionalGetElement OptionalHasElement"""
 )
 _RANDOM = words("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
 _MICROSOFT = words(

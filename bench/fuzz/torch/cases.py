@@ -97,7 +97,8 @@ def source_of(program: Program, name: str = "M") -> str:
     lines += [
         "        for name, one in weights.items():",
         "            is_float = one.is_floating_point()",
-        "            setattr(self, name, torch.nn.Parameter(one, requires_grad=False)) if is_float else self.register_buffer(name, one)",
+        "            own = torch.nn.Parameter(one, requires_grad=False) if is_float else torch.nn.Buffer(one)",
+        "            setattr(self, name, own)",
         f"        torch.manual_seed({program.seed})",
     ]
     cast = f".to(torch.{program.settings['dtype']})" if program.settings["dtype"] != "float32" else ""

@@ -25,7 +25,7 @@ __all__ = ["judge", "make", "recorded", "text"]
 _ALIASES = (
     "{0}.view(-1)", "{0}.t()", "{0}.transpose(0, -1)", "{0}[1:]", "{0}[..., :1]", "{0}.unsqueeze(0)", "{0}.detach()",
     "{0}.reshape(-1)", "{0}.view_as({0})", "{0}.squeeze()", "{0}.T", "{0}.flatten()", "{0}[0]", "{0}.contiguous()",
-    "{0}.expand(2, *{0}.shape)", "{0}.permute(*range({0}.ndim)[::-1])", "{0}.chunk(2)[0]",
+    "{0}.expand(2, *{0}.shape)", "{0}.movedim(0, -1)", "{0}.chunk(2)[0]",
 )  # fmt: skip
 _CHANGES = (
     "{0}.mul_(2)", "{0}.add_({1})", "{0}.copy_({1})", "{0}.zero_()", "{0}.relu_()", "{0}.clamp_(min=0.5)", "{0}.neg_()",
@@ -193,7 +193,12 @@ def judge(program: Program) -> Outcome:
     torch._dynamo.reset()
     module = module_of(program)
     compiled = torch.compile(module, backend="anatune", options={"threads": 1, "check": False, "min_block_size": 1})
-    calls = _called(program, module, compiled)
+    try:
+        calls = _called(program, module, compiled)
+    except Exception:
+        if _is_refused_by_dynamo(program):
+            return Outcome("skipped", "PyTorch's compiler refuses it with any backend", operators)
+        raise
     for run, ((inputs, results), (other_inputs, others)) in enumerate(zip(calls, eager, strict=True)):
         wrong = _difference(program, samples, run, (*results, *inputs), (*others, *other_inputs), mode)
         for name, one, other in zip(
@@ -208,6 +213,17 @@ def judge(program: Program) -> Outcome:
         if wrong:
             return Outcome("wrong", f"from threads: {wrong}", operators, program)
     return Outcome("right", "", operators)
+
+
+def _is_refused_by_dynamo(program: Program) -> bool:
+    """Return whether PyTorch's compiler cannot read a function, whoever would compile it."""
+    torch._dynamo.reset()
+    module = module_of(program)
+    try:
+        _called(program, module, torch.compile(module, backend="eager"))
+    except Exception:  # noqa: BLE001  of PyTorch
+        return True
+    return False
 
 
 def _difference(
@@ -264,7 +280,8 @@ def text(program: Program) -> str:
     for words in program.settings["edits"][: program.num_runs]:
         lines += ["        given = [one.clone() for one in inputs]", "        results = call(*given)"]
         lines += [
-            "        print(results, [one.stride() for one in (results if isinstance(results, tuple) else [results])], given)"
+            "        all_results = results if isinstance(results, tuple) else [results]",
+            "        print(results, [one.stride() for one in all_results], given)",
         ]
         lines += [f"        {words}"] if words else []
     return "\n".join([*lines, "run(False); print(); run(True)"]) + "\n"

@@ -88,13 +88,8 @@ def _conv(b: Builder) -> None:
     padding = b.choice([0, kernel // 2, kernel // 2])
     x = _image(b, channels, rank)
     mode = f", padding_mode={b.choice(['zeros', 'zeros', 'circular', 'replicate'])!r}"
-    y = b.call(
-        "{m0}({0})",
-        x,
-        modules=[
-            f"torch.nn.Conv{rank}d({channels}, {out}, {kernel}, {stride}, {padding}, {dilation}, {groups}, bias={b.chance(0.6)}{mode})"
-        ],
-    )
+    words = f"{channels}, {out}, {kernel}, {stride}, {padding}, {dilation}, {groups}, bias={b.chance(0.6)}{mode}"
+    y = b.call("{m0}({0})", x, modules=[f"torch.nn.Conv{rank}d({words})"])
     if b.chance(0.4):
         y = b.call("{m0}({0})", y, modules=[f"torch.nn.BatchNorm{rank}d({out})"])
     if b.chance(0.5):
@@ -104,7 +99,8 @@ def _conv(b: Builder) -> None:
 def _transposed(b: Builder) -> None:
     rank, channels, out = b.integer(1, 2), b.choice([1, 2, 4]), b.choice([1, 3])
     kernel, stride = b.integer(1, 3), b.integer(1, 3)
-    words = f"{channels}, {out}, {kernel}, {stride}, padding={b.integer(0, (kernel - 1) // 2)}, output_padding={b.integer(0, stride - 1)}"
+    around, more = b.integer(0, (kernel - 1) // 2), b.integer(0, stride - 1)
+    words = f"{channels}, {out}, {kernel}, {stride}, padding={around}, output_padding={more}"
     b.call("{m0}({0})", _image(b, channels, rank), modules=[f"torch.nn.ConvTranspose{rank}d({words})"])
 
 
