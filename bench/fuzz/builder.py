@@ -10,7 +10,7 @@ import numpy as np
 from bench.fuzz.data import EDGES, drawn, edged
 from bench.fuzz.program import Array, Program, Step
 
-__all__ = ["MOST_ELEMENTS", "VARYING", "Builder", "Skip"]
+__all__ = ["MOST_ELEMENTS", "VARYING", "Builder", "Draw", "Skip"]
 
 MOST_ELEMENTS = 8192
 """Elements of an operand; results may have four times as many."""
@@ -184,3 +184,7 @@ class Builder:
                         self.arrays.pop(name, None)
                 del self.steps[before:]
         self.drop_unused()
+
+
+Draw = Callable[[Any], object]
+"""Adds an operator to a builder; may raise `Skip`."""

@@ -144,19 +144,19 @@ def fault(samples: Sequence[Array], got: Array, dtype: str, *, exact: bool, sign
         bad = np.where(np.isnan(wide), ~is_nan.any(0), ~inside)
     if signs:
         bad |= (wide == 0) & (stack == 0).all(0) & (np.signbit(stack) != np.signbit(wide)).all(0)
-    return _told(bad, wide, stack)
+    return _told(bad, wide, stack, 17 if dtype == "float64" else 9)
 
 
-def _told(bad: Array, got: Array, stack: Array) -> str:
+def _told(bad: Array, got: Array, stack: Array, digits: int = 9) -> str:
     """Return where elements are wrong, and the first of them beside its samples."""
     count = int(np.count_nonzero(bad))
     if not count:
         return ""
     place = tuple(int(one[0]) for one in np.nonzero(bad)) if bad.ndim else ()
     low, high = stack[(slice(None), *place)].min(), stack[(slice(None), *place)].max()
-    expected = f"{_text(low)}" if low == high else f"{_text(low)} to {_text(high)}"
-    return f"{count} of {bad.size} elements wrong, {list(place)} is {_text(got[place])}, expected {expected}"
+    expected = f"{_text(low, digits)}" if low == high else f"{_text(low, digits)} to {_text(high, digits)}"
+    return f"{count} of {bad.size} elements wrong, {list(place)} is {_text(got[place], digits)}, expected {expected}"
 
 
-def _text(number: Any) -> str:
-    return f"{float(number):.9g}" if np.asarray(number).dtype.kind == "f" else str(number)
+def _text(number: Any, digits: int) -> str:
+    return f"{float(number):.{digits}g}" if np.asarray(number).dtype.kind == "f" else str(number)

@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 
-for _name in ("numpy", "onnx", "onnx.reference", "anatune", "bench.fuzz.onnx_cases", "bench.fuzz.torch_cases"):
+for _name in ("numpy", "onnx", "onnx.reference", "anatune", "bench.fuzz.onnx.cases", "bench.fuzz.torch.cases"):
     if importlib.util.find_spec(_name.partition(".")[0]) is not None:
         try:
             importlib.import_module(_name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Outcome", "Program", "Step", "live", "settings_of", "with_input", "with_runs"]
+__all__ = ["Array", "Outcome", "Program", "Step", "live", "settings_of", "with_input", "with_runs", "words"]
 
 Array = Any
 """A NumPy array; of a torch program in bfloat16 an array of `ml_dtypes.bfloat16`."""
@@ -130,6 +130,11 @@ def with_runs(program: Program, runs: list[int]) -> Program:
 def settings_of(program: Program, **changes: Any) -> Program:
     """Return a program with other settings."""
     return replace(program, settings={**program.settings, **changes})
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text."""
+    return text.split()
 
 
 Judge = Callable[[Program], Outcome]

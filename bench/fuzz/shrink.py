@@ -1,4 +1,4 @@
-"""A failing program made small: fewer runs, outputs, steps, attributes, plainer numbers, while it fails the same way."""
+"""A failing program made small: fewer runs, outputs, steps, attributes while it fails the same way."""
 
 from __future__ import annotations
 

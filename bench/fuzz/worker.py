@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -20,8 +21,8 @@ from bench.fuzz.program import Outcome
 __all__ = ["KINDS", "Worker", "kind_module", "outcome_of"]
 
 KINDS = {
-    "onnx": "bench.fuzz.onnx_cases", "torch": "bench.fuzz.torch_cases", "compile": "bench.fuzz.compile_cases",
-    "kernels": "bench.fuzz.kernel_cases", "logs": "bench.fuzz.log_cases",
+    "onnx": "bench.fuzz.onnx.cases", "torch": "bench.fuzz.torch.cases", "compile": "bench.fuzz.torch.compiled",
+    "kernels": "bench.fuzz.kernels", "logs": "bench.fuzz.logs",
 }  # fmt: skip
 """Kind of cases -> the module that makes, judges and prints them."""
 _NEEDS = {
@@ -39,8 +40,8 @@ _MEMORY_BYTES = 24 << 30
 
 
 def kind_module(kind: str) -> ModuleType:
-    """Return the module of a kind."""
-    return importlib.import_module(KINDS[kind])
+    """Return the module of a kind; others are named by their modules."""
+    return importlib.import_module(KINDS.get(kind, kind))
 
 
 def can_run(kind: str) -> bool:
@@ -69,7 +70,7 @@ def outcome_of(program: Any) -> Outcome:
 
 
 def _serve(connection: Connection) -> None:
-    """Answer requests until the other side closes: ("judge", program), ("make", kind, seed), ("call", name, program)."""
+    """Answer ("judge", program), ("make", kind, seed) and ("call", name, program) until the other side closes."""
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silent, stream)
@@ -105,12 +106,14 @@ class Worker:
     ----------
     limit_s : float
         How long an answer may take.
+    preload : sequence of str
+        Modules that the server of processes imports once, before its first worker.
     """
 
-    def __init__(self, limit_s: float = 60.0) -> None:
+    def __init__(self, limit_s: float = 60.0, preload: Sequence[str] = ("bench.fuzz.preloaded",)) -> None:
         self._limit_s = limit_s
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["bench.fuzz.preloaded"])
+        self._context.set_forkserver_preload(list(preload))
         self._process: Any = None
         self._connection: Any = None
 

@@ -1,4 +1,4 @@
-"""Random functions under `torch.compile(backend="anatune")`: views, changes in place, graph breaks, new weights, threads.
+"""Random functions under `torch.compile(backend="anatune")`: views, changes in place, graph breaks, new weights.
 
 A function is called several times; numbers are compared with samples in float64, and with eager PyTorch what is not a
 number: strides, which results share memory with each other and with inputs, what inputs hold after the call.
@@ -16,16 +16,16 @@ import torch
 
 from bench.fuzz.oracle import NUM_SAMPLES, Noise, fault
 from bench.fuzz.program import Array, Outcome, Program
-from bench.fuzz.torch_cases import TorchBuilder, module_of, recorded
-from bench.fuzz.torch_cases import text as torch_text
-from bench.fuzz.torch_oracle import Sampling, as_array, as_tensor, default_dtype, doubles, outputs_of
+from bench.fuzz.torch.cases import TorchBuilder, module_of, recorded
+from bench.fuzz.torch.cases import text as torch_text
+from bench.fuzz.torch.oracle import Sampling, as_array, as_tensor, default_dtype, doubles, outputs_of
 
 __all__ = ["judge", "make", "recorded", "text"]
 
 _ALIASES = (
     "{0}.view(-1)", "{0}.t()", "{0}.transpose(0, -1)", "{0}[1:]", "{0}[..., :1]", "{0}.unsqueeze(0)", "{0}.detach()",
     "{0}.reshape(-1)", "{0}.view_as({0})", "{0}.squeeze()", "{0}.T", "{0}.flatten()", "{0}[0]", "{0}.contiguous()",
-    "{0}.expand(2, *{0}.shape)", "{0}.permute(*range({0}.ndim)[::-1])", "{0}.chunk(2)[0]",
+    "{0}.expand(2, *{0}.shape)", "{0}.movedim(0, -1)", "{0}.chunk(2)[0]",
 )  # fmt: skip
 _CHANGES = (
     "{0}.mul_(2)", "{0}.add_({1})", "{0}.copy_({1})", "{0}.zero_()", "{0}.relu_()", "{0}.clamp_(min=0.5)", "{0}.neg_()",
@@ -33,9 +33,17 @@ _CHANGES = (
 )  # fmt: skip
 _BREAK = "(torch._dynamo.graph_break(), {0})[1]"
 _EDITS = (
-    "{w}.data.mul_(2)", "{w}.data = {w}.data * 2", "{w}.mul_(0.5)", "{w}.data += {w}.data", "{w}.data.copy_({w}.data.flip(0))",
-    "{w}.data[0] = 4", "{w}.zero_()", "{w}.detach().mul_(4)", "{w}.numpy().__imul__(2)", "{w}.data.neg_()",
-)  # fmt: skip
+    "{w}.data.mul_(2)",
+    "{w}.data = {w}.data * 2",
+    "{w}.mul_(0.5)",
+    "{w}.data += {w}.data",
+    "{w}.data.copy_({w}.data.flip(0))",
+    "{w}.data[0] = 4",
+    "{w}.zero_()",
+    "{w}.detach().mul_(4)",
+    "{w}.numpy().__imul__(2)",
+    "{w}.data.neg_()",
+)
 """What changes a weight between calls, exactly in any dtype."""
 _LAYOUTS = ("", "", "", "transposed", "channels_last", "sliced")
 
@@ -89,13 +97,16 @@ def _weighed(b: TorchBuilder) -> None:
 
 def make(seed: int) -> Program:
     """Return the program of a seed."""
-    from bench.fuzz.torch_operators import OPERATORS
+    from bench.fuzz.torch.operators import OPERATORS
 
     builder = CompileBuilder(seed)
     builder.varies = False
     some = [builder.choice(sorted(OPERATORS)) for _ in range(6)]
-    more = {f"{name} {place}": function for name, function in
-            (("view", _aliased), ("change", _changed), ("break", _broken), ("weight", _weighed)) for place in range(2)}  # fmt: skip
+    more = {
+        f"{name} {place}": function
+        for name, function in (("view", _aliased), ("change", _changed), ("break", _broken), ("weight", _weighed))
+        for place in range(2)
+    }
     builder.grow({**{name: OPERATORS[name] for name in some}, **more}, builder.integer(2, 7))
     if not builder.steps:
         builder.call("torch.relu({0})", builder.new((3, 5), weight=False))
@@ -182,7 +193,12 @@ def judge(program: Program) -> Outcome:
     torch._dynamo.reset()
     module = module_of(program)
     compiled = torch.compile(module, backend="anatune", options={"threads": 1, "check": False, "min_block_size": 1})
-    calls = _called(program, module, compiled)
+    try:
+        calls = _called(program, module, compiled)
+    except Exception:
+        if _is_refused_by_dynamo(program):
+            return Outcome("skipped", "PyTorch's compiler refuses it with any backend", operators)
+        raise
     for run, ((inputs, results), (other_inputs, others)) in enumerate(zip(calls, eager, strict=True)):
         wrong = _difference(program, samples, run, (*results, *inputs), (*others, *other_inputs), mode)
         for name, one, other in zip(
@@ -197,6 +213,17 @@ def judge(program: Program) -> Outcome:
         if wrong:
             return Outcome("wrong", f"from threads: {wrong}", operators, program)
     return Outcome("right", "", operators)
+
+
+def _is_refused_by_dynamo(program: Program) -> bool:
+    """Return whether PyTorch's compiler cannot read a function, whoever would compile it."""
+    torch._dynamo.reset()
+    module = module_of(program)
+    try:
+        _called(program, module, torch.compile(module, backend="eager"))
+    except Exception:  # noqa: BLE001  of PyTorch
+        return True
+    return False
 
 
 def _difference(
@@ -253,7 +280,8 @@ def text(program: Program) -> str:
     for words in program.settings["edits"][: program.num_runs]:
         lines += ["        given = [one.clone() for one in inputs]", "        results = call(*given)"]
         lines += [
-            "        print(results, [one.stride() for one in (results if isinstance(results, tuple) else [results])], given)"
+            "        all_results = results if isinstance(results, tuple) else [results]",
+            "        print(results, [one.stride() for one in all_results], given)",
         ]
         lines += [f"        {words}"] if words else []
     return "\n".join([*lines, "run(False); print(); run(True)"]) + "\n"

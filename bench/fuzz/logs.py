@@ -123,10 +123,16 @@ def _t4(random: np.random.Generator) -> tuple[Any, list[float]]:
         if random.random() < 0.2:
             value = [value, value]
         measurement = {"name": "time", "value": value, "unit": unit}
-        results.append({
-            "configuration": {**_XGEMM, "KWI": 2 if number % 2 else 8}, "times": {"runtimes": [time_s * 1e3]}, "invalidity": "correct",
-            "correctness": 1, "measurements": [measurement], "objectives": ["time"],
-        })  # fmt: skip
+        results.append(
+            {
+                "configuration": {**_XGEMM, "KWI": 2 if number % 2 else 8},
+                "times": {"runtimes": [time_s * 1e3]},
+                "invalidity": "correct",
+                "correctness": 1,
+                "measurements": [measurement],
+                "objectives": ["time"],
+            }
+        )
         times.append(time_s)
     return {"schema_version": "1.0.0", "metadata": metadata, "results": results}, times
 
@@ -143,8 +149,12 @@ def _lines(form: str) -> Any:
             [1, 1],
             "float32",
         ]
-        return {"input": ["cuda -keys=cuda,gpu", "conv2d_nchw.cuda", arguments, {}], "config": {"index": 7, "entity": entity},
-                "result": [[1e-5, 1.2e-5], 0, 2.5, 1.6e9], "version": 0.2}  # fmt: skip
+        return {
+            "input": ["cuda -keys=cuda,gpu", "conv2d_nchw.cuda", arguments, {}],
+            "config": {"index": 7, "entity": entity},
+            "result": [[1e-5, 1.2e-5], 0, 2.5, 1.6e9],
+            "version": 0.2,
+        }
     steps = [["CHW", 3, "local"], ["SP", 3, 0, 64, [2, 8, 1, 2], 1], ["PR", 3, 0, "auto_unroll_max_step$512"]]
     return {"i": [['["abc"]', "cuda"], [[], steps]], "r": [[2e-5], 0, 1.0, 1.6e9], "v": "v0.6"}
 
@@ -211,9 +221,9 @@ def make(seed: int) -> LogCase:
             random.choice(["matmul 64x64x64", "conv2d 1x3x8x8 4x3x3 --padding 1", "reduction 3x4 --axes 1"])
         ).encode()
     elif form == "onnx":
-        from bench.fuzz import onnx_cases
+        from bench.fuzz.onnx import cases
 
-        data = onnx_cases.model_of(onnx_cases.make(seed)).SerializeToString()
+        data = cases.model_of(cases.make(seed)).SerializeToString()
     else:
         with tempfile.TemporaryDirectory() as folder:
             data = _exported(Path(folder)) if form == "json lines" else _records(Path(folder)).read_bytes()
@@ -297,6 +307,6 @@ def _read(case: LogCase, path: Path) -> list[float | None]:
 def text(case: LogCase) -> str:
     """Return a case as Python that writes its file and reads it."""
     return "\n".join([
-        "from pathlib import Path", "from bench.fuzz.log_cases import LogCase, judge", f"data = {case.data!r}",
+        "from pathlib import Path", "from bench.fuzz.logs import LogCase, judge", f"data = {case.data!r}",
         f"print(judge(LogCase('logs', {case.seed}, {case.form!r}, data, {case.times_s!r})))\n",
     ])  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.fuzz.builder import MOST_ELEMENTS, VARYING, Builder, Skip
-from bench.fuzz.onnx_oracle import agrees, evaluated, model_of_step, sampled
+from bench.fuzz.onnx.oracle import agrees, evaluated, model_of_step, sampled
 from bench.fuzz.oracle import NUM_SAMPLES, Undefined, fault
 from bench.fuzz.program import Array, Outcome, Program, Step, literal, with_runs
 
@@ -84,7 +84,7 @@ def _context(model: Any) -> Any:
 
 def make(seed: int) -> Program:
     """Return the program of a seed."""
-    from bench.fuzz.onnx_operators import OPERATORS
+    from bench.fuzz.onnx.operators import OPERATORS
 
     builder = OnnxBuilder(seed)
     builder.grow(OPERATORS, builder.integer(1, 7))
@@ -195,9 +195,12 @@ def recorded(program: Program) -> dict[str, tuple[Array, ...]]:
 def text(program: Program) -> str:
     """Return a program as Python that compares anatune with ONNX's reference evaluator, each in the model's dtypes."""
     lines = [
-        "import numpy as np, onnx, onnx.parser", "from onnx import helper as h, numpy_helper as nh, TensorProto as T",
-        "from onnx.reference import ReferenceEvaluator", "from anatune.adapters.onnx import InferenceSession", "nodes = [",
-    ]  # fmt: skip
+        "import numpy as np, onnx, onnx.parser",
+        "from onnx import helper as h, numpy_helper as nh, TensorProto as T",
+        "from onnx.reference import ReferenceEvaluator",
+        "from anatune.adapters.onnx import InferenceSession",
+        "nodes = [",
+    ]
     for step in program.steps:
         words = "".join(f", {name}={_attribute(value)}" for name, value in step.attributes.items())
         domain = f", domain={step.domain!r}" if step.domain else ""
@@ -214,15 +217,17 @@ def text(program: Program) -> str:
     lines += [
         "}",
         f"size = lambda s: 'n' if {varies} and s == {VARYING} else s",
-        "infos = [h.make_tensor_value_info(n, h.np_dtype_to_tensor_dtype(a.dtype), [size(s) for s in a.shape]) for n, a in inputs.items()]",
+        "dtype = h.np_dtype_to_tensor_dtype",
+        "infos = [h.make_tensor_value_info(n, dtype(a.dtype), [size(s) for s in a.shape]) for n, a in inputs.items()]",
         f"outs = [h.make_empty_tensor_value_info(n) for n in {list(program.outputs)}]",
         "g = h.make_graph(nodes, 'fuzz', infos, outs, [nh.from_array(a, n) for n, a in weights.items()])",
         f"m = h.make_model(g, opset_imports=[h.make_opsetid('', {program.settings['opset']}){opsets}], ir_version=10)",
     ]
     if compiled:
+        sizes = "{'n': (1, 16)}" if varies else None
         lines += [
             "import anatune; onnx.save(m, 'fuzz.onnx')",
-            f"c = anatune.compile('fuzz.onnx', threads={threads}, check=False, sizes={{'n': (1, 16)}} if {varies} else None)",
+            f"c = anatune.compile('fuzz.onnx', threads={threads}, check=False, sizes={sizes})",
             "print('anatune', c(*inputs.values()))",
         ]
     else:

@@ -12,27 +12,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from bench.fuzz.oracle import EXACT, INNER, MOVE, OUTER, Noise, worst_error
-from bench.fuzz.program import Array
+from bench.fuzz.program import Array, words
 
 __all__ = ["Sampling", "UndefinedError", "as_array", "as_tensor", "doubles", "outputs_of"]
 
-_MOVES = """clone cat stack gather index index_select slice select neg abs where _to_copy constant_pad_nd flip roll repeat
-    embedding copy fill zero masked_fill copysign reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-    replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d tril triu im2col diagonal
-    _upsample_nearest_exact1d _upsample_nearest_exact2d unfold pixel_shuffle pixel_unshuffle channel_shuffle zeros ones full
-    empty empty_like zeros_like ones_like full_like new_zeros new_ones new_full arange eye scalar_tensor lift_fresh scatter
-    select_scatter slice_scatter diagonal_scatter masked_scatter take_along_dim repeat_interleave empty_strided new_empty
-    _unsafe_index empty_permuted complex narrow_copy permute_copy view_copy new_empty_strided signbit set""".split()
-_EXACTS = """relu clamp clamp_min clamp_max maximum minimum max min amax amin argmax argmin sort topk kthvalue median ceil
-    floor round trunc sign sgn eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
-    bitwise_xor bitwise_not isnan isinf isfinite any all max_pool2d_with_indices max_pool3d_with_indices fmax fmin frac
-    adaptive_max_pool2d adaptive_max_pool3d hardtanh threshold searchsorted bucketize cummax cummin argsort nan_to_num
-    aminmax max_pool1d mode nonzero masked_select heaviside __and__ __or__ __xor__ __lshift__ __rshift__ relu6 aminmax
-    bitwise_left_shift bitwise_right_shift ldexp""".split()
-_OUTERS = """add sub rsub mul div reciprocal exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sin cos tan asin acos atan sinh
-    cosh tanh asinh acosh atanh erf erfc sigmoid silu elu celu selu leaky_relu softplus hardsigmoid hardswish log_sigmoid
-    mish pow square hypot atan2 hardshrink softshrink addcmul addcdiv lerp xlogy prelu _prelu_kernel sinc logaddexp
-    log_sigmoid_forward deg2rad rad2deg tanhshrink""".split()
+_MOVES = words(
+    """clone cat stack gather index index_select slice select neg abs where _to_copy constant_pad_nd flip roll repeat
+    embedding copy fill zero masked_fill copysign reflection_pad1d reflection_pad2d reflection_pad3d
+    replication_pad1d replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d tril triu im2col diagonal _upsample_nearest_exact1d _upsample_nearest_exact2d unfold
+    pixel_shuffle pixel_unshuffle channel_shuffle zeros ones full empty empty_like zeros_like ones_like
+    full_like new_zeros new_ones new_full arange eye scalar_tensor lift_fresh scatter select_scatter
+    slice_scatter diagonal_scatter masked_scatter take_along_dim repeat_interleave empty_strided new_empty
+    _unsafe_index empty_permuted complex narrow_copy permute_copy view_copy new_empty_strided signbit set"""
+)
+_EXACTS = words(
+    """relu clamp clamp_min clamp_max maximum minimum max min amax amin argmax argmin sort topk kthvalue median ceil
+    floor round trunc sign sgn eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and
+    bitwise_or bitwise_xor bitwise_not isnan isinf isfinite any all max_pool2d_with_indices
+    max_pool3d_with_indices fmax fmin frac adaptive_max_pool2d adaptive_max_pool3d hardtanh threshold
+    searchsorted bucketize cummax cummin argsort nan_to_num aminmax max_pool1d mode nonzero masked_select
+    heaviside __and__ __or__ __xor__ __lshift__ __rshift__ relu6 aminmax bitwise_left_shift
+    bitwise_right_shift ldexp"""
+)
+_OUTERS = words(
+    """add sub rsub mul div reciprocal exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sin cos tan asin acos atan sinh
+    cosh tanh asinh acosh atanh erf erfc sigmoid silu elu celu selu leaky_relu softplus hardsigmoid hardswish
+    log_sigmoid mish pow square hypot atan2 hardshrink softshrink addcmul addcdiv lerp xlogy prelu
+    _prelu_kernel sinc logaddexp log_sigmoid_forward deg2rad rad2deg tanhshrink"""
+)
 _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACTS, EXACT), **dict.fromkeys(_OUTERS, OUTER)}
 _VIEWS_IN_PLACE = ("squeeze", "unsqueeze", "transpose", "t", "as_strided", "swapaxes", "detach", "resize")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -100,7 +108,7 @@ class Sampling(TorchDispatchMode):
         if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns):
             return func(*args, **kwargs)  # a view
         how = _ROUNDING.get(name, INNER)
-        if name == "div" and kwargs.get("rounding_mode") or kwargs.get("accumulate") or kwargs.get("reduce"):
+        if (name == "div" and kwargs.get("rounding_mode")) or kwargs.get("accumulate") or kwargs.get("reduce"):
             how = INNER
         if name == "index_put":
             how = INNER if (len(args) > 3 and args[3]) else MOVE

@@ -1,4 +1,4 @@
-"""Random kernels: a workload, a random legal schedule, built and compared with plain sums in float64, edges included."""
+"""Random kernels: workloads and legal schedules, built and compared with plain sums in float64, edges included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one ONNX operator computes, in float64: by ONNX's reference evaluator, or by a function here where it has none."""
+"""What one ONNX operator computes in float64: by ONNX's reference evaluator, or by a function of our own."""
 
 from __future__ import annotations
 
@@ -8,136 +8,42 @@ from typing import Any
 
 import numpy as np
 
+from bench.fuzz.onnx.meanings import MEANINGS
 from bench.fuzz.oracle import EXACT, INNER, MOVE, NUM_SAMPLES, OUTER, Noise, Undefined, is_float, worst_error
-from bench.fuzz.program import Array, Program, Step
+from bench.fuzz.program import Array, Program, Step, words
 
 __all__ = ["Sampled", "agrees", "evaluated", "model_of_step", "rounding", "sampled"]
 
-_MOVES = [
-    "Identity",
-    "Reshape",
-    "Transpose",
-    "Concat",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Unsqueeze",
-    "Expand",
-    "Tile",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Scatter",
-    "ScatterElements",
-    "ScatterND",
-    "Pad",
-    "Flatten",
-    "DepthToSpace",
-    "SpaceToDepth",
-    "Shape",
-    "Size",
-    "Where",
-    "Trilu",
-    "Compress",
-    "Constant",
-    "ReverseSequence",
-    "OneHot",
-    "ConstantOfShape",
-    "CenterCropPad",
-    "Neg",
-    "Abs",
-    "Dropout",
-    "EyeLike",
-    "TensorScatter",
-    "MaxUnpool",
-]
-_EXACT = [
-    "Relu",
-    "Max",
-    "Min",
-    "Clip",
-    "ReduceMax",
-    "ReduceMin",
-    "MaxPool",
-    "GlobalMaxPool",
-    "ArgMax",
-    "ArgMin",
-    "TopK",
-    "Ceil",
-    "Floor",
-    "Round",
-    "Sign",
-    "And",
-    "Or",
-    "Not",
-    "Xor",
-    "Equal",
-    "Less",
-    "LessOrEqual",
-    "Greater",
-    "GreaterOrEqual",
-    "IsInf",
-    "IsNaN",
-    "Hardmax",
-    "ThresholdedRelu",
-    "NonZero",
-    "Unique",
-    "Cast",
-    "CastLike",
-    "BitShift",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "BitwiseNot",
-    "BitCast",
-    "Upsample",
-    "Range",
-]
-_OUTER = [
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "Celu",
-    "Cos",
-    "Cosh",
-    "Elu",
-    "Erf",
-    "Exp",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Log",
-    "Mish",
-    "Mod",
-    "PRelu",
-    "Pow",
-    "QuickGelu",
-    "Reciprocal",
-    "Selu",
-    "Shrink",
-    "Sigmoid",
-    "Sin",
-    "Sinh",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tan",
-    "Tanh",
-]
+_MOVES = words(
+    """Identity Reshape Transpose Concat Slice Split Squeeze Unsqueeze Expand Tile Gather GatherElements GatherND
+    Scatter ScatterElements ScatterND Pad Flatten DepthToSpace SpaceToDepth Shape Size Where Trilu Compress
+    Constant ReverseSequence OneHot ConstantOfShape CenterCropPad Neg Abs Dropout EyeLike TensorScatter
+    MaxUnpool"""
+)
+_EXACT = words(
+    """Relu Max Min Clip ReduceMax ReduceMin MaxPool GlobalMaxPool ArgMax ArgMin TopK Ceil Floor Round Sign And Or
+    Not Xor Equal Less LessOrEqual Greater GreaterOrEqual IsInf IsNaN Hardmax ThresholdedRelu NonZero Unique
+    Cast CastLike BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitCast Upsample Range"""
+)
+_OUTER = words(
+    """Add Sub Mul Div Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp  LeakyRelu Log
+    Mish Mod PRelu Pow QuickGelu Reciprocal Selu Shrink Sigmoid Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh"""
+)
 _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACT, EXACT), **dict.fromkeys(_OUTER, OUTER)}
 _SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "GroupNormalization": (0, 1, 2)}
 """Operands that have noise, where not all of them do: sizes that come from a scale must not change."""
 
 
-_OF_FINITE = ("Resize", "GridSample", "DeformConv", "DFT", "AveragePool", "LpPool", "AffineGrid")
+_OF_FINITE = (
+    "Resize",
+    "GridSample",
+    "DeformConv",
+    "DFT",
+    "AveragePool",
+    "LpPool",
+    "AffineGrid",
+    "DynamicQuantizeLinear",
+)
 """Operators of finite numbers: whether those outside of a window, or with a weight of 0, count is open."""
 
 
@@ -168,9 +74,9 @@ def model_of_step(step: Step, opset: int, arrays: Sequence[Array] | None = None)
 
 def evaluated(step: Step, opset: int) -> Callable[[Sequence[Array | None]], list[Array]]:
     """Return what computes an operator: a function of its operands (None where one is left out)."""
-    own = OWN.get(step.op)
+    own = MEANINGS.get(step.op)
     if own is not None:
-        return lambda arrays: _several(own(step.attributes, *arrays), len(step.outputs))
+        return lambda arrays: _several(own(step.attributes, *arrays), len(step.outputs), arrays)
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(model_of_step(step, opset))
@@ -205,8 +111,14 @@ def agrees(step: Step, opset: int, arrays: Sequence[Array], computed: Sequence[A
     )
 
 
-def _several(found: Any, count: int) -> list[Array]:
-    return list(found)[:count] if isinstance(found, tuple) else [found]
+def _several(found: Any, count: int, arrays: Sequence[Array | None]) -> list[Array]:
+    """Return the results of a function of our own as a list, in the dtype of the floats that it was given."""
+    floats = [one.dtype for one in arrays if one is not None and one.dtype.kind == "f"]
+    results = list(found)[:count] if isinstance(found, tuple) else [found]
+    return [
+        one.astype(floats[0]) if floats and one is not None and np.asarray(one).dtype == np.float64 else one
+        for one in results
+    ]
 
 
 def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[str], to: str) -> bool:
@@ -278,7 +190,7 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
             ]
         results.append(run(arrays))
     errors = [0.0] * len(step.outputs)
-    if how == INNER:
+    if how == INNER and len(noises) > 2:
         errors, native = _computed_natively(run, operands, results[0])
         results[2] = native or results[2]  # infinities and zeros of the dtype inside of the operator
     found = {}
@@ -338,111 +250,3 @@ def _dtype_of(step: Step, place: int, computed: str, floats: Sequence[str]) -> s
 
 def _cast_like(computed: str, floats: Sequence[str]) -> str:
     return computed if not is_float(computed) else floats[-1]
-
-
-# ---- operators that the reference evaluator does not have ----
-
-
-def _gelu(x: Array) -> Array:
-    from scipy import special
-
-    return 0.5 * x * special.erfc(-x / np.sqrt(2.0))
-
-
-def _tanh_gelu(x: Array) -> Array:
-    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
-    return x / (1 + np.exp(-2 * inner)) if np.ndim(x) or True else x
-
-
-def _layer_norm(own: Mapping[str, Any], x: Array, factor: Array, term: Array | None = None) -> Array:
-    away = x - x.mean(-1, keepdims=True)
-    scaled = away / np.sqrt((away**2).mean(-1, keepdims=True) + own.get("epsilon", 1e-5))
-    return scaled * factor + (0 if term is None else term)
-
-
-def _rms_norm(own: Mapping[str, Any], x: Array, factor: Array) -> Array:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + own.get("epsilon", 1e-5)) * factor
-
-
-def _skip_norm(own: Mapping[str, Any], x: Array, skip: Array, factor: Array, term: Array | None = None,
-               bias: Array | None = None) -> tuple[Array, ...]:  # fmt: skip
-    total = x + skip + (0 if bias is None else bias)
-    return _layer_norm({"epsilon": own.get("epsilon", 1e-12)}, total, factor, term), None, None, total
-
-
-def _skip_rms_norm(own: Mapping[str, Any], x: Array, skip: Array, factor: Array, bias: Array | None = None) -> Any:
-    total = x + skip + (0 if bias is None else bias)
-    return _rms_norm({"epsilon": own.get("epsilon", 1e-12)}, total, factor), None, None, total
-
-
-def _fused_matmul(own: Mapping[str, Any], a: Array, b: Array) -> Array:
-    a = np.swapaxes(a, -1, -2) if own.get("transA") else a
-    b = np.swapaxes(b, -1, -2) if own.get("transB") else b
-    return own.get("alpha", 1.0) * (a @ b)
-
-
-def _saturated(x: Array, scale: Array, zero: Array) -> Array:
-    limits = np.iinfo(zero.dtype)
-    return np.clip(np.round(x / scale) + zero.astype(np.float64), limits.min, limits.max).astype(zero.dtype)
-
-
-def _numbers(x: Array, scale: Array, zero: Array) -> Array:
-    return (x.astype(np.float64) - zero.astype(np.float64)) * scale
-
-
-def _quantised_pair(function: Callable[[Array, Array], Array]) -> Callable[..., Array]:
-    def run(own: Mapping[str, Any], a: Array, sa: Array, za: Array, b: Array, sb: Array, zb: Array, sc: Array,
-            zc: Array) -> Array:  # fmt: skip
-        return _saturated(function(_numbers(a, sa, za), _numbers(b, sb, zb)), sc, zc)
-
-    return run
-
-
-def _quantised_one(function: Callable[[Mapping[str, Any], Array], Array]) -> Callable[..., Array]:
-    def run(own: Mapping[str, Any], a: Array, sa: Array, za: Array, sc: Array, zc: Array) -> Array:
-        return _saturated(function(own, _numbers(a, sa, za)), sc, zc)
-
-    return run
-
-
-def _multi_head(own: Mapping[str, Any], q: Array, k: Array, v: Array) -> Array:
-    heads = own["num_heads"]
-    q, k, v = (one.reshape(*one.shape[:2], heads, -1).transpose(0, 2, 1, 3) for one in (q, k, v))
-    scores = own.get("scale", 1 / np.sqrt(q.shape[-1])) * (q @ k.transpose(0, 1, 3, 2))
-    if own.get("unidirectional"):
-        rows, keys = scores.shape[-2:]
-        scores = np.where(np.tri(rows, keys, 0, dtype=bool), scores, -np.inf)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    found = (powers / powers.sum(-1, keepdims=True)) @ v
-    return found.transpose(0, 2, 1, 3).reshape(found.shape[0], found.shape[2], -1)
-
-
-def _lp_norm(own: Mapping[str, Any], x: Array) -> Array:
-    axis = own.get("axis", -1)
-    length = np.abs(x).sum(axis, keepdims=True) if own.get("p", 2) == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
-    return np.where(length == 0, 0.0, x / length)
-
-
-def _global_lp_pool(own: Mapping[str, Any], x: Array) -> Array:
-    power = own.get("p", 2)
-    return (np.abs(x) ** power).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / power)
-
-
-OWN: dict[str, Callable[..., Any]] = {
-    "GlobalMaxPool": lambda own, x: x.max(tuple(range(2, x.ndim)), keepdims=True),  # the reference: images of 2 sizes
-    "LpNormalization": _lp_norm,  # the reference takes no magnitudes where p is 1
-    "GlobalLpPool": _global_lp_pool,
-    "BiasGelu": lambda own, x, b: _gelu(x + b),
-    "FastGelu": lambda own, x, b=None: _tanh_gelu(x if b is None else x + b),
-    "QuickGelu": lambda own, x: x / (1 + np.exp(-own.get("alpha", 1.702) * x)),
-    "FusedMatMul": _fused_matmul,
-    "SimplifiedLayerNormalization": _rms_norm,
-    "SkipLayerNormalization": _skip_norm,
-    "SkipSimplifiedLayerNormalization": _skip_rms_norm,
-    "QLinearAdd": _quantised_pair(lambda a, b: a + b),
-    "QLinearMul": _quantised_pair(lambda a, b: a * b),
-    "QLinearSigmoid": _quantised_one(lambda own, x: 1 / (1 + np.exp(-x))),
-    "QLinearLeakyRelu": _quantised_one(lambda own, x: np.where(x < 0, own.get("alpha", 0.01) * x, x)),
-    "MultiHeadAttention": _multi_head,
-}
-"""Operator that the reference evaluator lacks, or computes wrongly -> function of its attributes and operands."""

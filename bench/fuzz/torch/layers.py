@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench.fuzz.builder import VARYING
+from bench.fuzz.builder import VARYING, Draw
 
 if TYPE_CHECKING:
-    from bench.fuzz.torch_cases import TorchBuilder as Builder
+    from bench.fuzz.torch.cases import TorchBuilder as Builder
 
 __all__ = ["LAYERS"]
 
@@ -49,8 +47,19 @@ def _products(b: Builder) -> None:
     m, k, n = (b.choice([1, 2, 3, 8, 16, 17]) for _ in range(3))
     batch = _batch(b)
     left, right = b.new((batch, m, k), weight=False), b.new((batch, k, n))
-    b.call(b.choice(["torch.bmm({0}, {1})", "torch.einsum('bij,bjk->bik', {0}, {1})", "torch.einsum('bij,bjk->bk', {0}, {1})",
-                     "torch.bmm({1}.transpose(1, 2), {0}.transpose(1, 2))", "torch.einsum('bij,cjk->bcik', {0}, {1})"]), left, right)  # fmt: skip
+    b.call(
+        b.choice(
+            [
+                "torch.bmm({0}, {1})",
+                "torch.einsum('bij,bjk->bik', {0}, {1})",
+                "torch.einsum('bij,bjk->bk', {0}, {1})",
+                "torch.bmm({1}.transpose(1, 2), {0}.transpose(1, 2))",
+                "torch.einsum('bij,cjk->bcik', {0}, {1})",
+            ]
+        ),
+        left,
+        right,
+    )
 
 
 def _with_sum(b: Builder) -> None:
@@ -79,13 +88,8 @@ def _conv(b: Builder) -> None:
     padding = b.choice([0, kernel // 2, kernel // 2])
     x = _image(b, channels, rank)
     mode = f", padding_mode={b.choice(['zeros', 'zeros', 'circular', 'replicate'])!r}"
-    y = b.call(
-        "{m0}({0})",
-        x,
-        modules=[
-            f"torch.nn.Conv{rank}d({channels}, {out}, {kernel}, {stride}, {padding}, {dilation}, {groups}, bias={b.chance(0.6)}{mode})"
-        ],
-    )
+    words = f"{channels}, {out}, {kernel}, {stride}, {padding}, {dilation}, {groups}, bias={b.chance(0.6)}{mode}"
+    y = b.call("{m0}({0})", x, modules=[f"torch.nn.Conv{rank}d({words})"])
     if b.chance(0.4):
         y = b.call("{m0}({0})", y, modules=[f"torch.nn.BatchNorm{rank}d({out})"])
     if b.chance(0.5):
@@ -95,16 +99,25 @@ def _conv(b: Builder) -> None:
 def _transposed(b: Builder) -> None:
     rank, channels, out = b.integer(1, 2), b.choice([1, 2, 4]), b.choice([1, 3])
     kernel, stride = b.integer(1, 3), b.integer(1, 3)
-    words = f"{channels}, {out}, {kernel}, {stride}, padding={b.integer(0, (kernel - 1) // 2)}, output_padding={b.integer(0, stride - 1)}"
+    around, more = b.integer(0, (kernel - 1) // 2), b.integer(0, stride - 1)
+    words = f"{channels}, {out}, {kernel}, {stride}, padding={around}, output_padding={more}"
     b.call("{m0}({0})", _image(b, channels, rank), modules=[f"torch.nn.ConvTranspose{rank}d({words})"])
 
 
 def _pool(b: Builder) -> None:
     rank = b.choice([1, 2, 2, 3])
     x = _image(b, b.choice([1, 2, 4]), rank)
-    expression = b.choice(["F.max_pool{r}d({0}, {k}, {s}, {p})", "F.avg_pool{r}d({0}, {k}, {s}, {p}, ceil_mode={c})", "F.max_pool{r}d({0}, {k}, {s}, {p}, ceil_mode={c})",
-                           "F.adaptive_avg_pool{r}d({0}, {o})", "F.adaptive_max_pool{r}d({0}, {o})", "F.avg_pool{r}d({0}, {k}, {s}, {p}, count_include_pad=False)",
-                           "F.lp_pool{r}d({0}, 2, {k})"])  # fmt: skip
+    expression = b.choice(
+        [
+            "F.max_pool{r}d({0}, {k}, {s}, {p})",
+            "F.avg_pool{r}d({0}, {k}, {s}, {p}, ceil_mode={c})",
+            "F.max_pool{r}d({0}, {k}, {s}, {p}, ceil_mode={c})",
+            "F.adaptive_avg_pool{r}d({0}, {o})",
+            "F.adaptive_max_pool{r}d({0}, {o})",
+            "F.avg_pool{r}d({0}, {k}, {s}, {p}, count_include_pad=False)",
+            "F.lp_pool{r}d({0}, 2, {k})",
+        ]
+    )
     kernel = b.integer(1, 3)
     b.call(
         expression,
@@ -126,8 +139,12 @@ def _norm(b: Builder) -> None:
         return
     rank = b.integer(1, 2)
     x = _image(b, channels := b.choice([2, 4, 6]), rank)
-    words = {"GroupNorm": f"torch.nn.GroupNorm(2, {channels})", "InstanceNorm": f"torch.nn.InstanceNorm{rank}d({channels}, affine=True)",
-             "BatchNorm": f"torch.nn.BatchNorm{rank}d({channels})", "local": "torch.nn.LocalResponseNorm(3)"}[word]  # fmt: skip
+    words = {
+        "GroupNorm": f"torch.nn.GroupNorm(2, {channels})",
+        "InstanceNorm": f"torch.nn.InstanceNorm{rank}d({channels}, affine=True)",
+        "BatchNorm": f"torch.nn.BatchNorm{rank}d({channels})",
+        "local": "torch.nn.LocalResponseNorm(3)",
+    }[word]
     b.call("{m0}({0})", x, modules=[words])
 
 
@@ -139,9 +156,15 @@ def _attention(b: Builder) -> None:
         *(b.new((batch, heads, keys, size), weight=False) for _ in "kv"),
     )
     mask = b.new((rows, keys), b.choice(["bool", b.dtype]))
-    expression = b.choice(["F.scaled_dot_product_attention({0}, {1}, {2})", "F.scaled_dot_product_attention({0}, {1}, {2}, is_causal=True)",
-                           "F.scaled_dot_product_attention({0}, {1}, {2}, attn_mask={3})", "torch.softmax({0} @ {1}.transpose(-1, -2) * 0.3, -1) @ {2}",
-                           "torch.softmax(({0} @ {1}.transpose(-1, -2)).masked_fill({3} == 0, float('-inf')), -1) @ {2}"])  # fmt: skip
+    expression = b.choice(
+        [
+            "F.scaled_dot_product_attention({0}, {1}, {2})",
+            "F.scaled_dot_product_attention({0}, {1}, {2}, is_causal=True)",
+            "F.scaled_dot_product_attention({0}, {1}, {2}, attn_mask={3})",
+            "torch.softmax({0} @ {1}.transpose(-1, -2) * 0.3, -1) @ {2}",
+            "torch.softmax(({0} @ {1}.transpose(-1, -2)).masked_fill({3} == 0, float('-inf')), -1) @ {2}",
+        ]
+    )
     b.call(expression, q, k, v, mask)
 
 
@@ -177,16 +200,28 @@ def _resized(b: Builder) -> None:
     rank = b.integer(1, 3)
     x = _image(b, b.integer(1, 3), rank)
     smooth = {1: "linear", 2: b.choice(["bilinear", "bicubic"]), 3: "trilinear"}[rank]
-    expression = b.choice(["F.interpolate({0}, scale_factor=2, mode='nearest')", "F.interpolate({0}, size={s}, mode={m}, align_corners={a})",
-                           "F.interpolate({0}, size={s}, mode='nearest-exact')", "F.interpolate({0}, scale_factor=1.5)"])  # fmt: skip
+    expression = b.choice(
+        [
+            "F.interpolate({0}, scale_factor=2, mode='nearest')",
+            "F.interpolate({0}, size={s}, mode={m}, align_corners={a})",
+            "F.interpolate({0}, size={s}, mode='nearest-exact')",
+            "F.interpolate({0}, scale_factor=1.5)",
+        ]
+    )
     b.call(expression, x, s=tuple(b.integer(1, 7) for _ in range(rank)), m=smooth, a=b.chance(0.5))
 
 
 def _sampled(b: Builder) -> None:
     x = _image(b, 2, 2)
     grid = b.new((b.arrays[x].shape[0], b.integer(1, 4), b.integer(1, 4), 2), weight=False)
-    b.call("F.grid_sample({0}, {1}, mode={m}, padding_mode={p}, align_corners={a})", x, grid, m=b.choice(["bilinear", "nearest"]),
-           p=b.choice(["zeros", "border", "reflection"]), a=b.chance(0.5))  # fmt: skip
+    b.call(
+        "F.grid_sample({0}, {1}, mode={m}, padding_mode={p}, align_corners={a})",
+        x,
+        grid,
+        m=b.choice(["bilinear", "nearest"]),
+        p=b.choice(["zeros", "border", "reflection"]),
+        a=b.chance(0.5),
+    )
 
 
 def _shuffled(b: Builder) -> None:
@@ -209,12 +244,27 @@ def _bag(b: Builder) -> None:
     )
 
 
-_again = functools.partial
-
-LAYERS: dict[str, Callable[[Builder], object]] = {
-    "addmm (linear)": _linear, "addmm (linear, more)": _linear, "mm": _matmul, "bmm": _products, "addmm": _with_sum, "_cdist_forward": _distance,
-    "convolution": _conv, "convolution (more)": _conv, "convolution (transposed)": _transposed, "avg_pool2d": _pool, "max_pool2d_with_indices": _pool,
-    "native_layer_norm": _norm, "native_group_norm": _norm, "_softmax (attention)": _attention, "_softmax (heads)": _self_attention,
-    "select (last token)": _last_token, "lstm": _recurrent, "upsample_nearest2d": _resized, "grid_sampler_2d": _sampled, "view (shuffle)": _shuffled,
+LAYERS: dict[str, Draw] = {
+    "addmm (linear)": _linear,
+    "addmm (linear, more)": _linear,
+    "mm": _matmul,
+    "bmm": _products,
+    "addmm": _with_sum,
+    "_cdist_forward": _distance,
+    "convolution": _conv,
+    "convolution (more)": _conv,
+    "convolution (transposed)": _transposed,
+    "avg_pool2d": _pool,
+    "max_pool2d_with_indices": _pool,
+    "native_layer_norm": _norm,
+    "native_group_norm": _norm,
+    "_softmax (attention)": _attention,
+    "_softmax (heads)": _self_attention,
+    "select (last token)": _last_token,
+    "lstm": _recurrent,
+    "upsample_nearest2d": _resized,
+    "grid_sampler_2d": _sampled,
+    "view (shuffle)": _shuffled,
     "_embedding_bag": _bag,
-}  # fmt: skip
+}
+"""As `ELEMENTS`."""

@@ -14,7 +14,7 @@ import torch
 from bench.fuzz.builder import MOST_ELEMENTS, VARYING, Builder, Skip
 from bench.fuzz.oracle import NUM_SAMPLES, Noise, fault
 from bench.fuzz.program import Array, Outcome, Program, Step, literal, with_runs
-from bench.fuzz.torch_oracle import Sampling, UndefinedError, as_array, as_tensor, default_dtype, doubles, outputs_of
+from bench.fuzz.torch.oracle import Sampling, as_array, as_tensor, default_dtype, doubles, outputs_of
 
 __all__ = ["TorchBuilder", "judge", "make", "module_of", "recorded", "text"]
 
@@ -61,7 +61,7 @@ class TorchBuilder(Builder):
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
                 found = outputs_of(module_of(single)(*(as_tensor(arrays[0]) for arrays in single.inputs.values())))
-        except Exception as error:  # noqa: BLE001  of PyTorch
+        except Exception as error:
             self.refusal = f"{expression}: {type(error).__name__}: {error}"
             raise Skip from error
         arrays = [as_array(one) for one in found]
@@ -82,7 +82,7 @@ class TorchBuilder(Builder):
 
 def make(seed: int) -> Program:
     """Return the program of a seed."""
-    from bench.fuzz.torch_operators import OPERATORS
+    from bench.fuzz.torch.operators import OPERATORS
 
     builder = TorchBuilder(seed)
     builder.grow(OPERATORS, builder.integer(1, 7))
@@ -97,7 +97,8 @@ def source_of(program: Program, name: str = "M") -> str:
     lines += [
         "        for name, one in weights.items():",
         "            is_float = one.is_floating_point()",
-        "            setattr(self, name, torch.nn.Parameter(one, requires_grad=False)) if is_float else self.register_buffer(name, one)",
+        "            own = torch.nn.Parameter(one, requires_grad=False) if is_float else torch.nn.Buffer(one)",
+        "            setattr(self, name, own)",
         f"        torch.manual_seed({program.seed})",
     ]
     cast = f".to(torch.{program.settings['dtype']})" if program.settings["dtype"] != "float32" else ""

@@ -1,0 +1,1 @@
+"""Random PyTorch modules, exported and under `torch.compile`."""

@@ -1,0 +1,36 @@
+"""Every operator that is read has a generator, or a reason why it has none."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from anatune.graph.onnx.operators import READERS
+from bench.fuzz.builder import Skip
+from bench.fuzz.onnx.cases import OnnxBuilder
+from bench.fuzz.onnx.operators import NO_GENERATOR, OPERATORS
+
+
+def test_every_operator_is_drawn_or_says_why_not():
+    drawn = {name.split()[0] for name in OPERATORS}
+    assert drawn - set(READERS) == set()
+    assert set(READERS) - drawn == set(NO_GENERATOR)
+    assert all(NO_GENERATOR.values())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", range(6))
+def test_every_generator_adds_its_operator(part):
+    for name in sorted(OPERATORS)[part::6]:
+        for seed in range(60):
+            builder = OnnxBuilder(seed)
+            try:
+                OPERATORS[name](builder)
+            except Skip:
+                continue
+            assert name.split()[0] in {step.op for step in builder.steps}, name
+            assert all(isinstance(one, np.ndarray) for one in builder.arrays.values())
+            break
+        else:
+            pytest.fail(f"{name}: {builder.refusal}")

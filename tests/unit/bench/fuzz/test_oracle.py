@@ -1,0 +1,88 @@
+"""What samples allow: exact results alone where nothing rounds, and as much as rounding does elsewhere."""
+
+import numpy as np
+import pytest
+
+from bench.fuzz.oracle import EXACT, INNER, MOVE, NUM_SAMPLES, OUTER, Noise, fault, rounded
+
+NOISES = [Noise(sample, 3) for sample in range(NUM_SAMPLES)]
+
+
+def samples_of(array, how=OUTER, dtype="float32"):
+    return [noise.result(np.asarray(array, np.float64), dtype, how) for noise in NOISES]
+
+
+def wrong(samples, got, dtype="float32", *, exact=False, signs=False):
+    return fault(samples, np.asarray(got, dtype), dtype, exact=exact, signs=signs)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
+def test_units_in_the_last_place(dtype, size):
+    unit = np.spacing(np.array(size, dtype)).astype(np.float64)
+    samples = samples_of([size], dtype=dtype)
+    assert not wrong(samples, [size + 3 * unit], dtype)
+    assert wrong(samples, [size + 60 * unit], dtype)
+
+
+@pytest.mark.parametrize(("got", "is_right"), [(0.0, True), (1e-6, False), (-1e-9, False)])
+def test_zero_stays_zero(got, is_right):
+    assert (not wrong(samples_of([0.0]), [got])) == is_right
+
+
+def test_a_small_constant_counts():
+    assert wrong(samples_of([1e-6], EXACT), [0.0], exact=True)
+    assert wrong(samples_of([1e-6]), [0.0])
+
+
+@pytest.mark.parametrize("how", [MOVE, EXACT])
+def test_what_does_not_round_is_compared_exactly(how):
+    numbers = np.array([0.1, -3.5, 1e30], "float32")
+    assert not wrong(samples_of(numbers, how), numbers, exact=True)
+    assert wrong(samples_of(numbers, how), np.nextafter(numbers, np.float32(0)), exact=True)
+
+
+def test_signs_of_zeros_count_where_elements_are_moved():
+    assert not wrong(samples_of([-0.0], MOVE), [-0.0], exact=True, signs=True)
+    assert wrong(samples_of([-0.0], MOVE), [0.0], exact=True, signs=True)
+    assert not wrong(samples_of([-0.0], MOVE), [0.0], exact=True)
+
+
+@pytest.mark.parametrize("got", [np.nan, np.inf, -np.inf, 1.0])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1.0])
+def test_what_is_no_number_has_its_place(number, got):
+    same = (number == got) or (np.isnan(number) and np.isnan(got))
+    assert (not wrong(samples_of([number]), [got])) == same
+
+
+def test_what_overflows_between_operators_may_be_infinite():
+    square = [noise.result(noise.result(np.array([1e30]), "float32", OUTER) ** 2, "float32", OUTER) for noise in NOISES]
+    root = [noise.result(np.sqrt(one), "float32", OUTER) for noise, one in zip(NOISES, square, strict=True)]
+    assert not wrong(root, [np.inf])
+    assert not wrong(root, [1e30])  # who computes it in one step is right, too
+    assert wrong(root, [np.nan])
+
+
+def test_a_tie_that_rounding_breaks_excuses_both_answers():
+    third = samples_of([1.0])  # which is not sure to be below or above 1
+    floors = [np.floor(one).astype("int64") for one in third]
+    for got in (0, 1):
+        assert not fault(floors, np.array([got]), "int64", exact=False)
+    assert fault(floors, np.array([2]), "int64", exact=False)
+    assert fault([np.array([1])] * NUM_SAMPLES, np.array([0]), "int64", exact=False)  # no tie
+
+
+def test_shape_and_dtype_count():
+    assert "shape" in fault(samples_of([1.0]), np.zeros((1, 1), "float32"), "float32", exact=True)
+    assert "float64" in fault(samples_of([1.0]), np.ones(1), "float32", exact=True)
+
+
+def test_sums_are_allowed_what_their_terms_are_worth():
+    terms = np.array([1e8, 1.0, -1e8])
+    samples = [noise.result(noise.operand(terms, "float32").sum(keepdims=True), "float32", INNER) for noise in NOISES]
+    assert not wrong(samples, [0.0])  # what float32 makes of it
+    assert wrong(samples, [1e5])
+
+
+def test_bfloat16_is_rounded():
+    assert rounded(np.array([1.0 + 2.0**-9]), "bfloat16")[0] == 1.0
