@@ -22,9 +22,11 @@ _WORDS = {"float32": "float", "float64": "double"}
 
 
 def check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> None:
-    """Raise a `RefusedError` where an input has a dtype that the standard does not allow."""
+    """Raise a `RefusedError` where there are more inputs than the standard allows, or one has another dtype."""
     if schema is None:
         return
+    if len(inputs) > schema.max_input:
+        raise RefusedError(f"has {len(inputs)} inputs, expected {schema.max_input} at most")
     allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
     seen: dict[str, str] = {}
     for place, value in enumerate(inputs):

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
-from anatune.graph.nodes import Constant
 from anatune.graph.onnx.operators import READERS
-from tests import naive_graph
-from tests.unit.graph.onnx.one_node import model_of, read
+from tests.unit.graph.onnx.one_node import model_of
 
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
+from tests.unit.graph.onnx.compared import by_onnxruntime, check_equal, computed  # noqa: E402
 from tests.unit.graph.onnx.random_nodes import OPERANDS, OUTPUTS, attributes  # noqa: E402
 
 NEWEST = 22
@@ -26,35 +25,6 @@ def differs(op, own, opset):
         or own.get("sorted") == 0
         or (op == "Resize" and own.get("coordinate_transformation_mode") == "align_corners")  # of fractional scales
     )
-
-
-def computed(model):
-    """Return what is read of a model without inputs."""
-    graph = read(model)
-    if all(isinstance(value, Constant) for value in graph.outputs):
-        return [value.array for value in graph.outputs]
-    return [
-        np.asarray(array).astype(value.type.dtype)
-        for array, value in zip(naive_graph.run(graph), graph.outputs, strict=True)
-    ]
-
-
-def by_onnxruntime(model):
-    """Return what onnxruntime computes; None: it cannot."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return session.run(None, {})
-    except Exception:  # noqa: BLE001  of its C++
-        return None
-
-
-def check_equal(got, want):
-    for one, other in zip(got, want, strict=False):  # operators may return fewer results than a node names
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        is_byte = one.dtype.kind in "iu" and one.dtype.itemsize == 1
-        np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=1e-3, atol=1 if is_byte else 2e-4)
 
 
 def schemas(op):
