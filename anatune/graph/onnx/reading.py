@@ -9,7 +9,6 @@ not ask for is refused, unless `UNUSED` says that it changes nothing.
 from __future__ import annotations
 
 import contextlib
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -19,6 +18,7 @@ import numpy as np
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Graph, Input, TensorType, Value
 from anatune.graph.onnx.call import DTYPES, Attributes, Call, RefusedError, UnknownValueError, check_table
+from anatune.graph.onnx.checks import NUMBERS, check_results, check_types, check_used
 from anatune.graph.onnx.operators import DEFAULTS, OUTSIDE, READERS, UNUSED
 from anatune.untyped import OnnxObject
 
@@ -32,9 +32,6 @@ _DEEPEST = 8
 """Bodies of operators in bodies."""
 _MOST_NODES = 1 << 18
 """Operators that are read, those of bodies of loops as often as they run."""
-_MOST_ELEMENTS = 1 << 32
-"""Of a result: files may ask for any."""
-_NUMBERS = "numbers of 8 bits or more, or truth values"
 _SMALL_BYTES = 1 << 12
 """Of a weight that bodies of operators may want to know, such as sizes."""
 _MOST_BYTES = 1 << 31
@@ -194,49 +191,6 @@ def _with_types(model: OnnxObject) -> OnnxObject:
     return made
 
 
-_WORDS = {"float32": "float", "float64": "double"}
-"""NumPy's name of a dtype -> ONNX's, where that is another one."""
-
-
-def _check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> None:
-    """Raise a `RefusedError` where an input has a dtype that the standard does not allow."""
-    if schema is None:
-        return
-    allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
-    seen: dict[str, str] = {}
-    for place, value in enumerate(inputs):
-        if value is None or not isinstance(value.type, TensorType) or not schema.inputs:
-            continue
-        formal = schema.inputs[min(place, len(schema.inputs) - 1)]  # the last one may be of any number
-        first = seen.setdefault(formal.type_str, value.type.dtype) if formal.is_homogeneous else value.type.dtype
-        if first != value.type.dtype:
-            raise RefusedError(f"takes inputs of one type, got {first} and {value.type.dtype} ({formal.name})")
-        dtype, words = value.type.dtype, allowed.get(formal.type_str, [formal.type_str])
-        if f"tensor({_WORDS.get(dtype, dtype)})" not in words:
-            known = ", ".join(sorted(word.removeprefix("tensor(").removesuffix(")") for word in words))
-            raise RefusedError(f"takes {known} as input {place} ({formal.name}), got {dtype}")
-
-
-def _check_all_used(call: Call, given: Mapping[str, OnnxObject], defaults: Mapping[str, OnnxObject]) -> None:
-    """Raise a `RefusedError` where a node has an attribute or an operand that its reader did not ask for."""
-    unused = UNUSED.get(call.op, ())
-    for name, value in given.items():
-        if name not in (*call.attributes.used, *unused) and not np.array_equal(value, defaults[name]):
-            raise RefusedError(f"has {name} = {value}, which is not supported; expected {defaults[name]}")
-    for place, operand in enumerate(call.inputs):
-        if operand is not None and place not in call.used and place not in unused:
-            raise RefusedError(f"has an input {place}, which is not supported; expected it to be left out")
-
-
-def _check_results(results: Sequence[Value]) -> None:
-    """Raise a `RefusedError` where a result has more elements than any machine's memory, or other ones than numbers."""
-    for value in results:
-        if isinstance(value.type, TensorType) and value.type.dtype not in DTYPES.values():
-            raise RefusedError(f"makes {value.type.dtype}, expected {_NUMBERS}")
-        if isinstance(value.type, TensorType) and math.prod(value.type.shape) > _MOST_ELEMENTS:
-            raise RefusedError(f"makes {math.prod(value.type.shape):,} elements, expected {_MOST_ELEMENTS:,} at most")
-
-
 def check_operators(nodes: Sequence[OnnxObject], name: str) -> None:
     """Raise a `WorkloadError` that names the operators among nodes that nothing reads, and where they are."""
     missing: dict[str, list[str]] = {}
@@ -301,7 +255,7 @@ class Reader:
         for value in self.inputs():
             if onnx_dtype(value) not in DTYPES.values():
                 raise WorkloadError(
-                    f"{self.name}: input {value.name} is {onnx_dtype(value)}, expected {_NUMBERS}; {LEAVE}"
+                    f"{self.name}: input {value.name} is {onnx_dtype(value)}, expected {NUMBERS}; {LEAVE}"
                 )
             inputs.append(Input(value.name, TensorType(tuple(map(int, shapes[value.name])), onnx_dtype(value))))
         own: dict[str, Value] = {one.name: one for one in inputs}
@@ -393,15 +347,15 @@ class Reader:
         inputs = tuple(self.value(word, values, place) if word else None for word in node.input)
         try:
             schema = self.schema(node, domain, opset)
-            _check_types(schema, inputs)
+            check_types(schema, inputs)
             defaults = self.defaults(node, schema)
             given = {entry.name: self.plain(entry) for entry in node.attribute}
             attributes = Attributes({**{key: one for key, one in defaults.items() if one is not None}, **given})
             call = Call(node.op_type, opset, inputs, attributes, tuple(node.output), read)
             made = convert(call)
             found = [made] if isinstance(made, Value) else list(made)
-            _check_all_used(call, given, defaults)
-            _check_results(found)
+            check_used(call, given, defaults, UNUSED.get(node.op_type, ()))
+            check_results(found)
         except UnknownValueError as error:
             if error.args[0].startswith(self.name):
                 raise

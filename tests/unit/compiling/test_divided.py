@@ -146,6 +146,18 @@ def test_text_goes_in_and_out(tmp_path):
     np.testing.assert_array_equal(own.run(["z"], {"x": np.full((4, 8), "b")})[0], z)
 
 
+def test_sessions_leave_models_whole_that_have_nothing_to_compile():
+    from anatune.adapters.onnx import InferenceSession
+
+    model = network(nodes=[node("NonZero", ["x"], ["z"])], outputs="z")
+    own, x = InferenceSession(model, threads=1, fallback="onnxruntime"), np.eye(4, 8, dtype=np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(own.run(None, {"x": x})[0], np.stack(np.nonzero(x)))
+    unknown = network(nodes=[node("Relu", ["x"], ["z"], domain="org.example")], outputs="z")
+    with pytest.raises(WorkloadError, match=r"onnxruntime cannot run Relu \(node z\) either: "):
+        InferenceSession(unknown, threads=1, fallback="onnxruntime").run(None, {"x": x})
+
+
 def test_a_part_that_cannot_be_compiled_is_left_too(model, monkeypatch):
     from anatune.compiling import session as compiling
 

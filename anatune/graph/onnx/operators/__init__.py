@@ -49,8 +49,7 @@ READERS: Mapping[tuple[str, str], Convert] = {
 """Domain (the standard's is "") and operator -> what reads it."""
 
 _NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
-_WINDOWS = dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"))
-_SCALED = {"channels_last": 0}
+_WINDOWS = {**dict.fromkeys(("kernel_shape", "pads", "strides")), "auto_pad": "NOTSET", "channels_last": 0}
 DEFAULTS: Mapping[tuple[str, str], Mapping[str, OnnxObject]] = {
     ("", "LayerNormalization"): _NORM,  # before version 17
     ("", "SimplifiedLayerNormalization"): _NORM,
@@ -80,12 +79,10 @@ DEFAULTS: Mapping[tuple[str, str], Mapping[str, OnnxObject]] = {
                 "v_head_size": None, "v_quant_type": "NONE",
             },
             "QGemm": {"alpha": 1.0, "transA": 0, "transB": 0},
-            "QLinearAveragePool": {
-                **_WINDOWS, **_SCALED, "auto_pad": "NOTSET", "ceil_mode": 0, "count_include_pad": 0,
-            },
+            "QLinearAveragePool": {**_WINDOWS, "ceil_mode": 0, "count_include_pad": 0},
             "QLinearConcat": {"axis": None},
-            "QLinearConv": {**_WINDOWS, **_SCALED, "auto_pad": "NOTSET", "group": 1},
-            "QLinearGlobalAveragePool": _SCALED,
+            "QLinearConv": {**_WINDOWS, "dilations": None, "group": 1},
+            "QLinearGlobalAveragePool": {"channels_last": 0},
             "QLinearLeakyRelu": {"alpha": 0.01},
             "QLinearReduceMean": {"axes": None, "keepdims": None},
             "QLinearSoftmax": {"axis": -1, "opset": None},

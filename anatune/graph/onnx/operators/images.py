@@ -53,9 +53,9 @@ class _Axis(NamedTuple):
         return self.size == self.outputs and math.isclose(self.scale, 1) and self.region == (0.0, 1.0)
 
 
-def _coordinates(one: _Axis, mode: str) -> Array:
-    """Return where each output lies among the elements of an axis."""
-    place, width = np.arange(one.outputs, dtype=np.float64), one.scale * one.size
+def _coordinates(one: _Axis, mode: str, dtype: str) -> Array:
+    """Return where each output lies among the elements of an axis, computed in a dtype."""
+    place, width = np.arange(one.outputs, dtype=dtype), one.scale * one.size
     if mode == "align_corners":
         return place * ((one.size - 1) / (width - 1) if width != 1 else 0)
     if mode == "asymmetric":
@@ -64,7 +64,7 @@ def _coordinates(one: _Axis, mode: str) -> Array:
         begin, end = one.region
         if width == 1:
             return np.full(one.outputs, (begin + end) * (one.size - 1) / 2)
-        return place * ((end - begin) * (one.size - 1) / (width - 1)) + begin * (one.size - 1)
+        return place * (end - begin) * (one.size - 1) / (width - 1) + begin * (one.size - 1)
     found = (place + 0.5) / one.scale - 0.5
     if mode == "half_pixel_symmetric":
         return found + one.size / 2 * (1 - one.outputs / width)
@@ -113,7 +113,8 @@ def _resized(call: Call, changes: Sequence[_Axis]) -> Value:
         if one.is_same:
             continue
         check_table(one.outputs)
-        where_from = _coordinates(one, coordinates)
+        # nearest elements are chosen in float32, as by others: 1.5 / 0.6 has to be 2.5, though 0.6 is rounded
+        where_from = _coordinates(one, coordinates, "float32" if mode == "nearest" else "float64")
         if coordinates == "tf_crop_and_resize":
             is_outside = (where_from < 0) | (where_from > one.size - 1)
             outside = outside | is_outside.reshape(-1, *(1,) * (call.rank - 1 - one.axis))

@@ -133,7 +133,7 @@ class _Writer:
             text.line("scores = tl.dot(queries, keys.T)")
             self._write_mask()
             text.line("highest_now = tl.maximum(highest, tl.max(scores, 1))")
-            text.line("powers = tl.exp2((scores - highest_now[:, None]) * SCALE)  # never above 1, however it is rounded")
+            text.line("powers = tl.exp2((scores - highest_now[:, None]) * SCALE)  # never above 1")
             text.line("shrink = tl.exp2((highest - highest_now) * SCALE)")
             text.line("total = total * shrink + tl.sum(powers, 1)")
             text.line("sums = sums * shrink[:, None]")

@@ -186,6 +186,18 @@ def test_scores_far_from_each_other(hardware, scale):
     assert np.abs(got - want).max() <= (abs(scale) * 16 * 2.0**-22 + BOUND) * np.abs(want).max()
 
 
+@pytest.mark.parametrize("power", [0, 8, 14, 20, 40, 58])
+@pytest.mark.parametrize("scale", [0.3, 17**-0.5, 1 / 3])
+def test_scores_of_any_magnitude(hardware, scale, power):
+    """Of numbers whose products are exact: above 2**31 the largest ones share a row."""
+    kernel = kernel_of(hardware, 8, 16, 50, scale=float(np.float32(scale)))
+    random = np.random.default_rng(power)
+    query, key = (random.integers(-3, 4, shape) * np.float32(2) ** power for shape in kernel.shapes[:2])
+    arrays = [query.astype(np.float32), key.astype(np.float32), tensors(kernel)[2]]
+    got, want = built(kernel, hardware)(*arrays), exact(kernel, *arrays)
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_buffers_have_whole_vectors_and_no_rows_a_power_of_two_apart(lanes):
     for length in (1, 16, 200, 256, 1024):

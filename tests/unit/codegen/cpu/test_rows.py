@@ -123,6 +123,22 @@ def test_softmax(length, scale, mask_rows, zero_rows):
     assert (got[want < 1e-38] == 0).all()
 
 
+@pytest.mark.parametrize("zero_rows", [False, True])
+@pytest.mark.parametrize("scale", [0.3, 17**-0.5, 1 / 3, 7.0, 1.0])
+def test_scaled_elements_of_any_magnitude(scale, zero_rows):
+    """The largest element times a scale is rounded, by up to 128 above 2**31: it cannot be taken off behind that."""
+    random, length = np.random.default_rng(0), 70
+    spread = np.float32(2.0) ** np.arange(-149, 125)[:, None]
+    data = (spread * random.standard_normal((len(spread), length))).astype(np.float32)
+    data[::3, 5], data[1::3, 7], data[::4, 9:12] = -np.inf, np.finfo(np.float32).min, data[::4].max(axis=1)[:, None]
+    want = softmax(data, scale=float(np.float32(scale)))
+    got = built(RowKernel("softmax", len(data), length, scale, zero_rows=zero_rows))(data)
+    assert np.abs(got - want).max() <= 2.0**-21
+    open_length = of_any_size(RowKernel("softmax", BATCH * 3, TOKENS, scale, zero_rows=zero_rows), 1)
+    some = np.ascontiguousarray(data[-9:])
+    assert np.abs(open_length(some, batch=3, tokens=length) - want[-9:]).max() <= 2.0**-21
+
+
 @pytest.mark.parametrize(("mask_rows", "block"), [(2, 6), (4, 6), (12, 12), (3, 4)])
 def test_blocks_of_rows_have_their_own_part_of_the_mask(mask_rows, block):
     random = np.random.default_rng(mask_rows)

@@ -123,6 +123,23 @@ def test_windows_behind_all_keys_are_empty() -> None:
 
 
 @needs_triton
+@pytest.mark.parametrize("more", [{}, {"causal": True}, {"causal": True, "window": 9}])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_of_any_magnitude(more, sign) -> None:  # type: ignore[no-untyped-def]
+    """The largest score is taken off before the scale, whose product processors would round once, and once not."""
+    pytest.importorskip("ml_dtypes")
+    workload = anatune.attention(1, 2, 2, 40, 40, 16, dtype="bfloat16", **more)
+    inputs, rng = random_inputs(workload, seed=3), np.random.default_rng(0)
+    for tensor, factor in (("queries", 2.0**57), ("keys", sign * 2.0**57)):
+        whole = rng.integers(1, 4, inputs[tensor].shape) * factor
+        inputs[tensor] = whole.astype(inputs[tensor].dtype)
+    program = TRITON.program(schedule_of(workload, 16, 16))
+    assert "SCALE -" not in program.source
+    found = check_program(workload, program, inputs, expected(workload, inputs))
+    assert found.ok, found.message
+
+
+@needs_triton
 def test_a_seeded_fault_is_found() -> None:
     workload = anatune.attention(1, 2, 2, 40, 40, 32, causal=True)
     program = TRITON.program(schedule_of(workload, 16, 16))
