@@ -77,7 +77,8 @@ class Outputs:
         self._torch = torch
         self._symbolic = import_module("torch.fx.experimental.symbolic_shapes")
         self._nodes = list(module.graph.nodes)
-        self._arguments = [_value(node) for node in self._nodes if node.op == "placeholder"]
+        self._values, self._copies = self._values_of_nodes()
+        self._arguments = [self._values[node] for node in self._nodes if node.op == "placeholder"]
         for place, value in enumerate(self._arguments):
             if isinstance(value, torch.Tensor) and not value.is_inference() and value._version:
                 raise WorkloadError(f"it writes into argument {place} in place, expected one that only returns values")
@@ -87,9 +88,10 @@ class Outputs:
         places: dict[int, int] = {}
         self._outputs = []
         for place, node in enumerate(returned):
-            first = places.setdefault(id(_value(node)), place)
-            is_again = first < place and isinstance(_value(node), torch.Tensor)
-            self._outputs.append(_Output("again", first) if is_again else self._output(node))
+            value = self._values[node] if isinstance(node, torch.fx.Node) else node
+            first = places.setdefault(id(value), place)
+            is_again = first < place and isinstance(value, torch.Tensor)
+            self._outputs.append(_Output("again", first) if is_again else self._output(node, value))
         if not self._pieces:
             raise WorkloadError("it computes no tensor that it returns, and nothing would be gained")
         self.module = self._with_pieces(module)
@@ -105,10 +107,45 @@ class Outputs:
             sizes = dict(zip(self._sizes, key, strict=True))
             outputs = self._known[key] = [_with_sizes(output, sizes) for output in self._outputs]
         restored: list[TorchObject] = []
+        whole = dict(enumerate(pieces))  # those that no output is yet
         for output in outputs:
-            again = output.kind == "again"
-            restored.append(restored[output.source] if again else _restore(output, arguments, pieces))
+            if output.kind == "again":
+                restored.append(restored[output.source])
+            elif output.kind == "piece" and _is_whole(output, whole.get(output.source)):
+                restored.append(whole.pop(output.source))
+            else:
+                restored.append(_restore(output, arguments, pieces))
         return tuple(restored)
+
+    def _values_of_nodes(self) -> tuple[dict[TorchObject, TorchObject], dict[int, TorchObject]]:
+        """Return what is known of nodes' results, and storages of copies that are none: what they are copies of.
+
+        PyTorch's compiler takes a dropout that drops nothing for a copy; it returns what it is given.
+        """
+        functions = (self._torch.nn.functional.dropout, self._torch.dropout)
+        values: dict[TorchObject, TorchObject] = {}
+        copies: dict[int, TorchObject] = {}
+        for node in self._nodes:
+            value = values[node] = node.meta.get("example_value")
+            if node.target in functions:
+                given = dict(zip(("input", "p", "train"), node.args, strict=False)) | node.kwargs
+                source = values.get(given["input"])
+                drops = given.get("p", 0.5) != 0 and given.get("train", given.get("training", True))
+                if not drops and isinstance(source, self._torch.Tensor):
+                    values[node] = source
+                    if _storage(value) != _storage(source):
+                        copies[_storage(value)] = source if _layout(source) == _layout(value) else None
+        return values, copies
+
+    def _memory(self, value: TorchObject) -> tuple[int, TorchObject]:
+        """Return the storage that a result is in, and where it begins; errors as the class."""
+        storage, offset = _storage(value), value.storage_offset()
+        while storage in self._copies:
+            source = self._copies[storage]
+            if source is None:
+                raise WorkloadError("it returns a view of a dropout of a tensor with gaps, expected one without")
+            storage, offset = _storage(source), offset + source.storage_offset()
+        return storage, offset
 
     def _sizes_of_arguments(self) -> dict[TorchObject, Callable[[Sequence[TorchObject]], int]]:
         """Return the symbols that sizes and strides of arguments are, and how each is read from arguments."""
@@ -128,9 +165,9 @@ class Outputs:
                     note(value.stride(axis), lambda given, place=place, axis=axis: given[place].stride(axis))
         return readers
 
-    def _output(self, node: TorchObject) -> _Output:
+    def _output(self, node: TorchObject, value: TorchObject) -> _Output:
         """Return how an output is made; errors as the class."""
-        torch, value = self._torch, _value(node)
+        torch = self._torch
         if value is None and isinstance(node, torch.fx.Node):
             raise WorkloadError(f"it returns {shown(node)}, of which nothing is known, expected tensors and sizes")
         if value is None or isinstance(value, bool | int | float | torch.SymInt):
@@ -147,7 +184,7 @@ class Outputs:
         numbers = (*value.shape, *value.stride())
         size_and_stride = [self._checked(number) for number in numbers]
         size, stride = tuple(size_and_stride[: value.dim()]), tuple(size_and_stride[value.dim() :])
-        storage = _storage(value)
+        storage, begin = self._memory(value)
         sources = [
             place
             for place, argument in enumerate(self._arguments)
@@ -155,20 +192,20 @@ class Outputs:
         ]
         if not sources:
             place = self._piece(value, storage)
-            return _Output("piece", place, _Layout(size, stride, self._checked(value.storage_offset())), value.dtype)
+            return _Output("piece", place, _Layout(size, stride, self._checked(begin)), value.dtype)
         source = self._arguments[sources[0]]
         if len(sources) > 1 or source.dtype != value.dtype:
             what = "arguments that share memory" if len(sources) > 1 else f"an argument of {source.dtype}"
             raise WorkloadError(f"it returns a view, of {value.dtype}, of {what}, expected one argument of this dtype")
-        offset = self._checked(value.storage_offset() - source.storage_offset())
+        offset = self._checked(begin - source.storage_offset())
         return _Output("argument", sources[0], _Layout(size, stride, offset), value.dtype)
 
     def _piece(self, output: TorchObject, storage: int) -> int:
         """Return the place of the piece that an output is in, a new one at first."""
         if storage not in self._pieces:
-            outputs = [node for node in self._nodes if _value(node) is output]
+            outputs = [node for node in self._nodes if self._values[node] is output]
             for node in outputs + self._nodes:
-                value = _value(node)
+                value = self._values[node]
                 if node.op.startswith("call") and isinstance(value, self._torch.Tensor) and _storage(value) == storage:
                     order = self._order(value)
                     if order is not None:
@@ -228,14 +265,18 @@ def _restore(output: _Output, arguments: Sequence[TorchObject], pieces: Sequence
     base = pieces[output.source]
     if base.dtype != output.dtype:
         base = base.view(-1).view(output.dtype)
-    elif base.shape == size and base.stride() == stride:
-        return base
     return base.as_strided(size, stride, offset)
 
 
-def _value(node: TorchObject) -> TorchObject:
-    """Return what is known of a node's result, or a constant itself."""
-    return node.meta.get("example_value") if hasattr(node, "meta") else node
+def _is_whole(output: _Output, piece: TorchObject) -> bool:
+    """Whether an output is a piece as it lies; None: it is another output already."""
+    if piece is None or piece.dtype != output.dtype or output.layout is None:
+        return False
+    return piece.shape == output.layout.size and piece.stride() == output.layout.stride
+
+
+def _layout(value: TorchObject) -> list[TorchObject]:
+    return [_expression(number) for number in (*value.shape, *value.stride())]
 
 
 def _storage(value: TorchObject) -> int:
