@@ -88,8 +88,8 @@ def checked(
 
     `allowed` is what the arithmetic of its kernels explains, where that is more than `TOLERANCE`.
 
-    Quick models are tried with zeros and other `_EDGES` as well. Integer inputs are the caller's where there are some: ids have to name something. Where sizes vary, at some of
-    them, `_tried`; the largest difference is returned.
+    Integer inputs are the caller's where there are some: ids have to name something. Where sizes vary, at some of
+    them, `_tried`; the largest difference is returned. Models of one size that are quick see `_EDGES`, too.
 
     Parameters
     ----------
