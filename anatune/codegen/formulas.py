@@ -18,14 +18,14 @@ from anatune.untyped import TvmObject
 
 __all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
 
-_ADDED = ("erfc", "expm1", "gelu", "gelu_tanh", "log2", "silu")
+_ADDED = ("erfc", "expm1", "gelu", "gelu_tanh", "log2", "mish", "silu")
 """Functions that TVM has no operator for."""
 _LIBRARY = (
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp10", "exp2",
-    "expm1", "hypot", "log", "log10", "log1p", "log2", "pow", "sin", "sinh", "tan", "tanh",
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "erf", "erfc", "exp",
+    "exp10", "exp2", "expm1", "hypot", "log", "log10", "log1p", "log2", "pow", "sin", "sinh", "tan", "tanh",
 )  # fmt: skip
 """Functions that C's library and CUDA's have under these names, with an f behind them of float32."""
-ELEMENTARY = frozenset((*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"))
+ELEMENTARY = {*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"} - {"copysign"}
 """Functions that take longer than a store and a load of their result."""
 _PURE = 1
 """TVM's number for functions that do nothing besides."""
@@ -46,7 +46,7 @@ def _register_once(tvm: TvmObject) -> None:
     for name in (_name(one) for one in _ADDED):
         register_op_attr(name, "TCallEffectKind", _PURE)
         register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-    for operator in (tvm.ir.Op.get(_name(one)) for one in (*_ADDED, *_LIBRARY, "copysign")):
+    for operator in (tvm.ir.Op.get(_name(one)) for one in (*_ADDED, *_LIBRARY)):
         if operator.get_attr("TVectorizable") is None:
             operator.set_attr("TVectorizable", True)
 
@@ -57,7 +57,7 @@ def _name(name: str) -> str:
 
 
 def elementary(tvm: TvmObject, name: str, *operands: TvmObject) -> TvmObject:
-    """Return the call of an elementary function of numbers; names are those of `ELEMENTARY`, and copysign."""
+    """Return the call of an elementary function of numbers; `name` as these."""
     _register(tvm)
     return tvm.tirx.call_intrin(operands[0].ty, _name(name), *operands)
 
@@ -139,9 +139,19 @@ def _gelu_tanh(tvm: TvmObject, x: TvmObject) -> TvmObject:
     return x * _sigmoid(tvm, x * (linear + cubic * x * x))
 
 
+def _mish(tvm: TvmObject, x: TvmObject) -> TvmObject:
+    tirx = tvm.tirx
+    zero, one, two = (tirx.const(number, x.ty) for number in (0, 1, 2))
+    power, is_below = tirx.exp(-tirx.abs(x)), x < zero
+    above = (one + two * power) / (one + two * power * (one + power))
+    below = power * (two + power) / (two + power * (two + power))
+    return x * tirx.Select(is_below, below, above)
+
+
 _SPELT: dict[str, Callable[[TvmObject, TvmObject], TvmObject]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
+    "mish": _mish,
     "sigmoid": _sigmoid,
     "silu": lambda tvm, x: x * _sigmoid(tvm, x),
 }

@@ -8,7 +8,9 @@ given: errors do not travel, so that the first operator that differs is one that
 from __future__ import annotations
 
 import functools
+import logging
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +41,7 @@ from anatune.measure.run.reference import reference
 
 __all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "tolerance_of"]
 
+_log = logging.getLogger(__name__)
 Blame = Callable[[Sequence[Array], Sequence[Array]], str]
 """Inputs and the original's outputs -> what is wrong with the compiled model, in words."""
 
@@ -86,7 +89,7 @@ def checked(
     `allowed` is what the arithmetic of its kernels explains, where that is more than `TOLERANCE`.
 
     Integer inputs are the caller's where there are some: ids have to name something. Where sizes vary, at some of
-    them, `_tried`; the largest difference is returned.
+    them, `_tried`; the largest difference is returned. Models of one size that are quick see `_EDGES`, too.
 
     Parameters
     ----------
@@ -130,7 +133,9 @@ def _checked(
     listed = [*(got if compiled.summary.is_tuple else [got]), *compiled.state.values()]
     compiled.reset()
     given = [*inputs, *held.values()]
+    began = time.perf_counter()
     want, library = source.reference([array.copy() for array in given])
+    is_quick = time.perf_counter() - began < _QUICK_S
 
     @functools.cache
     def rounded() -> float:
@@ -145,11 +150,83 @@ def _checked(
 
     names = [one.name for one in (*compiled.summary.outputs, *compiled.summary.state)]
     known = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    return compared(
+    check = compared(
         listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want),
         allowed,
         rounded if rounds else None,
     )  # fmt: skip
+    if is_quick and not (sizes or held or rounds):
+        for edges in _EDGES:
+            _check_edges(compiled, source, [_filled(array, edges) for array in inputs], edges, check.tolerance)
+    return check
+
+
+_QUICK_S = 0.5
+"""Of the original in float64: one that takes longer is not run with other inputs, too."""
+_EDGES: tuple[tuple[float, ...], ...] = ((0.0,), (0.0, 1e-6, -1e-6, 30.0, -0.0, 1e-40, -30.0, -1e-40, 1.0))
+"""What inputs are filled with besides: numbers again and again."""
+_NUDGE = 2.0**-24
+"""What is added to inputs to see whether a result depends on how float32 rounds."""
+
+
+def _filled(array: Array, numbers: Sequence[float]) -> Array:
+    return np.resize(np.asarray(numbers), array.shape).astype(array.dtype) if array.dtype.name in TOLERANCE else array
+
+
+def _check_edges(
+    compiled: CompiledModel, source: Imported, inputs: Sequence[Array], edges: Sequence[float], limit: float
+) -> None:
+    """Compare outputs at inputs that are no usual numbers with the original's.
+
+    An element counts where the original comes to the same in float32 and in float64, with inputs that differ a little,
+    too: others say how numbers are rounded.
+
+    Raises
+    ------
+    RunError
+        One differs; the message names the output.
+    """
+    assert source.reference is not None
+    try:
+        got = compiled(*inputs)
+        listed = list(got) if compiled.summary.is_tuple else [got]
+        want, library = source.reference([*map(np.copy, inputs)])
+    except RunError as error:
+        _log.info("the model takes no inputs of %s: %s", edges, error)
+        return
+    if all(_is_near(one, other, limit).all() for one, other in zip(listed, want, strict=True)):
+        return
+    nudged = [array + np.asarray(_NUDGE, array.dtype) if array.dtype.name in TOLERANCE else array for array in inputs]
+    narrow, near = (source.reference([*map(np.copy, one)], is_narrow=True)[0] for one in (inputs, nudged))
+    for output, own, exact, single, other in zip(compiled.summary.outputs, listed, want, narrow, near, strict=True):
+        is_lost = np.isfinite(_wide(exact)) & np.isfinite(_wide(single)) & ~np.isfinite(_wide(own))
+        is_usual = _is_near(single, exact, limit) & _is_near(other, exact, limit)
+        is_wrong = is_lost | (is_usual & ~_is_near(own, exact, limit))
+        if is_wrong.any():
+            place = int(np.argmax(is_wrong))
+            raise RunError(
+                f"check: output {output.name} has {own.flat[place]:.6g} where {library} has {exact.flat[place]:.6g} "
+                f"for inputs of {', '.join(f'{number:g}' for number in edges)}; check=False (--no-check) builds it all "
+                "the same"
+            )
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64)
+
+
+def _is_near(own: Array, want: Array, limit: float) -> Array:
+    """Whether each element is that of another array but for `limit` of the largest number.
+
+    Integers and truth values always are: which of two numbers is larger depends on how they are rounded.
+    """
+    if own.dtype.name not in TOLERANCE:
+        return np.ones(own.shape, np.bool_)
+    first, second = _wide(own), _wide(want)
+    scale = np.abs(second[np.isfinite(second)]).max(initial=0.0)
+    with np.errstate(invalid="ignore"):
+        is_near = np.abs(first - second) <= limit * scale
+    return np.asarray(is_near | (first == second) | (np.isnan(first) & np.isnan(second)))
 
 
 def compared(

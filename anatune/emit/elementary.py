@@ -59,8 +59,10 @@ _PRODUCT_LOWEST = -109.0
 _GELU_TANH = tuple(2.0 * math.sqrt(2.0 / math.pi) * factor for factor in (1.0, 0.044715))
 _GELU_TANH_FAR = 12.0
 """Below -12 gelu_tanh(x) is 0."""
-_EXPM1_LOWEST, _EXPM1_SMALL = -30.0, 2.0**-24
-"""Below it expm1(x) is -1; closer to 0 it is x."""
+_EXPM1_LOWEST = -30.0
+"""Below it expm1(x) is -1."""
+_SMALL = 2.0**-24
+"""Closer to 0 than this expm1(x) and log1p(x) are x."""
 _LOG1P_LARGE = 2.0**24
 """From it on log1p(x) is log(x)."""
 
@@ -206,8 +208,8 @@ def _log1p(ops: _Vectors, x: str) -> str:
     n, rest = _near_one(ops, total)
     scale = ops.value(ops.whole("sub", ops.integers.constant(128 << 23), ops.whole("shl", n, 23)))  # 2**(1 - n)
     rest = ops.multiply_add(ops.binary("mul", lost, ops.constant(0.5)), scale, rest)
-    value = ops.signed(_log_near_one(ops, rest, ops.converted(n)), x)
-    value = ops.where(ops.less(x, limit), value, x)
+    value = ops.where(ops.less(x, limit), _log_near_one(ops, rest, ops.converted(n)), x)
+    value = ops.where(ops.less(ops.absolute(x), ops.constant(_SMALL)), x, value)
     below = ops.where(ops.less(total, zero), ops.constant(math.nan), ops.binary("sub", total, limit))
     return ops.where(ops.less(zero, total), value, below)
 
@@ -219,7 +221,7 @@ def _expm1(ops: _Vectors, x: str) -> str:
     moved, value = _reduced(ops, ops.where(ops.less(highest, own), highest, own))
     factor = ops.value(ops.whole("add", ops.whole("shl", ops.bits(moved), 23), 126 << 23))
     value = ops.multiply_add(value, factor, ops.binary("add", factor, ops.constant(-0.5)))
-    is_small = ops.less(ops.absolute(x), ops.constant(_EXPM1_SMALL))
+    is_small = ops.less(ops.absolute(x), ops.constant(_SMALL))
     return ops.where(is_small, x, ops.binary("add", value, value))
 
 
@@ -264,6 +266,23 @@ def _weighed(ops: _Vectors, x: str, exponent: str, low: str = "") -> str:
 
 def _silu(ops: _Vectors, x: str) -> str:
     return _weighed(ops, x, _negated(ops, ops.absolute(x)))
+
+
+def _mish(ops: _Vectors, x: str) -> str:
+    """Return ``x tanh(log(1 + e^x))``, of ``q = e^-|x|``: ``x (1 + 2 q) / (1 + 2 q + 2 q**2)`` above zero.
+
+    Below it is ``x q (2 + q) / (2 + 2 q + q**2)``.
+    """
+    one, two = ops.constant(1.0), ops.constant(2.0)
+    parts = _power_parts(ops, _negated(ops, ops.absolute(x)), lowest=_PRODUCT_LOWEST)
+    power = ops.where(parts.is_zero, ops.constant(0.0), parts.times(ops))
+    is_below = ops.less(x, ops.constant(0.0))
+    first, second = ops.where(is_below, two, one), ops.where(is_below, one, two)
+    upper = ops.multiply_add(power, second, first)
+    lower = ops.multiply_add(power, ops.multiply_add(power, second, two), first)
+    share = ops.binary("mul", x, ops.binary("div", upper, lower))
+    below = ops.where(parts.is_zero, ops.binary("mul", share, ops.constant(0.0)), parts.times(ops, share))
+    return ops.where(is_below, below, share)
 
 
 def _gelu(ops: _Vectors, x: str) -> str:
@@ -332,6 +351,7 @@ FORMULAS: dict[str, Callable[[_Vectors, str], str]] = {
     "expm1": _expm1,
     "log": _log,
     "log1p": _log1p,
+    "mish": _mish,
     "erf": _erf,
     "tanh": _tanh,
     "sigmoid": _sigmoid,

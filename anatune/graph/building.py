@@ -45,6 +45,7 @@ __all__ = [
     "flat_places",
     "from_start",
     "gathered",
+    "hard_swish",
     "histogram",
     "in_float32",
     "inside",
@@ -118,6 +119,12 @@ def exponential_unit(
         above if scale == 1 else elementwise("multiply", above, scale),
         below if factor == 1 else elementwise("multiply", below, factor),
     )
+
+
+def hard_swish(x: Value) -> Value:
+    """Return ``x * min(max(x + 3, 0), 6) / 6`` without products that leave the range."""
+    share = elementwise("minimum", elementwise("maximum", elementwise("add", x, 3), 0), 6)
+    return elementwise("multiply", x, elementwise("divide", share, 6))
 
 
 def where(condition: Value, yes: Value, no: Value) -> Value:

@@ -227,6 +227,7 @@ _ENTRIES = (
     _elementwise("floor", np.floor),
     _elementwise("log", np.log),
     _elementwise("log1p", np.log1p),
+    _elementwise("mish", lambda array: array * np.tanh(np.logaddexp(array, 0))),
     _elementwise("negative", np.negative, spells=True),
     _elementwise("nn.gelu", ACTIVATIONS["gelu"], fused_into=PRODUCTS),
     _elementwise("nn.gelu_tanh", ACTIVATIONS["gelu_tanh"], fused_into=PRODUCTS),

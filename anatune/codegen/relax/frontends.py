@@ -280,12 +280,15 @@ def _exported(
 def _decompositions(program: TorchObject) -> TorchObject:
     """Return what PyTorch decomposes: recurrent layers, but for projected states, are read as they are.
 
+    So are functions that lose digits or leave the range where they are decomposed.
     And torchao's weights of few bits: of what they are decomposed to nothing but floats would be left.
     """
     torch = _torch()
     table, own = torch.export.default_decompositions(), torch.ops.aten
     if hasattr(torch.ops.torchao, "dequantize_affine"):
         table.pop(torch.ops.torchao.dequantize_affine.default, None)
+    for operator in (own.hardswish.default, own.mish.default):
+        table.pop(operator, None)
     for node in program.graph.nodes:
         if node.target == own.lstm.input and _is_projected(node.args[2], 4 if node.args[3] else 2):
             return table

@@ -69,7 +69,7 @@ _SPELT: dict[str, Callable[..., TvmObject]] = {
     "nn.relu6": lambda op, x: op.clip(x, 0, 6),
 }
 """Operator that TVM lacks -> the same in others, of ``relax.op`` and arguments."""
-_ELEMENTARY = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2")
+_ELEMENTARY = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2", "mish")
 """Functions of elements that Relax has no operator for."""
 
 
@@ -295,7 +295,8 @@ class _Writer:
         if node.op in _SPELT:
             return _SPELT[node.op](self.relax.op, *map(self.argument, node.arguments))
         if node.op in _ELEMENTARY:
-            return element_call(builder, node.op, [self.spread(one, tensor_type(node)) for one in node.arguments])
+            operands = [self.spread(one, tensor_type(node)) for one in node.arguments]
+            return element_call(builder, node.op, [builder.emit(one) for one in operands])
         own = node.attributes
         if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
             places = [self.tvm.tirx.IntImm("int64", place) for place in own["indices_or_sections"]]

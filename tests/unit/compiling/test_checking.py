@@ -11,7 +11,8 @@ from anatune.compiling.targets import cpu
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import RunError
-from anatune.graph.nodes import Constant, Node
+from anatune.graph.nodes import Constant, Node, rewritten
+from anatune.graph.operators import applied
 from anatune.graph.passes.order import CPU
 
 pytest.importorskip("tvm")
@@ -137,3 +138,43 @@ def test_half_precision_may_err_more():
     assert compared([np.array([1.001, 2.0], np.float16)], want, ["a"], "by hand").tolerance == 1e-2
     with pytest.raises(RunError, match=r"expected at most 0\.0001"):
         compared([np.array([1.001, 2.0], np.float32)], want, ["a"], "by hand")
+
+
+def planted(monkeypatch, op, other):
+    """Have compilation take one operator of elements for another one."""
+
+    def broken(graph):
+        return rewritten(graph, lambda node: other(node) if node.op == op else node)
+
+    monkeypatch.setattr(cpu, "CPU", (broken, *CPU))
+
+
+def model_of_nodes(path, *nodes, constants=()):
+    from onnx import TensorProto, helper, numpy_helper
+
+    kinds = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(np.float32(number), name) for name, number in constants]
+    graph = helper.make_graph([helper.make_node(*node) for node in nodes], "nodes", kinds[:1], kinds[1:], weights)
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString())
+
+
+NORMALISED = [("Abs", ["x"], ["a"]), ("Max", ["a", "least"], ["b"]), ("Div", ["x", "b"], ["y"])]
+
+
+def test_a_bound_that_vanishes_is_seen_at_zeros(path, monkeypatch):
+    model_of_nodes(path, *NORMALISED, constants=[("least", 1e-12)])
+    compile_model(path, threads=1)
+    planted(monkeypatch, "maximum", lambda node: applied("nn.relu", node.arguments[0]))
+    with pytest.raises(RunError, match=r"check: output output0 has nan where .* has 0 for inputs of 0; check=False"):
+        compile_model(path, threads=1)
+
+
+def test_what_float32_makes_infinite_is_so(path):
+    """A power that leaves float32's range, a quotient of zeros, the root of what may be below zero."""
+    for nodes in (
+        [("Exp", ["x"], ["a"]), ("Exp", ["a"], ["y"])],
+        [("Div", ["x", "x"], ["y"])],
+        [("Sub", ["x", "least"], ["a"]), ("Sqrt", ["a"], ["y"])],
+    ):
+        model_of_nodes(path, *nodes, constants=[("least", 1e-6)])
+        compile_model(path, threads=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, reshape, where
+from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, hard_swish, reshape, where
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
@@ -204,7 +204,7 @@ def _hard_sigmoid(call: Call) -> Value:
 
 
 def _hard_swish(call: Call) -> Value:
-    return elementwise("multiply", call[0], _hard_sigmoid_of(call[0], 1 / 6, 0.5))
+    return hard_swish(call[0])
 
 
 def softplus(x: Value) -> Value:
@@ -215,10 +215,6 @@ def softplus(x: Value) -> Value:
 
 def _softsign(call: Call) -> Value:
     return elementwise("divide", call[0], elementwise("add", elementwise("abs", call[0]), 1))
-
-
-def _mish(call: Call) -> Value:
-    return elementwise("multiply", call[0], elementwise("tanh", softplus(call[0])))
 
 
 def _swish(call: Call) -> Value:
@@ -267,8 +263,8 @@ _SAME = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
     "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
     "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor",
-    "Log": "log", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu", "Round": "round", "Sigmoid": "sigmoid",
-    "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+    "Log": "log", "Mish": "mish", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu", "Round": "round",
+    "Sigmoid": "sigmoid", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
 _PAIRS = {
     "Add": "add", "And": "logical_and", "Greater": "greater", "GreaterOrEqual": "greater_equal",
@@ -298,7 +294,6 @@ READERS: dict[str, Convert] = {
     "Max": _many("maximum"),
     "Mean": _mean,
     "Min": _many("minimum"),
-    "Mish": _mish,
     "Mod": _modulo,
     "PRelu": _prelu,
     "Pow": _power,

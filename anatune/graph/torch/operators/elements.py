@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, where
+from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, hard_swish, where
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted, is_float
 
@@ -82,8 +82,32 @@ def _divided(call: Call) -> Value:
         mode = "floor"
     if not is_float(call.kind.dtype):
         return elementwise("floor_divide" if mode == "floor" else "divide", one, other)
+    if mode == "floor":
+        return _floored(one, other)
     found = elementwise("divide", one, other)
-    return found if mode is None else elementwise("trunc" if mode == "trunc" else mode, found)
+    return found if mode is None else elementwise(mode, found)
+
+
+def _floored(one: Value, other: Value) -> Value:
+    """Return the largest whole numbers that are no larger than quotients, which may be rounded to larger ones.
+
+    Source: PyTorch, c10/util/generic_math.h, div_floor_floating.
+    """
+    quotient, left = elementwise("divide", one, other), elementwise("mod", one, other)
+    whole = elementwise("divide", elementwise("subtract", one, left), other)
+    whole = where(_is_turned(left, other), elementwise("subtract", whole, 1), whole)
+    down = elementwise("floor", whole)
+    is_above = elementwise("greater", elementwise("subtract", whole, down), 0.5)
+    down = where(is_above, elementwise("add", down, 1), down)
+    zero = elementwise("copysign", constant(0, tensor_type(one).dtype), quotient)
+    down = where(elementwise("equal", whole, 0), zero, down)
+    return where(elementwise("equal", other, 0), quotient, down)
+
+
+def _is_turned(left: Value, divisor: Value) -> Value:
+    """Whether what a division leaves has another sign than the divisor."""
+    signs = elementwise("logical_xor", elementwise("less", left, 0), elementwise("less", divisor, 0))
+    return elementwise("logical_and", elementwise("not_equal", left, 0), signs)
 
 
 def _power(call: Call) -> Value:
@@ -171,17 +195,13 @@ def _where(call: Call) -> Value:
     return where(call.operand("condition", "bool"), call.operand("self"), call.operand("other"))
 
 
-def _fmod_with_sign(first: Value, second: Value) -> Value:
-    """Return what a division leaves, of the divisor's sign."""
-    left = elementwise("mod", first, second)
-    signs = elementwise("logical_xor", elementwise("less", left, 0), elementwise("less", second, 0))
-    differs = elementwise("logical_and", elementwise("not_equal", left, 0), signs)
-    return where(differs, elementwise("add", left, second), left)
-
-
 def _remainder(call: Call) -> Value:
-    pair = call.operand("self"), call.operand("other")
-    return _fmod_with_sign(*pair) if is_float(call.kind.dtype) else elementwise("floor_mod", *pair)
+    """Return what a division leaves, with the divisor's sign."""
+    first, second = call.operand("self"), call.operand("other")
+    if not is_float(call.kind.dtype):
+        return elementwise("floor_mod", first, second)
+    left = elementwise("mod", first, second)
+    return where(_is_turned(left, second), elementwise("add", left, second), left)
 
 
 def _signbit(call: Call) -> Value:
@@ -247,7 +267,7 @@ def _dropout(call: Call) -> list[Value]:
 
 _FUNCTIONS = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1",
-    "log", "log10", "log1p", "log2", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
+    "log", "log10", "log1p", "log2", "mish", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
 _ALL: dict[str, Convert] = {
     **{name: _named(name) for name in _FUNCTIONS},
@@ -295,6 +315,7 @@ _ALL: dict[str, Convert] = {
     "full": _full,
     "full_like": _full,
     "gelu": _gelu,
+    "hardswish": lambda call: hard_swish(call.operand("self")),
     "hardtanh": _clamp,
     "hypot": _pair("hypot"),
     "ldexp": lambda call: elementwise(

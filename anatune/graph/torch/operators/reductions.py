@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from anatune.graph.building import (
     histogram,
     layer_norm,
     made,
+    padded,
     reduced,
     reshape,
     sliced,
@@ -148,12 +150,27 @@ def _cumulative(word: str) -> Convert:
 
 
 def _logcumsumexp(call: Call) -> Value:
-    value = call.operand("self")
+    """Return logarithms of running sums of powers: of two elements each, then of twice as many until it is all.
+
+    No element is taken out of all sums: those before a large one would be zero.
+    """
+    found = call.operand("self")
     if not call.shape():
-        return value
-    largest = reduced("max", value, [call["dim"]], keepdims=True)
-    total = cumulative("cumsum", elementwise("exp", elementwise("subtract", value, largest)), call["dim"])
-    return elementwise("add", elementwise("log", total), largest)
+        return found
+    axis, shape = call["dim"] % len(call.shape()), call.shape()
+    for step in itertools.takewhile(lambda size: size < shape[axis], (1 << power for power in itertools.count())):
+        sizes = [step if place == axis else 0 for place in range(len(shape))]
+        before = sliced(found, [axis], [0], [shape[axis] - step])
+        found = _log_of_sum(found, padded(before, sizes, [0] * len(shape), -math.inf))
+    return found
+
+
+def _log_of_sum(one: Value, other: Value) -> Value:
+    """Return ``log(exp(one) + exp(other))`` without these powers; infinite ones have no difference."""
+    is_same, zero = elementwise("equal", one, other), constant(0, tensor_type(one).dtype)
+    away = where(is_same, zero, elementwise("subtract", one, other))
+    rest = elementwise("log1p", elementwise("exp", elementwise("negative", elementwise("abs", away))))
+    return elementwise("add", elementwise("maximum", one, other), rest)
 
 
 # ---- sorts ----
