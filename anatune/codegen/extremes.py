@@ -77,6 +77,7 @@ class _Extremes:
             (tirx.NE, self._different),
             (tirx.BufferStore, self._begun),
             (tvm.ir.Call, self._padded),
+            (tirx.Cast, self._chosen),
         ]
         self.body = tvm_ffi.structural_map(body, rewriting)
 
@@ -103,6 +104,14 @@ class _Extremes:
         larger = tirx.Select(beats(first, value), first, value)
         kept = tirx.Select(tirx.EQ(first, first), larger, first)
         return tirx.Let(first, constant, tirx.Let(value, other, kept))
+
+    def _chosen(self, cast: TvmObject) -> TvmObject:
+        """Return numbers of truth values as a choice: TVM's code for a name fails where its value casts a vector."""
+        if not str(cast.value.ty).startswith("boolx"):
+            return cast
+        one, zero = (self.tirx.const(number, _element(cast)) for number in (1, 0))
+        lanes = int(str(cast.ty).partition("x")[2])
+        return self.tirx.Select(cast.value, self.tirx.Broadcast(one, lanes), self.tirx.Broadcast(zero, lanes))
 
     def _different(self, node: TvmObject) -> TvmObject:
         """Return that two numbers are not equal: TVM's code for CPUs says that a NaN differs from none."""

@@ -108,7 +108,7 @@ def chosen_layouts(
         + sum(costs.turning_s(*one) for one in turned),
         channels_last_s=costs.total_s(last, outputs),
         channels_first_s=costs.total_s({}, outputs),
-        gap=max(0.0, 1.0 - found.bound_s / found.cost_s),
+        gap=max(0.0, 1.0 - found.bound_s / found.cost_s) if found.cost_s else 0.0,  # what is compared costs nothing
     )
 
 

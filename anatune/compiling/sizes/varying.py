@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -48,28 +48,50 @@ def varying(ranges: Ranges) -> dict[str, tuple[int, int]]:
 def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[str, int]]:
     """Return the sizes that a model is looked at: what is planned first, where all are largest last.
 
-    They are primes but for the largest, different for each symbol, so that no size is another one, or a number of the
-    model, by chance. Some may be beyond the range. In the last one a state that grows is empty, and as much comes as it
-    ever holds: constants, such as the positions of tokens, are those of all calls.
+    Each symbol has three different values, so that no two expressions fit: within the range, where it has as many. They
+    are primes but for the largest, different for each symbol, so that no size is another one, or a number of the
+    model, by chance; in small ranges some are other numbers. In the last one a state that grows is empty, and as much
+    comes as it ever holds: constants, such as the positions of tokens, are those of all calls.
     """
     fixed = {symbol: ends[0] for symbol, ends in ranges.items() if ends[0] == ends[1]}
-    primes = _primes()
     middle: dict[str, int] = {}
     other: dict[str, int] = {}
     for symbol, (least, most) in varying(ranges).items():
-        middle[symbol] = next(
-            p for p in primes if p >= max(_LEAST, math.isqrt(max(least, 1) * most)) and p not in middle.values()
-        )
-    for symbol in middle:
+        middle[symbol] = _looked_at(least, most, math.isqrt(max(least, 1) * most), middle.values())
+    for symbol, (least, most) in varying(ranges).items():
         used = (*middle.values(), *other.values())
-        other[symbol] = next(p for p in primes if p > middle[symbol] // 2 and p >= _LEAST and p not in used)
+        other[symbol] = _looked_at(least, most, middle[symbol] // 2 + 1, used, middle[symbol])
     found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
-    found.append({s: max(ends[1], *(one[s] for one in found)) for s, ends in varying(ranges).items()})
+    found.append({})
+    for symbol, (least, most) in varying(ranges).items():
+        beyond = max(middle[symbol], other[symbol])
+        found[-1][symbol] = most if beyond <= most else next(p for p in _primes() if p > beyond)
     for pair in state:
         if pair.symbol and pair.by in middle:
             sums = (one[pair.symbol] + one[pair.by] for one in found[:-1])
             found[-1] |= {pair.symbol: 0, pair.by: max(pair.most, *sums)}
     return [{**fixed, **one} for one in {tuple(one.items()): one for one in found}.values()]
+
+
+def _looked_at(least: int, most: int, start: int, used: Collection[int], beside: int = 0) -> int:
+    """Return a size below the largest of a range: a prime from `start` on, else another one, else one beyond it.
+
+    Parameters
+    ----------
+    used : collection of int
+        Sizes that it must not be.
+    beside : int
+        The one that was chosen before for the same symbol; 0: none, and a second one is to be left.
+    """
+    primes = _primes()
+    inside = [p for p in primes if max(least, _LEAST) <= p < most and p not in used]
+    few = [n for n in (3, 4, 2, *range(max(least, _LEAST), least + _LEAST)) if least <= n < most and n not in used]
+    if least > 1 and most == least + 1:  # both sizes are looked at
+        few.append(most)
+    within = dict.fromkeys([*(p for p in inside if p >= start), *reversed(inside), *few])
+    if len(within) + bool(least <= beside <= most) > 1:
+        return next(iter(within))
+    return next(p for p in primes if p >= max(start, _LEAST) and p not in used)
 
 
 def read_together(

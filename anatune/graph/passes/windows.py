@@ -91,6 +91,8 @@ def _depthwise(node: Node) -> Value:
     outputs = image_sizes(tensor_type(node), written)[1]
     if order != written or not (order.is_last or order.block) or rank > 2:
         return node
+    if any(tensor_type(value).dtype != _DTYPE for value in (data, weight)):  # sums of integers, which products have
+        return node
     if not outputs == own["groups"] == image_sizes(tensor_type(data), order)[1]:
         return node
     shape = tensor_type(weight).shape

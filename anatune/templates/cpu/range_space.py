@@ -7,7 +7,8 @@ calls of microkernels in an L1 tile. Then the nest of another extent differs in 
 Notation
 --------
 most : the largest number of elements along the axis that one call of a microkernel computes.
-    The option "most.<axis>" of a schedule says it; without, it is the largest size of the schedule's own calls.
+    The option "most.<axis>" of a schedule says it; without, it is the largest size of the schedule's own calls, up to
+    the number of registers: a pair of microkernels has no larger ones, a call that has no sums may.
 calls : ``ceil(extent / most)``; they share the extent out evenly, so that sizes differ by one at most
     (`cpu.microkernels.segment_shape`).
 """
@@ -21,7 +22,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
 from anatune.templates.cpu.microkernels import segment_shape
-from anatune.templates.cpu.rules import pair_of, words_of
+from anatune.templates.cpu.rules import cpu_of, pair_of, words_of
 
 __all__ = ["calls_of", "check_axis", "most_elements", "runs_for_all", "schedule_at", "sizes_of_calls"]
 
@@ -70,7 +71,7 @@ def most_elements(schedule: Schedule, axis: str) -> int:
     _check_packed(schedule, axis)
     most = schedule.options.get(f"most.{axis}", size)
     assert isinstance(most, int)
-    return most
+    return min(most, cpu_of(schedule).compute.num_vector_registers)
 
 
 def runs_for_all(schedule: Schedule, axis: str) -> bool:

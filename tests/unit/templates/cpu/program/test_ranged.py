@@ -4,8 +4,9 @@ import pytest
 
 import anatune
 from anatune.errors import SpaceError
+from anatune.templates import make_model
 from anatune.templates.cpu.program.ranged import ranged_program
-from anatune.templates.cpu.range_space import most_elements, schedule_at
+from anatune.templates.cpu.range_space import most_elements, runs_for_all, schedule_at
 
 HW = anatune.hardware("amd_ryzen_7950x")
 SPACE = anatune.space(anatune.matmul(6, 48, 24), HW)
@@ -52,3 +53,16 @@ def test_what_has_no_range_is_one_line():
         most_elements(batches.schedule({"b": (1, 1, 1, 4, 1)}, packed=("A",)), "b")
     with pytest.raises(SpaceError, match="range of i is 41 to 40"):
         ranged_program(SIX, "i", 41)
+
+
+@pytest.mark.parametrize("device", ["epyc_7763", "i7_3770", "xeon_8124m", "graviton3"])
+@pytest.mark.parametrize(("columns", "depth"), [(8, 1), (3, 1), (16, 2), (8, 3)])
+def test_every_extent_has_a_legal_schedule(device, columns, depth):
+    hardware = anatune.hardware(device)
+    model = make_model(anatune.matmul(29, columns, depth), hardware, "cpu")
+    choices = [model.space.schedule_of(point) for point in model.rank(20).points]
+    ranged = [one for one in choices if runs_for_all(one, "i")][:2]
+    assert ranged
+    for schedule in ranged:
+        for extent in (1, 2, 16, 17, 31, 32, 33, 51, 85, 95, 136, 171):
+            schedule_at(schedule, "i", extent).check()
