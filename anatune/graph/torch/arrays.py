@@ -6,11 +6,17 @@ from importlib import import_module
 
 import numpy as np
 
+from anatune.arguments import plain_array
 from anatune.errors import AnatuneError, WorkloadError
 from anatune.graph.nodes import Array, TensorType, unknown
 from anatune.untyped import TorchObject
 
-__all__ = ["array_of_torch", "torch_of_array"]
+__all__ = ["any_array", "array_of_torch", "torch_of_array"]
+
+
+def any_array(name: str, given: object, error: type[AnatuneError]) -> Array:
+    """Return what a caller gave as an array, tensors of PyTorch's too; errors as `array_of_torch` and `plain_array`."""
+    return array_of_torch(given, name, error) if hasattr(given, "detach") else plain_array(name, given, error)
 
 
 def array_of_torch(tensor: TorchObject, name: str = "a constant", error: type[AnatuneError] = WorkloadError) -> Array:
@@ -48,8 +54,19 @@ def array_of_torch(tensor: TorchObject, name: str = "a constant", error: type[An
 
 
 def torch_of_array(array: Array) -> TorchObject:
-    """Return a tensor of an array's elements, where they lie."""
+    """Return a tensor of an array's elements, where they lie if they can.
+
+    Raises
+    ------
+    WorkloadError
+        PyTorch has no such dtype.
+    """
     torch = import_module("torch")
-    if array.dtype.name != "bfloat16":
-        return torch.from_numpy(array)
-    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
+        array = array.copy()
+    try:
+        if array.dtype.name != "bfloat16":
+            return torch.from_numpy(array)
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    except TypeError:
+        raise WorkloadError(f"an array of {array.dtype} was given, expected one of a dtype of PyTorch's") from None
