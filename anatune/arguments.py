@@ -11,9 +11,13 @@ import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from anatune.errors import AnatuneError, SpaceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "MOST_SECONDS",
@@ -27,6 +31,7 @@ __all__ = [
     "checked_seconds",
     "checked_share",
     "is_iterable",
+    "plain_array",
     "shown",
 ]
 
@@ -182,3 +187,28 @@ def checked_path(name: str, value: object, error: type[AnatuneError] = SpaceErro
             f"{name} is {shown(value)}, with a name of {longest} bytes, expected at most {_MOST_NAME_BYTES}; shorten it"
         )
     return Path(text)
+
+
+def plain_array(name: str, value: object, error: type[AnatuneError]) -> NDArray[np.generic]:
+    """Return what NumPy makes an array of as one of its own class, in the byte order of the processor.
+
+    Parameters
+    ----------
+    name : str
+        What it is, for the message: "input x".
+
+    Raises
+    ------
+    AnatuneError
+        Of type `error`: NumPy makes no array of it, or it hides elements behind a mask.
+    """
+    import numpy as np  # late: what only reads arguments needs none
+
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as reason:
+        told = " ".join(str(reason).split())
+        raise error(f"{name} is {shown(value)}, expected an array of numbers: {told:.200}") from None
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise error(f"{name} is an array that hides elements behind a mask; give array.filled(number)")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -13,6 +13,7 @@ import errno
 import os
 import secrets
 import stat
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -32,6 +33,7 @@ __all__ = [
     "read_lines",
     "reason",
     "remove_scratch",
+    "remove_with",
     "replace_file",
     "replaced_folder",
     "scratch_folder",
@@ -40,6 +42,8 @@ __all__ = [
 
 _scratch: set[str] = set()
 """Temporary files and folders of this process that may still be there."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_scratch.clear)
 
 MOST_BYTES = 64 << 20
 """Largest file that is read whole, unless a caller says otherwise."""
@@ -389,6 +393,16 @@ def remove_scratch() -> None:
     for name in list(_scratch):
         with contextlib.suppress(OSError):
             os.unlink(name)
+        _remove_tree(name)
+
+
+def remove_with(owner: object, folder: Path) -> None:
+    """Remove a folder when `owner` goes, or this process ends; a child of ``fork`` leaves it to its parent."""
+    weakref.finalize(owner, _remove_own, str(folder), os.getpid())
+
+
+def _remove_own(name: str, process: int) -> None:
+    if os.getpid() == process:
         _remove_tree(name)
 
 

@@ -6,6 +6,7 @@ values of inputs, also once for each of those values.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +22,13 @@ from anatune.compiling.divided import NothingCompiledError, run_whole
 from anatune.compiling.session import compile as compile_model
 from anatune.core.accuracy import STANDARD
 from anatune.errors import RunError, WorkloadError
-from anatune.graph.nodes import Array
+from anatune.graph.nodes import Array, is_unknown
 from anatune.graph.onnx.call import UnknownValueError
 from anatune.graph.onnx.reading import onnx_dtype
+from anatune.graph.torch.arrays import any_array
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
+from anatune.threads import new_lock
 from anatune.untyped import OnnxObject
 
 __all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
@@ -52,6 +55,9 @@ class TensorInfo(NamedTuple):
 
 class InferenceSession:
     """An ONNX model that runs, as ``onnxruntime.InferenceSession``: ``run(None, {"x": array})``.
+
+    Several threads may call `run`, as `CompiledModel` says: with ``threads=1`` as many at once as there are cores, else
+    one. New sizes are compiled once, while calls of known ones go on. Sessions can be copied and pickled.
 
     Parameters
     ----------
@@ -89,6 +95,13 @@ class InferenceSession:
         self._whole: Callable[..., list[object]] | None = None
         self._fixed: tuple[str, ...] = ()
         self._compiled: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
+        self._lock = new_lock()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        vars(self).update(state, _lock=new_lock())
 
     def get_inputs(self) -> list[TensorInfo]:
         """Return what the model takes."""
@@ -121,8 +134,8 @@ class InferenceSession:
         found: Sequence[object]
         try:
             if self._whole is None:
-                compiled = self._compiled_for(arrays)
-                made = compiled(*(array for name, array in arrays.items() if name not in self._fixed))
+                compiled, given = self._compiled_for(arrays)
+                made = compiled(*given)
                 found = made if compiled.summary.is_tuple else (made,)
         except NothingCompiledError:
             self._whole = run_whole(self._model, self._threads)
@@ -131,30 +144,35 @@ class InferenceSession:
         outputs = dict(zip(names, found, strict=True))
         return [outputs[name] for name in output_names or names]
 
-    def _compiled_for(self, arrays: Mapping[str, Array]) -> CompiledModel:
-        """Return the model compiled for the sizes of arrays, and the values that sizes depend on."""
+    def _compiled_for(self, arrays: Mapping[str, Array]) -> tuple[CompiledModel, list[Array]]:
+        """Return the model compiled for the sizes of arrays, and the values that sizes depend on; and what it takes."""
         while True:
             fixed = {name: arrays[name] for name in self._fixed}
+            given = [array for name, array in arrays.items() if name not in fixed]
             key = (
                 *((array.shape, array.dtype.name) for array in arrays.values()),
                 *(array.tobytes() for array in fixed.values()),
             )
-            if key in self._compiled:
-                self._compiled.move_to_end(key)
-                return self._compiled[key]
-            examples = [array for name, array in arrays.items() if name not in fixed]
-            try:
-                made = self._compile(_with_values(self._model, fixed), examples)
-            except UnknownValueError as error:
-                more = tuple(name for name in error.inputs if name not in fixed)
-                if not more or sum(arrays[name].size for name in more) > _MOST_FIXED:
-                    raise
-                self._fixed = (*self._fixed, *more)
-                continue
-            self._compiled[key] = made
-            if len(self._compiled) > _MOST_MODELS:
-                self._compiled.popitem(last=False)
-            return made
+            if (compiled := self._compiled.get(key)) is not None:
+                with contextlib.suppress(KeyError):  # another thread may have let it go
+                    self._compiled.move_to_end(key)
+                return compiled, given
+            with self._lock:
+                if key not in self._compiled and tuple(fixed) == self._fixed:
+                    self._add(key, fixed, arrays)
+
+    def _add(self, key: tuple[object, ...], fixed: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+        """Compile for arrays, or note that more values have to be known for that."""
+        examples = [array for name, array in arrays.items() if name not in fixed]
+        try:
+            self._compiled[key] = self._compile(_with_values(self._model, fixed), examples)
+        except UnknownValueError as error:
+            more = tuple(name for name in error.inputs if name not in fixed)
+            if not more or sum(arrays[name].size for name in more) > _MOST_FIXED:
+                raise
+            self._fixed = (*self._fixed, *more)
+        while len(self._compiled) > _MOST_MODELS:
+            self._compiled.popitem(last=False)
 
 
 class Prepared(_base.BackendRep):  # type: ignore[misc,name-defined]
@@ -234,7 +252,10 @@ def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
 
 def _checked(value: OnnxObject, given: object) -> Array:
     """Return an input as an array; RunError: its type or its sizes are not those that the model says."""
-    array, info, dtype = np.asarray(given), _info(value), onnx_dtype(value)
+    info, dtype = _info(value), onnx_dtype(value)
+    array = any_array(f"input {info.name}", given, RunError)
+    if is_unknown(array):
+        raise RunError(f"input {info.name} is on the meta device, which holds no elements; give an array that has some")
     array = array.astype(object) if array.dtype.kind in "US" else array  # text
     if array.dtype.name != dtype:
         shape = "x".join(map(str, array.shape)) or "scalar"

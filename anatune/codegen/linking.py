@@ -127,8 +127,13 @@ def _link(output: str, objects: list[str], aliases: Sequence[str], options: Sequ
         words = [start, *first, "-o", output, *aliases, *objects, library]
         if subprocess.run(words, capture_output=True, check=False).returncode == 0:
             return
-    from tvm.support.cc import create_shared
+    from tvm.support.cc import create_shared, get_cc
 
+    if get_cc() is None and sys.platform != "win32":
+        raise BuildError(
+            "no C compiler is installed (gcc, clang or cc in PATH, or named by CC), and machine code is linked by it: "
+            "install one, on Debian by apt-get install gcc, from conda-forge as gxx"
+        )
     create_shared(output, objects, options=[*options, *(f"-Wl,{word}" for word in aliases)])
 
 

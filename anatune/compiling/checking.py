@@ -354,7 +354,7 @@ class Suspects:
         folder = scratch_folder(BuildError)
         try:
             library.link(folder / "model.so")
-            machine = Machine(folder / "model.so", [tensor_of(view) for view in views(memory, places)])
+            machine = Machine(folder / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads)
             result = machine.run(*(tensor_of(array) for array in inputs))
             listed = list(result) if graph.is_tuple else [result]
             return [np.array(array_of(one)) for one in listed]

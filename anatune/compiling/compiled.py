@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
-import shutil
 import sys
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anatune.arguments import checked_integer, checked_path, shown
-from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
-from anatune.codegen.relax.machine import Machine
+from anatune.arguments import checked_integer, checked_path, plain_array, shown
+from anatune.codegen.compat import TvmObject, array_of
+from anatune.codegen.pool import set_threads
+from anatune.codegen.relax.machine import Frame, Machine
 from anatune.compiling import folder
 from anatune.compiling.memory import Memory, mapped_file, new_memory, views
 from anatune.compiling.sizes.called import State, check_size, shape_at, sizes_of
 from anatune.errors import RecordError, RunError
-from anatune.files import reason
+from anatune.files import reason, remove_with, scratch_folder
 from anatune.graph.nodes import Array, is_unknown
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.graph.torch.arrays import array_of_torch
@@ -32,6 +32,8 @@ from anatune.measure.run.correctness import array_dtype
 from anatune.printable import printable
 from anatune.report.models import model_lines
 from anatune.report.text import plain
+from anatune.threads import LockedProperty, in_turn, new_lock
+from anatune.tuning.machine import usable_cores
 
 __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
@@ -46,10 +48,18 @@ class CompiledModel:
 
     Inputs are NumPy or torch arrays of the sizes and dtypes that it was compiled for; outputs are of the kind of the
     first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
-    bytes. What it holds between calls (`state`) is one stream: another one needs a model of its own, by
-    ``anatune.load``. Not safe to call from several threads at once. A model with several threads sets the size of TVM's
-    thread pool, which all kernels of the process share. A model for a GPU copies its weights there before the first
-    run, inputs and outputs in every run.
+    bytes. A model for a GPU copies its weights there before the first run, inputs and outputs in every run.
+
+    Several threads may call it. A model with ``threads=1`` runs as often at once as the process has cores, each time
+    with memory of its own for what lies between its operators; further calls wait. A model with more threads, or for a
+    GPU, runs once at a time: for many callers compile with ``threads=1``. The last model that was made says how many
+    threads TVM's pool has, which all kernels of the process share.
+
+    What it holds between calls (`state`) is one stream: calls, `reset` and `state` come one after the other, in no
+    order that the model sees to. ``copy.deepcopy(model)`` gives another stream, which begins with the same state and
+    shares code and weights. Models can be pickled, with their code, their weights and their state; as with all
+    pickles, read only those of people you trust. In a child of ``fork`` a model runs as in its parent, unless it has
+    run on a GPU there.
 
     Parameters
     ----------
@@ -78,6 +88,9 @@ class CompiledModel:
         TVM is not installed.
     """
 
+    _changing = ("_state",)
+    """Attributes that copies do not share."""
+
     def __init__(
         self,
         summary: ModelSummary,
@@ -87,35 +100,37 @@ class CompiledModel:
         *,
         is_kept: bool = False,
     ) -> None:
-        self.summary = summary
+        self.summary, self._lock = summary, new_lock()
         self.memory, self._library, self._is_kept = memory, library, is_kept
         try:
             self.code = mapped_file(library)  # to be saved also when its file is gone
         except OSError as error:
             raise RunError(f"{library} cannot be read: {reason(error)}; compile the model again") from None
         if scratch is not None:
-            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            remove_with(self, scratch)
         if summary.device == "cpu" and not is_kept:
             _ = self._machine  # a GPU's model need not run here
 
-    @functools.cached_property
+    @LockedProperty
     def _machine(self) -> Machine:
         if self._is_kept:
             mapped, self.memory = self.memory, new_memory(self.memory.size)
             self.memory[:] = mapped
         if tiles := [name for name in self.summary.features if name.startswith("amx-")]:
             allow_tiles(tiles)
-        if self.summary.threads > 1:
-            set_pool_threads(self.summary.threads)
+        threads, is_on_gpu = self.summary.threads, self.summary.device == "gpu"
+        if threads > 1:
+            set_threads(threads)
         weights = [tensor_of(view) for view in views(self.memory, self.summary.weights)]
-        return Machine(self._library, weights, self.summary.arch if self.summary.device == "gpu" else None)
+        most = 1 if threads > 1 or is_on_gpu else usable_cores()
+        return Machine(self._library, weights, threads, most, self.summary.arch if is_on_gpu else None)
 
-    @functools.cached_property
+    @LockedProperty
     def _weights_at(self) -> range:
-        """The addresses of the weights."""
+        """Return the addresses of the weights."""
         return range(self.memory.ctypes.data, self.memory.ctypes.data + self.memory.size)
 
-    @functools.cached_property
+    @LockedProperty
     def _state(self) -> State:
         return State(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
 
@@ -132,20 +147,30 @@ class CompiledModel:
         RunError
             Another number of inputs, or one of another shape or dtype; the state would hold more than it can.
         """
-        tensors = given = self._copied(inputs)
-        if not tensors:
-            tensors, given, known = self._given(inputs, self._state)
-        result = self._machine.run(*given)
-        outputs, held = [result] if hasattr(result, "copyto") else list(result), []
-        if self.summary.state:
-            outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
-            self._state.take(held, self._state.after(known))
-        taken = {tensor.data_ptr() for tensor in (*tensors, *held)}
-        for place, tensor in enumerate(outputs):  # views of inputs, weights, state or each other are what models return
-            address = tensor.data_ptr()
-            if address in taken or address in self._weights_at:
-                outputs[place] = tensor.copyto(tensor.device)
-            taken.add(address)
+        if not self.summary.state:
+            return self._call(inputs)
+        with self._lock:
+            return self._call(inputs)
+
+    def _call(self, inputs: Sequence[object]) -> Any:
+        frame = self._machine.take()
+        try:
+            tensors = given = self._copied(inputs, frame)
+            if not tensors:
+                tensors, given, known = self._given(inputs, self._state)
+            result = self._machine.run_on(frame, given)
+            outputs, held = [result] if hasattr(result, "copyto") else list(result), []
+            if self.summary.state:
+                outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
+                self._state.take(held, self._state.after(known))
+            taken = {tensor.data_ptr() for tensor in (*tensors, *held)}
+            for place, tensor in enumerate(outputs):  # models return views of inputs, weights, state or each other
+                address = tensor.data_ptr()
+                if address in taken or address in self._weights_at:
+                    outputs[place] = tensor.copyto(tensor.device)
+                taken.add(address)
+        finally:
+            self._machine.give(frame)
         return self._returned(outputs, array_of, inputs)
 
     def _returned(
@@ -159,11 +184,13 @@ class CompiledModel:
             found = tuple(map(array_for, outputs))
         return found if self.summary.is_tuple else found[0]
 
+    @in_turn
     def reset(self) -> None:
         """Make the state what it was at first: the next call is the first of another stream."""
         self._state.reset()
 
     @property
+    @in_turn
     def state(self) -> dict[str, Array]:
         """What stays in the model between calls, by the names of its inputs and buffers: copies.
 
@@ -172,6 +199,7 @@ class CompiledModel:
         return self._state.arrays()
 
     @state.setter
+    @in_turn
     def state(self, arrays: Mapping[str, Array]) -> None:
         self._state.put(arrays)
 
@@ -265,9 +293,8 @@ class CompiledModel:
         """Return what a folder holds of it."""
         return folder.Saved(self.summary, self._library, self.code, self.memory)
 
-    @functools.cached_property
     def _places(self) -> list[tuple[Array, TvmObject]]:
-        """Memory for the inputs, and TVM's tensors of it; []: some are large, or have not one size."""
+        """Return memory for the inputs, and TVM's tensors of it; []: some are large, or have not one size."""
         own = self.summary
         if own.ranges or own.state or any(one.dtype not in _COPIED for one in own.inputs):
             return []
@@ -276,15 +303,17 @@ class CompiledModel:
             return []
         return [(block.array, block.tensor) for block in itertools.starmap(Block, kinds)]
 
-    def _copied(self, inputs: Sequence[object]) -> list[TvmObject]:
-        """Return small inputs as tensors of the model's own; []: they have to be looked at closely."""
-        if len(inputs) != len(self._places):
+    def _copied(self, inputs: Sequence[object], frame: Frame) -> list[TvmObject]:
+        """Return small inputs as tensors of the frame's own; []: they have to be looked at closely."""
+        if (places := frame.inputs) is None:
+            places = frame.inputs = self._places()
+        if len(inputs) != len(places):
             return []
-        for array, (own, _) in zip(map(_array, inputs, self.summary.inputs), self._places, strict=True):
+        for array, (own, _) in zip(map(_array, inputs, self.summary.inputs), places, strict=True):
             if array.shape != own.shape or array.dtype != own.dtype:
                 return []
             own[...] = array
-        return [tensor for _, tensor in self._places]
+        return [tensor for _, tensor in places]
 
     def _arrays(self, inputs: Sequence[object]) -> tuple[list[Array], dict[str, int]]:
         """Return the inputs of a call as arrays, and the sizes that vary."""
@@ -306,9 +335,52 @@ class CompiledModel:
         before, behind = state.arguments(known)
         return tensors, [*before, *tensors, *behind], known
 
+    @in_turn
     def _on_copy(self, inputs: Sequence[object]) -> list[TvmObject]:
         """Return all that the library takes in a call that leaves the state as it is."""
         return self._given(inputs, self._state.copy())[1]
+
+    def _held(self) -> dict[str, object]:
+        """Return what calls have changed, by the names of attributes."""
+        return {"state": self.state} if self.summary.state and self._state.tensors else {}
+
+    def __setstate__(self, held: Mapping[str, object]) -> None:
+        for name, value in held.items():
+            setattr(self, name, value)
+
+    @in_turn
+    def __deepcopy__(self, memo: object) -> CompiledModel:
+        other = object.__new__(type(self))
+        other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._changing}
+        other._lock, other._source = new_lock(), self  # whose files stay as long
+        other.__setstate__(self._held())
+        return other
+
+    def __copy__(self) -> CompiledModel:
+        return copy.deepcopy(self)
+
+    @in_turn
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)), self._held()
+
+
+def _unpickled(kind: type[CompiledModel], summary: ModelSummary, code: bytes, memory: Memory) -> CompiledModel:
+    """Return a model as another process pickled it.
+
+    Raises
+    ------
+    RunError
+        It was compiled for another processor.
+    """
+    folder.check_processor("the pickled model", summary)
+    scratch = scratch_folder(RunError)
+    try:
+        (scratch / "model.so").write_bytes(code)
+    except OSError as error:
+        raise RunError(f"{scratch} cannot be written: {reason(error)}") from None
+    own = new_memory(memory.size)
+    own[:] = memory
+    return kind(summary, scratch / "model.so", own, scratch)
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
@@ -345,11 +417,15 @@ def _words(one: TensorSummary) -> str:
 def _array(given: object, one: TensorSummary) -> Array:
     """Return an input as an array; errors as `_check`."""
     torch = sys.modules.get("torch")
-    array = array_of_torch(given) if torch is not None and isinstance(given, torch.Tensor) else given
-    if isinstance(array, np.ndarray) and is_unknown(array):
-        raise RunError(f"input {one.name} is on the meta device, which holds no elements; give a tensor that has some")
+    array = given
+    if torch is not None and isinstance(given, torch.Tensor):
+        array = array_of_torch(given, f"input {one.name}", RunError)
     if not isinstance(array, np.ndarray):
         raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
+    if is_unknown(array):
+        raise RunError(f"input {one.name} is on the meta device, which holds no elements; give a tensor that has some")
+    if type(array) is not np.ndarray or not array.dtype.isnative:
+        array = plain_array(f"input {one.name}", array, RunError)
     return array.astype(object) if array.dtype.kind in "US" else array  # text
 
 

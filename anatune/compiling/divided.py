@@ -25,6 +25,7 @@ from anatune.graph.onnx.dividing import Part, divided
 from anatune.graph.onnx.reading import onnx_dtype, place_of
 from anatune.graph.summary import Division, ModelSummary, PartSummary, TensorSummary
 from anatune.named import import_optional
+from anatune.threads import new_lock
 from anatune.untyped import OnnxObject
 
 __all__ = ["DividedModel", "NothingCompiledError", "divided_model", "load", "run_whole"]
@@ -60,7 +61,7 @@ class _OnnxPart:
 
     def __init__(self, model: bytes, reads: Sequence[str], words: str, threads: int) -> None:
         runtime = _runtime()
-        self.model, self._reads, self._words = model, reads, words
+        self.model, self._reads, self._words, self._threads = model, reads, words, threads
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
         try:
@@ -74,6 +75,9 @@ class _OnnxPart:
         except Exception as error:
             raise RunError(f"onnxruntime cannot run {self._words}: {last_line(error):.300}") from error
         return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _OnnxPart, (self.model, self._reads, self._words, self._threads)
 
     def types(self) -> list[OnnxObject]:
         """Return what onnxruntime says of its outputs (onnx.ValueInfoProto); () may be a shape that is not known."""
@@ -94,7 +98,7 @@ class DividedModel(CompiledModel):
     """A model of several parts: `CompiledModel`, of which onnxruntime runs some, on the CPU."""
 
     def __init__(self, division: Division, engines: Sequence[Engine]) -> None:
-        self.division, self._engines = division, engines
+        self.division, self._engines, self._lock = division, engines, new_lock()
         self.summary = _merged(division, [one.summary for one in engines if isinstance(one, CompiledModel)])
 
     def __call__(self, *inputs: object) -> OnnxObject:
@@ -138,6 +142,9 @@ class DividedModel(CompiledModel):
         found: list[float] = []
         self._run(self._arrays(inputs)[0], lambda _, engine, given: found.append(_least(engine, given, _REPEATS)))
         return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DividedModel, (self.division, self._engines)
 
     def save(self, path: str | Path) -> None:
         """Write the model into a folder, as `CompiledModel`; onnxruntime's parts lie in it as ONNX files."""

@@ -31,7 +31,7 @@ from anatune.graph.summary import Division, ModelSummary
 from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.features import lacking_features
 
-__all__ = ["FORMAT", "Saved", "check_place", "read", "stamp", "write"]
+__all__ = ["FORMAT", "Saved", "check_place", "check_processor", "read", "stamp", "write"]
 
 FORMAT = 3
 """Of the folder. A change of what its files hold makes another one."""
@@ -174,7 +174,7 @@ def read(path: Path, *, mapped: bool = True) -> tuple[list[Saved], list[bytes], 
 def _saved(path: Path, compiled: _Compiled, *, mapped: bool) -> Saved:
     """Return a model of a folder, or a compiled part of it; errors as `read`."""
     summary = compiled.model
-    _check_processor(path, summary)
+    check_processor(path, summary)
     library, weights = (path / name for name in compiled.names)
     code = _checked(library, mapped_file, compiled.library)
     size = summary.weight_bytes
@@ -263,7 +263,7 @@ def _own_files(path: Path, names: Collection[str]) -> set[str]:
     return own | {_SUMMARY} if _KIND.knows(path / _SUMMARY) else own
 
 
-def _check_processor(path: Path, summary: ModelSummary) -> None:
+def check_processor(path: Path | str, summary: ModelSummary) -> None:
     """Raise RunError if the present processor lacks instructions of the code."""
     if summary.launches:  # a GPU's code alone
         return

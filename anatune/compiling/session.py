@@ -18,6 +18,7 @@ from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Array
 from anatune.graph.summary import TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.threads import one_by_one
 
 if TYPE_CHECKING:
     from anatune.codegen.relax.frontends import Imported
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["compile", "example_arrays"]
 
 
+@one_by_one
 def compile(
     model: object,
     example_inputs: object = None,
@@ -64,7 +66,7 @@ def compile(
     A file that was compiled the same way before is not compiled again: see `anatune.compiling.model_cache`. Else each
     different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
     and rectifiers are fused into the kernels that they follow. What anatune has no kernels for is compiled by TVM.
-    A GPU need not be there: see `anatune.compiling.targets.gpu`.
+    A GPU need not be there: see `anatune.compiling.targets.gpu`. Threads that compile wait for each other.
 
     Parameters
     ----------

@@ -94,6 +94,8 @@ def constant(number: object, dtype: str) -> Constant:
 def elementwise(name: str, *values: Value | float) -> Value:
     """Return an operator on elements, which are broadcast; numbers have the dtype of the first tensor."""
     dtype = next(tensor_type(value).dtype for value in values if isinstance(value, Value))
+    if dtype.startswith("uint") and name in ("negative", "sign"):  # TVM has a -1 in both
+        name, values = ("subtract", (0, *values)) if name == "negative" else ("minimum", (*values, 1))
     return computed(applied(name, *(one if isinstance(one, Value) else constant(one, dtype) for one in values)))
 
 

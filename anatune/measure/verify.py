@@ -10,6 +10,7 @@ from anatune.measure.devices import calls_of, range_calls_of
 from anatune.measure.run.correctness import Verification
 from anatune.measure.run.memory import check_runs_here
 from anatune.model.ranges.plan import RangePlan
+from anatune.threads import one_by_one
 
 if TYPE_CHECKING:
     from anatune.measure.cpu.kernel import Kernel
@@ -31,6 +32,7 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel: ...
 def build(schedule: RangePlan, threads: int = 1) -> RangeKernel | GpuRangeKernel: ...
 
 
+@one_by_one
 def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKernel | RangeKernel | GpuRangeKernel:
     """Compile a schedule, or the programs of a plan for a range, and load it into this process.
 
@@ -66,6 +68,7 @@ def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKerne
     return calls.build(schedule, checked_integer("build: threads", threads, 1, MOST_THREADS))
 
 
+@one_by_one
 def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -> Verification:
     """Build a schedule, run it on random operands and compare with float64.
 
@@ -99,6 +102,7 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
     return calls_of(hardware).verify(schedule, threads, seed)
 
 
+@one_by_one
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     """Return what the compiler's output says about a schedule; nothing is loaded or run.
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.arguments import shown
+from anatune.arguments import plain_array, shown
 from anatune.codegen.compat import import_tvm, last_line
 from anatune.codegen.relax.onnx_files import onnx_model, onnx_shapes
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, reordered, torch_reference
@@ -29,7 +29,7 @@ from anatune.graph.nodes import HALVES, Array, Graph
 from anatune.graph.onnx.reading import graph_of_onnx
 from anatune.graph.passes.precision import WIDE, widened
 from anatune.graph.state import StatePair, grown, paired, probes, with_state
-from anatune.graph.torch.arrays import array_of_torch, torch_of_array
+from anatune.graph.torch.arrays import any_array, array_of_torch, torch_of_array
 from anatune.graph.torch.reading import (
     buffer_of,
     graph_of_program,
@@ -182,14 +182,17 @@ def _torch() -> TorchObject:
 
 def _tensors(inputs: Example) -> tuple[TorchObject, ...]:
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return tuple(torch_of_array(array) if isinstance(array, np.ndarray) else array for array in given)
+    return tuple(
+        torch_of_array(plain_array("an example input", one, WorkloadError)) if isinstance(one, np.ndarray) else one
+        for one in given
+    )
 
 
 def _arrays(inputs: Example) -> Arrays | None:
     if inputs is None:
         return None
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return [array if isinstance(array, np.ndarray) else array_of_torch(array) for array in given]
+    return [any_array("an example input", array, WorkloadError) for array in given]
 
 
 def exported(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:

@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import importlib.util
+import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from weakref import WeakSet
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.pool import call_parallel
 from anatune.errors import RunError
+from anatune.graph.nodes import Array
+from anatune.threads import new_lock
 
-__all__ = ["Machine", "check_gpu"]
+__all__ = ["Frame", "Machine", "check_gpu"]
 
 _HELPERS = "vm.builtin."
 """What the names of the runtime's own functions begin with: allocating, checking, naming memory anew."""
 _LOADER = "ffi.Module.load_from_bytes.cuda"
 """Function that TVM's CUDA library registers."""
 _RUNTIME, _CUDART = "libtvm_runtime_cuda.so", "libcudart.so.13"
+_PATIENCE_S = 10.0
+"""How long `fork` waits for a run that another thread is in."""
+
+
+class Frame:
+    """What one run needs: the function of a virtual machine of its own, and memory that small inputs are copied into.
+
+    Attributes
+    ----------
+    main : callable
+    inputs : list of (ndarray, tensor of TVM's), optional
+        The caller's; None: it has not been asked for.
+    """
+
+    __slots__ = ("inputs", "main")
+
+    def __init__(self, main: Callable[..., TvmObject]) -> None:
+        self.main = main
+        self.inputs: list[tuple[Array, TvmObject]] | None = None
 
 
 class Machine:
     """The functions of a library that `building.built` or `building.built_for_gpu` made.
+
+    Several threads may run it at once: each run has a frame of its own, and waits where all are in use. `fork` waits
+    for runs, whose locks the child could not open.
 
     Parameters
     ----------
@@ -29,6 +60,10 @@ class Machine:
     weights : sequence of tensors of TVM's
         As `writing.Weight` says, in the CPU's memory: they are kept alive, not copied, but for a GPU, where they are
         copied once.
+    threads : int
+        Of its parallel loops.
+    most_frames : int
+        Runs at once, >= 1; one where runs have parallel loops or are on a GPU.
     arch : str, optional
         Of a GPU ("sm_86"): inputs and outputs are copied there and back in every run. None: it runs on the CPU.
 
@@ -40,7 +75,14 @@ class Machine:
         TVM is not installed.
     """
 
-    def __init__(self, library: Path, weights: Sequence[TvmObject], arch: str | None = None) -> None:
+    def __init__(
+        self,
+        library: Path,
+        weights: Sequence[TvmObject],
+        threads: int = 1,
+        most_frames: int = 1,
+        arch: str | None = None,
+    ) -> None:
         tvm = import_tvm()
         if arch is not None:
             check_gpu("the model", arch)
@@ -48,10 +90,77 @@ class Machine:
         self._device = self._host if arch is None else tvm.cuda(0)
         try:
             self._library = tvm.runtime.load_module(str(library))
-            self._main: Callable[..., TvmObject] = self._machine()["main"]
+            self._threads = threads
+            self._idle = [self._frame()]
         except (RuntimeError, AttributeError, ValueError, OSError) as error:
             raise RunError(f"{library} cannot be loaded: {last_line(error)}") from None
+        self._num_frames, self._most_frames = 1, most_frames
+        self._waiting: deque[SimpleQueue[Frame]] = deque()
         self._weights = tvm.runtime.convert([self._copied(weight, self._device) for weight in weights])
+        self._lock, self._serving = new_lock(), new_lock()
+        _machines.add(self)
+
+    def _frame(self) -> Frame:
+        main = self._machine()["main"]
+        return Frame(main if self._threads == 1 else functools.partial(call_parallel, main))
+
+    def take(self) -> Frame:
+        """Return what a run needs, which nobody else has until `give`; where all are in use, wait in a queue."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        with self._lock:
+            if self._num_frames < self._most_frames:
+                self._num_frames += 1
+                return self._frame()
+        return self._next()
+
+    def give(self, frame: Frame) -> None:
+        """Let others have what `take` returned."""
+        self._idle.append(frame)
+        if self._waiting:
+            self._serve()
+
+    def _next(self, timeout_s: float | None = None) -> Frame:
+        """Wait for a frame; queue.Empty: none came in time."""
+        box = SimpleQueue[Frame]()
+        self._waiting.append(box)
+        self._serve()
+        try:
+            return box.get(timeout=timeout_s)
+        except Empty:
+            with self._serving:
+                if box in self._waiting:
+                    self._waiting.remove(box)
+            return box.get_nowait()
+
+    def _serve(self) -> None:
+        """Hand idle frames to those who wait: who came first goes first."""
+        with self._serving:
+            while self._idle and self._waiting:
+                with contextlib.suppress(IndexError):  # `take` was faster
+                    frame = self._idle.pop()
+                    self._waiting.popleft().put(frame)
+
+    def pause(self) -> None:
+        """Wait until nothing runs, and let nothing run until `resume`."""
+        self._lock.acquire()
+        self._paused: list[Frame] = []
+        with contextlib.suppress(Empty):  # after so long a time a child may have to do with less
+            while len(self._paused) < self._num_frames:
+                self._paused.append(self._next(_PATIENCE_S))
+
+    def resume(self, *, is_child: bool) -> None:
+        """Go on behind `pause`; those who have a frame, or wait for one, are not in a child."""
+        if is_child:
+            self._waiting.clear()
+            if not self._paused:
+                self._paused.append(self._frame())
+            self._num_frames = len(self._paused)
+        for frame in self._paused:
+            self.give(frame)
+        self._lock.release()
 
     def _copied(self, tensor: TvmObject, device: TvmObject) -> TvmObject:
         """Return a tensor where a device has it: a CPU's are everywhere in one memory."""
@@ -65,8 +174,16 @@ class Machine:
         RunError
             TVM refuses the inputs or the weights, or there is too little memory.
         """
+        frame = self.take()
         try:
-            result = self._main(*(self._copied(tensor, self._device) for tensor in inputs), self._weights)
+            return self.run_on(frame, inputs)
+        finally:
+            self.give(frame)
+
+    def run_on(self, frame: Frame, inputs: Sequence[TvmObject]) -> TvmObject:
+        """Run as `run` does, on what `take` returned."""
+        try:
+            result = frame.main(*(self._copied(tensor, self._device) for tensor in inputs), self._weights)
         except TVM_ERRORS as error:
             raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
         if self._device is self._host or hasattr(result, "copyto"):
@@ -96,13 +213,35 @@ class Machine:
         main, given = machine["main"], [self._copied(tensor, self._device) for tensor in inputs]
         for _ in range(runs):
             times.append({})
-            main(*given, self._weights)
+            call_parallel(main, *given, self._weights)
         return {name: min(run[name] for run in times) for name in times[0] if not name.startswith(_HELPERS)}
 
     def _machine(self) -> TvmObject:
         from tvm.runtime.vm import VirtualMachine
 
         return VirtualMachine(self._library, self._device)
+
+
+_machines: WeakSet[Machine] = WeakSet()
+
+
+def _pause() -> None:
+    for machine in (paused := list(_machines)):
+        machine.pause()
+    _paused[:] = paused
+
+
+def _resume(*, is_child: bool = False) -> None:
+    for machine in _paused:
+        machine.resume(is_child=is_child)
+    _paused.clear()
+
+
+_paused: list[Machine] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_pause, after_in_parent=_resume, after_in_child=functools.partial(_resume, is_child=True)
+    )
 
 
 def check_gpu(what: str, arch: str) -> None:

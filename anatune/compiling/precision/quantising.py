@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from anatune.arguments import shown
-from anatune.codegen.compat import last_line
 from anatune.codegen.relax.frontends import Imported
 from anatune.compiling.sizes.varying import environments
 from anatune.compiling.targets.base import ModelTarget
@@ -21,7 +19,7 @@ from anatune.graph.nodes import Array, Graph, Input, Value, is_unknown, tensor_t
 from anatune.graph.passes.order import WEIGHTS, after
 from anatune.graph.passes.quantising import Layer, scale_for, sites_of, with_conversions
 from anatune.graph.summary import LayerLoss
-from anatune.graph.torch.arrays import array_of_torch
+from anatune.graph.torch.arrays import any_array
 
 __all__ = ["calibration", "quantised"]
 
@@ -143,10 +141,7 @@ def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[A
     if data is None:
         raise WorkloadError("compile: precision int8 needs calibrate, inputs of the model that ranges are taken from")
     listed = data if isinstance(data, list | tuple) else [data]
-    try:
-        arrays = [array_of_torch(one) if hasattr(one, "detach") else np.asarray(one) for one in listed]
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise WorkloadError(f"{what} is {shown(data)}, expected arrays: {last_line(error):.200}") from None
+    arrays = [any_array(what, one, WorkloadError) for one in listed]
     if any(map(is_unknown, arrays)):
         raise WorkloadError(f"{what} is on the meta device, which holds no elements; give arrays that have some")
     if len(arrays) != len(names):

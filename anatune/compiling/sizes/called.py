@@ -15,7 +15,7 @@ from anatune.compiling.memory import new_memory
 from anatune.errors import RunError
 from anatune.graph.nodes import Array, is_unknown
 from anatune.graph.summary import ModelSummary, StateSummary, TensorSummary
-from anatune.graph.torch.arrays import array_of_torch
+from anatune.graph.torch.arrays import any_array
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.correctness import array_dtype
 
@@ -212,8 +212,7 @@ class State:
         sizes: dict[str, int] = {}
         tensors = []
         for one in self.summary.state:
-            given = arrays[one.name]
-            array = array_of_torch(given) if hasattr(given, "detach") else np.asarray(given)
+            array = any_array(f"state {one.name}", arrays[one.name], RunError)
             fits = len(one.held) == array.ndim and array.dtype.name == one.dtype and not is_unknown(array)
             for size, own in zip(one.held, array.shape, strict=False):
                 fits = fits and own == (sizes.setdefault(size, own) if size in self.summary.ranges else size)

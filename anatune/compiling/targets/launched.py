@@ -26,6 +26,7 @@ from anatune.measure.cuda.driver import GpuDevice, open_device
 from anatune.measure.cuda.launching import DeviceRunner
 from anatune.measure.emulate.launched import interpreted
 from anatune.measure.run.correctness import array_dtype
+from anatune.threads import LockedProperty, in_turn
 from anatune.untyped import TorchObject
 
 __all__ = ["LaunchedModel", "is_here", "model_of"]
@@ -47,18 +48,27 @@ class LaunchedModel(CompiledModel):
     """
 
     _interprets = False
+    _changing = ("_state", "_runner", "_kept")
 
     @property
     def interprets(self) -> bool:  # noqa: D102  see above
         return self._interprets
 
     @interprets.setter
+    @in_turn
     def interprets(self, does: bool) -> None:
-        has_run = ("_kept" if self._interprets else "_runner") in self.__dict__
-        held = self._held_bytes() if does != self._interprets and has_run and self.summary.state else None
+        held = self._held_bytes() if does != self._interprets and self._has_run and self.summary.state else None
         self._interprets = does
         if held is not None:  # one stream, wherever it goes on
             self._hold(held)
+
+    @property
+    def _has_run(self) -> bool:
+        return ("_kept" if self.interprets else "_runner") in self.__dict__
+
+    def _held(self) -> dict[str, object]:
+        held: dict[str, object] = {"interprets": self.interprets}
+        return held | {"state": self.state} if self.summary.state and self._has_run else held
 
     @classmethod
     def of(cls, summary: ModelSummary, program: DeviceProgram, memory: Memory) -> LaunchedModel:
@@ -67,7 +77,7 @@ class LaunchedModel(CompiledModel):
         (folder / _NAME).write_bytes(msgspec.msgpack.encode(program))
         return cls(summary, folder / _NAME, memory, folder)
 
-    @functools.cached_property
+    @LockedProperty
     def program(self) -> DeviceProgram:
         """Its kernels and launches.
 
@@ -81,7 +91,7 @@ class LaunchedModel(CompiledModel):
         except msgspec.MsgspecError as error:
             raise RecordError(f"{self._library}: no program of a model: {error!s:.200}; compile it again") from None
 
-    @functools.cached_property
+    @LockedProperty
     def _runner(self) -> DeviceRunner:
         arch = self.summary.arch
         device = open_device(arch=arch)
@@ -98,9 +108,9 @@ class LaunchedModel(CompiledModel):
         runner.hold(self._first())
         return runner
 
-    @functools.cached_property
+    @LockedProperty
     def _kept(self) -> list[Array]:
-        """The state in the interpreter's memory, (num_bytes,) uint8 each."""
+        """Return the state in the interpreter's memory, (num_bytes,) uint8 each."""
         return self._first()
 
     def _first(self) -> list[Array]:
@@ -112,6 +122,7 @@ class LaunchedModel(CompiledModel):
         kind = array_dtype(self.program.state[place].dtype)
         return np.ascontiguousarray(array).astype(kind).reshape(-1).view(np.uint8)
 
+    @in_turn
     def launch(self, *tensors: object) -> None:
         """Run on tensors that lie on the device already, inputs and then outputs, and return at once.
 
@@ -140,6 +151,7 @@ class LaunchedModel(CompiledModel):
     def _counts(self) -> list[Array]:
         return [np.array([count], np.int32) for count in self._state.sizes.values()]
 
+    @in_turn
     def _run(self, arrays: list[Array]) -> list[Array]:
         given = [*arrays, *self._counts()]
         if self.interprets:
@@ -147,6 +159,7 @@ class LaunchedModel(CompiledModel):
         return self._runner.run(given)
 
     @property
+    @in_turn
     def state(self) -> dict[str, Array]:
         """What stays in the model between calls, copied from where it is; settable: see `CompiledModel.state`."""
         found = {}
@@ -156,6 +169,7 @@ class LaunchedModel(CompiledModel):
         return found
 
     @state.setter
+    @in_turn
     def state(self, arrays: Mapping[str, Array]) -> None:
         self._state.put(arrays)
         self._hold([self._bytes(place, array_of(one)) for place, one in enumerate(self._state.tensors)])
@@ -166,12 +180,14 @@ class LaunchedModel(CompiledModel):
         else:
             self._runner.hold(state)
 
+    @in_turn
     def reset(self) -> None:
         """Make the state what it was at first: the next call is the first of another stream."""
         self._state.reset()
-        if ("_kept" if self.interprets else "_runner") in self.__dict__:  # else it has not begun
+        if self._has_run:
             self._hold(self._first())
 
+    @in_turn
     def __call__(self, *inputs: object) -> object:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
         if inputs and str(getattr(inputs[0], "device", "")).startswith("cuda") and hasattr(inputs[0], "new_empty"):
@@ -214,6 +230,7 @@ class LaunchedModel(CompiledModel):
 
         return call
 
+    @in_turn
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each kernel in one run, by events on the device: the least of several, s."""
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-import shutil
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.compat import TvmObject, import_tvm, set_pool_threads
+from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.cpu.artifact import CpuArtifact
+from anatune.codegen.pool import call_parallel, set_threads
 from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
+from anatune.files import remove_with
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, Block, tensor_of
 from anatune.measure.run.correctness import (
     Array,
@@ -55,9 +55,15 @@ class Library:
         except (RuntimeError, AttributeError, ValueError, OSError) as error:
             raise RunError(f"{artifact.library} cannot be loaded: {_one_line(error)}") from None
         self.main: Callable[..., None] = functions[0]
+        self._is_parallel = artifact.threads > 1
         self.packers: dict[str, Callable[..., None]] = {
             packing.tensor: function for packing, function in zip(artifact.packings, functions[1:], strict=True)
         }
+
+    @property
+    def run(self) -> Callable[..., None]:
+        """The function `main` for any thread, also in a child of ``fork``: see `anatune.codegen.pool`."""
+        return functools.partial(call_parallel, self.main) if self._is_parallel else self.main
 
 
 class Prepared:
@@ -102,13 +108,13 @@ class Prepared:
                 _fill(block, inputs[buffer.tensor], buffer.tensor)
         self.result = self._blocks[artifact.arguments[-1].tensor]
         tensors = [self._blocks[buffer.tensor].tensor for buffer in artifact.arguments]
-        self.call: Callable[[], None] = functools.partial(library.main, *tensors)
+        self.call: Callable[[], None] = functools.partial(library.run, *tensors)
         if cold is not None:
             copies = self._copies({*self._packed, *constants} & {*self._blocks}, cold)
             if copies:
                 changing = [{**self._blocks, **own} for own in copies]
                 calls = [[own[buffer.tensor].tensor for buffer in artifact.arguments] for own in changing]
-                self.call = _in_turn(library.main, [tensors, *calls])
+                self.call = _in_turn(library.run, [tensors, *calls])
 
     def _copies(self, names: Collection[str], memory: Block) -> list[dict[str, Block]]:
         """Return copies of some arguments, as many as fit into `memory`."""
@@ -159,8 +165,9 @@ class Kernel:
     contents change. Read-only arrays (``flags.writeable`` False) are recognised by identity, others are compared with
     what was packed, which costs a pass over them: make constants read-only.
 
-    Not safe to call from several threads at once. A kernel with threads > 1 sets the size of TVM's thread pool, which
-    all kernels of the process share, and says so in the variable TVM_NUM_THREADS if that is not set.
+    Several threads may call it at once, and a child of ``fork`` may. A kernel with threads > 1 sets the size of TVM's
+    thread pool, which all kernels of the process share, and says so in the variable TVM_NUM_THREADS if that is not set.
+    Its calls from other threads than the main one are run by one thread, in turn.
 
     Parameters
     ----------
@@ -190,9 +197,9 @@ class Kernel:
         self.artifact = artifact
         self._library = Library(artifact)
         if folder is not None:  # the loaded library keeps its pages; only the name goes
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            remove_with(self, folder)
         if artifact.threads > 1:
-            set_pool_threads(artifact.threads)
+            set_threads(artifact.threads)
         self._constants: Constants = {} if constants is None else constants
         self._packed_by = {packing.tensor: packing.function for packing in artifact.packings}
 
@@ -218,7 +225,7 @@ class Kernel:
                 tensors.append(tensor_of(checked[buffer.tensor]))
         last = self.artifact.arguments[-1]
         result = Block(last.dtype, last.shape)
-        self._library.main(*tensors, result.tensor)
+        self._library.run(*tensors, result.tensor)
         return result.array
 
     def random_call(self, seed: int = 0) -> Callable[[], None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import weakref
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from anatune.arguments import shown
 from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range, dispatch_of
 from anatune.core.workload.ranges import ranged
 from anatune.errors import BuildError, RunError, SpaceError
-from anatune.files import scratch_folder
+from anatune.files import remove_with, scratch_folder
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.kernel import Constants, Kernel
 from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
@@ -25,7 +24,7 @@ class RangeKernel:
     """A built range: ``kernel(*arrays)`` computes on arrays in the workload's own layouts, of any extent of the range.
 
     Constants are packed once for all extents, or once for each packed form where programs have different ones; when
-    they are packed anew says `Kernel`. Not safe to call from several threads at once.
+    they are packed anew says `Kernel`. Several threads may call it at once.
 
     Attributes
     ----------
@@ -37,7 +36,7 @@ class RangeKernel:
         self._kernels: dict[int, Kernel] = {}
         self._constants: Constants = {}
         if folder is not None:
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            remove_with(self, folder)
         dispatch = artifact.dispatch
         workload = dispatch.schedules[0].workload
         self._place = next(

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import MOST_SEED, checked_integer
+from anatune.arguments import MOST_SEED, checked_integer, plain_array
 from anatune.core.accuracy import EPS, rounding_error
 from anatune.core.workload.access import FLOAT8_DTYPES, INTEGER_RANGE
 from anatune.core.workload.kernels import KERNELS
@@ -207,7 +207,7 @@ def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[
         raise RunError(f"{workload.operator}: got {len(arrays)} arrays, expected {len(names)}: {', '.join(names)}")
     checked = {}
     for name, array in zip(names, arrays, strict=True):
-        access, given = workload.tensor(name), np.asarray(array)
+        access, given = workload.tensor(name), plain_array(f"{workload.operator}: {name}", array, RunError)
         if given.shape != access.shape or given.dtype != array_dtype(access.dtype):
             raise RunError(
                 f"{workload.operator}: {name} is {given.dtype} of shape {given.shape}, "
