@@ -76,6 +76,7 @@ class Builder:
         """Return the name of a new input or weight; one with limits holds integers in [low, high) in all runs."""
         name = self._named()
         is_weight = self.chance(0.5) if weight is None else weight
+        array = np.asarray(array)
         (self.weights if is_weight else self.inputs)[name] = array
         self.arrays[name] = array
         if limits is not None:

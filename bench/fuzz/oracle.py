@@ -28,8 +28,8 @@ ULPS = 4.0
 WIDER = 3.0
 """How much wider than the samples the hull is, on each side."""
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-_LEAST = {"float16": 6.2e-5, "bfloat16": 1.2e-38, "float32": 1.2e-38, "float64": 2.3e-308}
-"""Least normal numbers: smaller results of inexact operators may be zero."""
+_LEAST = {"float16": 1.2e-7, "bfloat16": 1.2e-38, "float32": 1.2e-38, "float64": 2.3e-308}
+"""Least normal numbers, of float16 the least there is: smaller results of inexact operators may be zero."""
 _MOST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028235e38, "float64": np.finfo("float64").max}
 
 

@@ -31,9 +31,7 @@ _NEEDS = {
     "compile": ("torch", "tvm"),
     "kernels": ("tvm",),
 }
-_RAW = re.compile(
-    r"Check failed|InternalError|LLVM ERROR|Traceback|ffi\.|TVMError|\btir\b|\bT\.|AttributeError|KeyError|\n"
-)
+_RAW = re.compile(r"Check failed|LLVM ERROR|Traceback|ffi\.|\btir\b|\bT\.|\b\w+Error\b|\n")
 """Words of TVM and of Python in a message that is to be a sentence for users."""
 _MEMORY_BYTES = 24 << 30
 """Address space of a worker; TVM and PyTorch map several GiB that they do not use."""

@@ -12,6 +12,12 @@ from bench.fuzz.program import Array
 __all__ = ["MEANINGS"]
 
 
+def _erf(x: Array) -> Array:
+    from scipy import special
+
+    return special.erf(x)
+
+
 def _gelu(x: Array) -> Array:
     from scipy import special
 
@@ -160,6 +166,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "GlobalMaxPool": lambda own, x: x.max(tuple(range(2, x.ndim)), keepdims=True),  # the reference: images of 2 sizes
     "MaxPool": _max_pool,
     "MaxUnpool": _max_unpool,
+    "Erf": lambda own, x: _erf(x),
     "LpNormalization": _lp_norm,  # the reference takes no magnitudes where p is 1
     "GlobalLpPool": _global_lp_pool,
     "BiasGelu": lambda own, x, b: _gelu(x + b),

@@ -34,17 +34,16 @@ _SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "Group
 """Operands that have noise, where not all of them do: sizes that come from a scale must not change."""
 
 
-_OF_FINITE = (
-    "Resize",
-    "GridSample",
-    "DeformConv",
-    "DFT",
-    "AveragePool",
-    "LpPool",
-    "AffineGrid",
-    "DynamicQuantizeLinear",
+_OF_FINITE = words(
+    "Resize GridSample DeformConv DFT STFT AveragePool LpPool AffineGrid DynamicQuantizeLinear ReduceLogSumExp"
 )
 """Operators of finite numbers: whether those outside of a window, or with a weight of 0, count is open."""
+
+
+_IN_FLOAT32 = words("DeformConv RoiAlign GridSample AffineGrid")
+"""Operators whose places between elements the reference, or everybody, computes in float32."""
+_OF_SMALL, _SMALL = words("ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd"), 1e4
+"""Reductions of integers that are of fractions meanwhile, or leave their dtype: of small ones alone."""
 
 
 def rounding(step: Step) -> str:
@@ -76,7 +75,10 @@ def evaluated(step: Step, opset: int) -> Callable[[Sequence[Array | None]], list
     """Return what computes an operator: a function of its operands (None where one is left out)."""
     own = MEANINGS.get(step.op)
     if own is not None:
-        return lambda arrays: _several(own(step.attributes, *arrays), len(step.outputs), arrays)
+        attributes = {
+            name: float(np.float32(one)) if isinstance(one, float) else one for name, one in step.attributes.items()
+        }
+        return lambda arrays: _several(own(attributes, *arrays), len(step.outputs), arrays)
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(model_of_step(step, opset))
@@ -130,6 +132,10 @@ def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[s
     if step.op in ("Cast", "CastLike", "Shrink") and is_float(dtypes[0]) and to.startswith(("int", "uint")):
         limits = np.iinfo(to)
         return not bool((np.isfinite(first) & (first > limits.min - 1) & (first < float(limits.max))).all())
+    if step.op in _OF_SMALL and not is_float(dtypes[0]):
+        return bool((np.abs(first.astype(np.float64)) > _SMALL).any())
+    if step.op == "Pow" and is_float(dtypes[0]) and bool(np.isneginf(first).any()):
+        return True  # a power of 0.5 is a root or is not
     if step.op == "Pow" and not is_float(dtypes[0]):
         with np.errstate(all="ignore"):
             power = np.asarray(first, np.float64) ** np.asarray(arrays[1], np.float64)
@@ -192,7 +198,12 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
     errors = [0.0] * len(step.outputs)
     if how == INNER and len(noises) > 2:
         errors, native = _computed_natively(run, operands, results[0])
+        if step.op == "Resize" and is_float(dtypes[0]):  # places between elements are numbers of float32
+            errors = [errors[0] + 64 * 2.0**-23 * float(np.abs(results[0][0]).max(initial=0))]
         results[2] = native or results[2]  # infinities and zeros of the dtype inside of the operator
+    for place, result in enumerate(results[0]):
+        if step.op in _IN_FLOAT32 or (result is not None and result.dtype == np.float32 and "float64" in dtypes):
+            errors[place] += 2.0**-21 * float(np.nan_to_num(np.abs(result), posinf=0).max(initial=0))
     found = {}
     floats = [dtype for dtype in dtypes if dtype and is_float(dtype)]
     inner = all(one is None or one[2] for one in operands)
