@@ -138,7 +138,7 @@ class InferenceSession:
                 made = compiled(*given)
                 found = made if compiled.summary.is_tuple else (made,)
         except NothingCompiledError:
-            self._whole = run_whole(self._model, self._threads)
+            self._whole = run_whole(self._model, wanted, self._threads)
         if self._whole is not None:
             found = self._whole(*arrays.values())
         outputs = dict(zip(names, found, strict=True))

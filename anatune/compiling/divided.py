@@ -39,16 +39,14 @@ class NothingCompiledError(WorkloadError):
     """No node of a model can be compiled: onnxruntime itself has to run it."""
 
 
-def run_whole(model: OnnxObject, threads: int | None) -> Callable[..., list[object]]:
-    """Return what runs a whole model (onnx.ModelProto) by onnxruntime: takes its inputs, returns its outputs, in order.
+def run_whole(model: OnnxObject, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
+    """Return what runs a whole model (onnx.ModelProto) by onnxruntime: takes the inputs `reads`, returns all outputs.
 
     Raises
     ------
     WorkloadError
         onnxruntime cannot run it either.
     """
-    weights = {weight.name for weight in model.graph.initializer}
-    reads = [value.name for value in model.graph.input if value.name not in weights]
     return _OnnxPart(model.SerializeToString(), reads, "it", threads or 0)
 
 

@@ -373,6 +373,8 @@ def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
 
     The evaluator has few of them, and those round to float32.
     """
+    if node.domain not in ("", "ai.onnx", "com.microsoft"):
+        return [node]
     if node.op_type == "QLinearConcat":
         given = list(node.input)
         op, places, end = "Concat", tuple(range(2, len(given), 3)), 0

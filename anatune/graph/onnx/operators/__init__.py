@@ -33,12 +33,10 @@ _FAMILIES = (
     reductions, samples,
 )  # fmt: skip
 _STANDARD = {name: reader for family in _FAMILIES for name, reader in family.READERS.items()}
-_AS_THE_STANDARD = ("GatherND", "GridSample", "Pad", "Range", "Trilu")
-"""Operators of onnxruntime's that compute what an operator of the standard does."""
 
 READERS: Mapping[tuple[str, str], Convert] = {
     **{("", name): reader for name, reader in _STANDARD.items()},
-    **{(MICROSOFT, name): _STANDARD[name] for name in _AS_THE_STANDARD},
+    **{(MICROSOFT, name): _STANDARD[name] for name in ("GatherND", "GridSample", "Pad", "Range", "Trilu")},
     **{
         (MICROSOFT, name): reader
         for family in (attention, elements, products, quantised, reductions)
@@ -50,54 +48,49 @@ READERS: Mapping[tuple[str, str], Convert] = {
 
 _NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _WINDOWS = {**dict.fromkeys(("kernel_shape", "pads", "strides")), "auto_pad": "NOTSET", "channels_last": 0}
+_AXIS, _EPSILON, _PRODUCT = {"axis": 1}, {"epsilon": 1e-12}, {"alpha": 1.0, "transA": 0, "transB": 0}
+_DEFAULTS: dict[str, dict[str, OnnxObject]] = {
+    "Attention": {
+        "do_rotary": 0, "mask_filter_value": -10000.0, "num_heads": None, "past_present_share_buffer": 0,
+        "qkv_hidden_sizes": None, "rotary_embedding_dim": 0, "scale": None, "unidirectional": 0,
+    },
+    "EmbedLayerNormalization": {"epsilon": 1e-12, "mask_index_type": 0},
+    "FusedMatMul": {"alpha": 1.0, "transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0},
+    "GridSample": {"align_corners": 0, "mode": "bilinear", "padding_mode": "zeros"},
+    "MatMulNBits": {
+        "K": None, "N": None, "accuracy_level": 0, "bits": 4, "block_size": None, "weight_prepacked": 0,
+    },
+    "MultiHeadAttention": {
+        "mask_filter_value": -10000.0, "num_heads": None, "scale": None, "unidirectional": 0,
+    },
+    "Pad": {"mode": "constant"},
+    "PagedAttention": {
+        "do_rotary": 0, "is_causal": 1, "k_cache_dtype": "", "k_quant_type": "NONE",
+        "kv_cache_layout": "SEPARATE", "kv_num_heads": None, "local_window_size": -1, "num_heads": None,
+        "qk_norm_epsilon": None,
+        "rotary_interleaved": 0, "rotary_offset": 0, "scale": None, "softcap": 0.0, "v_cache_dtype": "",
+        "v_head_size": None, "v_quant_type": "NONE",
+    },
+    "QLinearAveragePool": {**_WINDOWS, "ceil_mode": 0, "count_include_pad": 0},
+    "QLinearConcat": {"axis": None},
+    "QLinearConv": {**_WINDOWS, "dilations": None, "group": 1},
+    "QLinearGlobalAveragePool": {"channels_last": 0},
+    "QLinearLeakyRelu": {"alpha": 0.01},
+    "QLinearReduceMean": {"axes": None, "keepdims": None},
+    "QLinearSoftmax": {"axis": -1, "opset": None},
+    "QuickGelu": {"alpha": 1.702},
+    "RotaryEmbedding": {
+        "interleaved": 0, "is_packed_batching": 0, "num_heads": 0, "rotary_embedding_dim": 0, "scale": 1.0,
+    },
+    "DequantizeLinear": _AXIS, "QuantizeLinear": _AXIS, "QGemm": _PRODUCT, "TransposeMatMul": _PRODUCT,
+    "SkipLayerNormalization": _EPSILON, "SkipSimplifiedLayerNormalization": _EPSILON,
+    "Trilu": {"upper": 1},
+}  # fmt: skip
 DEFAULTS: Mapping[tuple[str, str], Mapping[str, OnnxObject]] = {
     ("", "LayerNormalization"): _NORM,  # before version 17
     ("", "SimplifiedLayerNormalization"): _NORM,
-    **{
-        (MICROSOFT, name): attributes
-        for name, attributes in {
-            "Attention": {
-                "do_rotary": 0, "mask_filter_value": -10000.0, "num_heads": None, "past_present_share_buffer": 0,
-                "qkv_hidden_sizes": None, "rotary_embedding_dim": 0, "scale": None, "unidirectional": 0,
-            },
-            "DequantizeLinear": {"axis": 1},
-            "EmbedLayerNormalization": {"epsilon": 1e-12, "mask_index_type": 0},
-            "FusedMatMul": {"alpha": 1.0, "transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0},
-            "GridSample": {"align_corners": 0, "mode": "bilinear", "padding_mode": "zeros"},
-            "MatMulNBits": {
-                "K": None, "N": None, "accuracy_level": 0, "bits": 4, "block_size": None, "weight_prepacked": 0,
-            },
-            "MultiHeadAttention": {
-                "mask_filter_value": -10000.0, "num_heads": None, "scale": None, "unidirectional": 0,
-            },
-            "Pad": {"mode": "constant"},
-            "PagedAttention": {
-                "do_rotary": 0, "is_causal": 1, "k_cache_dtype": "", "k_quant_type": "NONE",
-                "kv_cache_layout": "SEPARATE", "kv_num_heads": None, "local_window_size": -1, "num_heads": None,
-                "qk_norm_epsilon": None,
-                "rotary_interleaved": 0, "rotary_offset": 0, "scale": None, "softcap": 0.0, "v_cache_dtype": "",
-                "v_head_size": None, "v_quant_type": "NONE",
-            },
-            "QGemm": {"alpha": 1.0, "transA": 0, "transB": 0},
-            "QLinearAveragePool": {**_WINDOWS, "ceil_mode": 0, "count_include_pad": 0},
-            "QLinearConcat": {"axis": None},
-            "QLinearConv": {**_WINDOWS, "dilations": None, "group": 1},
-            "QLinearGlobalAveragePool": {"channels_last": 0},
-            "QLinearLeakyRelu": {"alpha": 0.01},
-            "QLinearReduceMean": {"axes": None, "keepdims": None},
-            "QLinearSoftmax": {"axis": -1, "opset": None},
-            "QuantizeLinear": {"axis": 1},
-            "QuickGelu": {"alpha": 1.702},
-            "RotaryEmbedding": {
-                "interleaved": 0, "is_packed_batching": 0, "num_heads": 0, "rotary_embedding_dim": 0, "scale": 1.0,
-            },
-            "SkipLayerNormalization": {"epsilon": 1e-12},
-            "SkipSimplifiedLayerNormalization": {"epsilon": 1e-12},
-            "TransposeMatMul": {"alpha": 1.0, "transA": 0, "transB": 0},
-            "Trilu": {"upper": 1},
-        }.items()
-    },
-}  # fmt: skip
+    **{(MICROSOFT, name): attributes for name, attributes in _DEFAULTS.items()},
+}
 """Operator that the package onnx does not know -> its attributes and what they are where left out; None: nothing.
 
 Source: the schemas of onnxruntime 1.32 (``get_all_operator_schema``). Those that are not listed have no attributes.
@@ -106,8 +99,8 @@ Source: the schemas of onnxruntime 1.32 (``get_all_operator_schema``). Those tha
 UNUSED: Mapping[str, tuple[str | int, ...]] = {
     "Attention": ("kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "rotary_embedding_dim"),
     "BatchNormalization": ("is_test", "momentum", "spatial"),
-    "Cast": ("saturate",),
-    "CastLike": ("saturate",),
+    "Cast": ("round_mode", "saturate"),
+    "CastLike": ("round_mode", "saturate"),
     "ConvTranspose": ("pads",),
     "Dropout": ("is_test", "ratio", "seed", 1),
     "EmbedLayerNormalization": ("mask_index_type",),

@@ -296,7 +296,7 @@ def _pair(op: str) -> Convert:
     return lambda call: _back(call, _as(call, op, _at(call, 0), _at(call, 3)), 6)
 
 
-def _one(op: str) -> Convert:
+def _one(op: str) -> Callable[[Call], Value]:
     """Return what reads an operator on a scaled tensor."""
 
     def read(call: Call) -> Value:
@@ -304,6 +304,12 @@ def _one(op: str) -> Convert:
         return _channels_first(call, found, turns_back=True)
 
     return read
+
+
+def _average_pool_scaled(call: Call) -> Value:
+    if call.attributes["ceil_mode"] and call.attributes["count_include_pad"]:
+        raise RefusedError("counts padding behind the last windows (ceil_mode), expected count_include_pad 0")
+    return _one("AveragePool")(call)
 
 
 def _channels_first(call: Call, value: Value, *, turns_back: bool = False) -> Value:
@@ -395,7 +401,7 @@ MICROSOFT: dict[str, Convert] = {
     "MatMulNBits": _matmul_of_bits,
     "QGemm": _gemm_scaled,
     "QLinearAdd": _pair("Add"),
-    "QLinearAveragePool": _one("AveragePool"),
+    "QLinearAveragePool": _average_pool_scaled,
     "QLinearConcat": _concat_scaled,
     "QLinearConv": _convolution_scaled,
     "QLinearGlobalAveragePool": _one("GlobalAveragePool"),

@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 from tests.unit.graph.onnx.compared import by_onnxruntime, check_equal, computed  # noqa: E402
 from tests.unit.graph.onnx.random_nodes import OPERANDS, OUTPUTS, attributes  # noqa: E402
 
-NEWEST = 22
+NEWEST = 25
 SEEDS = 3
 
 
