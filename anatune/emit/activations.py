@@ -14,7 +14,8 @@ def activated(step: str, value: str, dtype: str) -> str:
     if step == "relu6":
         return f"T.min(T.max({value}, T.float32(0)), T.float32(6))"
     if step == "gelu":
-        return f"({value}) * T.float32(0.5) * (T.float32(1) + T.erf(({value}) * T.float32({math.sqrt(0.5)!r})))"
+        tail = f'T.call_pure_extern("float32", "erfcf", ({value}) * T.float32({-math.sqrt(0.5)!r}))'
+        return f"({value}) * T.float32(0.5) * {tail}"
     exponent = value
     if step == "gelu_tanh":
         scale = 2.0 * math.sqrt(2.0 / math.pi)

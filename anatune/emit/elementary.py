@@ -16,7 +16,7 @@ import numpy as np
 
 from anatune.emit.llvm import LlvmCode
 
-__all__ = ["FORMULAS", "FUNCTIONS", "power"]
+__all__ = ["FORMULAS", "FUNCTIONS", "MIDDLE", "NORMAL_TAIL", "power"]
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
@@ -46,11 +46,11 @@ _ERF = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.7612533
 _ERF_TAIL = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
              -1.28717512e-1)  # fmt: skip
 """(log(1 - erf(x)) + x) / x above it. Source: the same."""
-_MIDDLE = 2.25
-_NORMAL_TAIL = (-0.04133846515, 0.1582670013, -0.2216490501, 0.1599598803,
+MIDDLE = 2.25
+NORMAL_TAIL = (-0.04133846515, 0.1582670013, -0.2216490501, 0.1599598803,
                 -0.103758318, 0.02202423145, 0.04124738273, 0.08981943191,
                 -0.02964574585, -0.3976194544, 0.4999999975)  # fmt: skip
-"""(1 + x / m) exp(x**2 / 2) times the normal distribution of -x, in x / (x + m) with m = `_MIDDLE`, for x up to 14.6.
+"""(1 + x / m) exp(x**2 / 2) times the normal distribution of -x, in x / (x + m) with m = `MIDDLE`, for x up to 14.6.
 A minimax fit of SciPy's `erfcx`: relative error 5e-9."""
 _GELU_FAR = 10.0
 """Above it gelu(x) is x."""
@@ -286,13 +286,13 @@ def _mish(ops: _Vectors, x: str) -> str:
 
 
 def _gelu(ops: _Vectors, x: str) -> str:
-    """Return x times the normal distribution N: ``x N(-|x|)`` below 0, ``x - x N(-|x|)`` above; N is `_NORMAL_TAIL`'s.
+    """Return x times the normal distribution N: ``x N(-|x|)`` below 0, ``x - x N(-|x|)`` above; N is `NORMAL_TAIL`'s.
 
     The square in its power is taken in two parts: of a size of 12 bits, which is exact, and what it differs by.
     """
     size = ops.absolute(x)
-    divisor = ops.binary("add", size, ops.constant(_MIDDLE))
-    tail = _polynomial(ops, [_MIDDLE * factor for factor in _NORMAL_TAIL], ops.binary("div", size, divisor))
+    divisor = ops.binary("add", size, ops.constant(MIDDLE))
+    tail = _polynomial(ops, [MIDDLE * factor for factor in NORMAL_TAIL], ops.binary("div", size, divisor))
     high = ops.value(ops.whole("and", ops.bits(size), -4096))
     low = ops.binary("mul", ops.binary("sub", size, high), ops.binary("add", size, high))
     half = ops.constant(-0.5)

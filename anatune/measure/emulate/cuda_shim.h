@@ -148,6 +148,9 @@ SHIM_VECTORS(double, double)
 #define SHIM_MATH2(name) extern "C" float name##f(float, float); extern "C" double name(double, double);
 SHIM_MATH1(exp) SHIM_MATH1(log) SHIM_MATH1(log2) SHIM_MATH1(exp2) SHIM_MATH1(sqrt) SHIM_MATH1(tanh) SHIM_MATH1(tan)
 SHIM_MATH1(atan) SHIM_MATH1(erf) SHIM_MATH1(floor) SHIM_MATH1(ceil) SHIM_MATH1(trunc) SHIM_MATH1(round)
+SHIM_MATH1(acos) SHIM_MATH1(acosh) SHIM_MATH1(asin) SHIM_MATH1(asinh) SHIM_MATH1(atanh) SHIM_MATH1(cosh)
+SHIM_MATH1(erfc) SHIM_MATH1(exp10) SHIM_MATH1(expm1) SHIM_MATH1(log10) SHIM_MATH1(log1p) SHIM_MATH1(sinh)
+SHIM_MATH2(atan2) SHIM_MATH2(copysign) SHIM_MATH2(hypot)
 SHIM_MATH1(rint) SHIM_MATH1(fabs) SHIM_MATH1(sin) SHIM_MATH1(cos) SHIM_MATH2(pow) SHIM_MATH2(fmod)
 #define fmaf __builtin_fmaf
 #define fma __builtin_fma

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.rest.nests import number
+from anatune.emit.elementary import MIDDLE, NORMAL_TAIL
 from anatune.emit.script import Script
 from anatune.errors import BuildError
 from anatune.templates.triton.program.steps import TRITON_TYPES
@@ -20,6 +22,21 @@ Load = Callable[[TvmObject, Condition], str]
 
 KEEPS_NAN = "propagate_nan=tl.PropagateNan.ALL"
 """Argument of ``tl.maximum`` and ``tl.minimum`` with which a NaN is no number that the other one replaces."""
+_SERIES = functools.reduce(lambda rest, step: f"(1.0 + x / {step}.0 * {rest})", range(8, 1, -1), "1.0")
+_EXPM1 = f"""@triton.jit
+def _expm1(x):
+    return tl.where(tl.abs(x) < 0.5, x * {_SERIES}, tl.exp(x) - 1.0)
+"""
+_POLYNOMIAL = functools.reduce(
+    lambda rest, factor: f"({rest} * place + {factor})", NORMAL_TAIL[1:], str(NORMAL_TAIL[0])
+)
+_TAIL = f"""@triton.jit
+def _tail(x):
+    place = x / (x + {MIDDLE})
+    share = {_POLYNOMIAL}
+    return share * tl.exp(-0.5 * x * x) * {MIDDLE} / (x + {MIDDLE})
+"""
+"""The normal distribution of -x, of x from 0 on."""
 HELPERS = {
     "_power": """@triton.jit
 def _power(x, y):
@@ -35,6 +52,57 @@ def _tanh(x):
     shrunk = tl.exp(-2.0 * tl.abs(x))
     far = tl.where(x < 0.0, shrunk - 1.0, 1.0 - shrunk) / (1.0 + shrunk)
     return tl.where(tl.abs(x) < 0.05, x * (1.0 - x * x * (1.0 / 3.0 - x * x * (2.0 / 15.0))), far)
+""",
+    "_copysign": """@triton.jit
+def _copysign(x, y):
+    return tl.where((y < 0.0) | ((y == 0.0) & (1.0 / y < 0.0)), -tl.abs(x), tl.abs(x))
+""",
+    "_cosh": """@triton.jit
+def _cosh(x):
+    half = tl.exp(tl.abs(x) - 0.6931471805599453)
+    return half + 0.25 / half
+""",
+    "_erfc": f"""{_TAIL}
+
+@triton.jit
+def _erfc(x):
+    tail = 2.0 * _tail(tl.abs(x) * 1.4142135623730951)
+    return tl.where(x < 0.0, 2.0 - tail, tail)
+""",
+    "_expm1": _EXPM1,
+    "_gelu": f"""{_TAIL}
+
+@triton.jit
+def _gelu(x):
+    below = x * _tail(tl.abs(x))
+    return tl.where(x > 10.0, x, tl.where(x > 0.0, x - below, below))
+""",
+    "_hypot": """@triton.jit
+def _hypot(x, y):
+    most = tl.maximum(tl.abs(x), tl.abs(y))
+    share = tl.minimum(tl.abs(x), tl.abs(y)) / most
+    return tl.where((most == 0.0) | (most == float("inf")), most, most * tl.sqrt(1.0 + share * share))
+""",
+    "_log1p": """@triton.jit
+def _log1p(x):
+    whole = 1.0 + x
+    found = tl.log(whole) * (x / (whole - 1.0))
+    return tl.where((whole == 1.0) | (whole == float("inf")), x, found)
+""",
+    "_mish": """@triton.jit
+def _mish(x):
+    power = tl.exp(-tl.abs(x))
+    above = (1.0 + 2.0 * power) / (1.0 + 2.0 * power * (1.0 + power))
+    return x * tl.where(x < 0.0, power * (2.0 + power) / (2.0 + power * (2.0 + power)), above)
+""",
+    "_sinh": f"""{_EXPM1}
+
+@triton.jit
+def _sinh(x):
+    half = tl.exp(tl.abs(x) - 0.6931471805599453)
+    near = _expm1(tl.abs(x))
+    size = tl.where(tl.abs(x) < 1.0, 0.5 * (near + near / (near + 1.0)), half - 0.25 / half)
+    return tl.where(x < 0.0, -size, size)
 """,
     "_nearest": """@triton.jit
 def _nearest(x):
@@ -81,8 +149,13 @@ _INFIX = {
     "Add": "+", "Sub": "-", "Mul": "*", "EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">=",
     "And": "&", "Or": "|", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^", "LShift": "<<", "RShift": ">>",
 }  # fmt: skip
+_LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
+_CUBIC = 0.044715 * _LINEAR
 _FUNCTIONS = {
-    "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})",
+    "copysign": "_copysign({0}, {1})", "cosh": "_cosh({0})", "erfc": "_erfc({0})", "expm1": "_expm1({0})",
+    "gelu": "_gelu({0})", "gelu_tanh": f"({{0}} / (1.0 + tl.exp(-{{0}} * ({_LINEAR!r} + {_CUBIC!r} * {{0}} * {{0}}))))",
+    "hypot": "_hypot({0}, {1})", "log1p": "_log1p({0})", "mish": "_mish({0})", "silu": "({0} / (1.0 + tl.exp(-{0})))",
+    "sinh": "_sinh({0})", "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})",
     "erf": "tl.erf({0})", "sqrt": "tl.sqrt({0})", "rsqrt": "tl.rsqrt({0})", "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})", "fabs": "tl.abs({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
     "sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))", "tan": "(tl.sin({0}) / tl.cos({0}))", "isnan": "({0} != {0})",
