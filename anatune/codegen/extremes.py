@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from anatune.codegen.divisions import with_safe_divisions
 from anatune.codegen.formulas import with_formulas
 from anatune.untyped import TvmObject
 
@@ -35,12 +36,13 @@ def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
 
 @lru_cache(maxsize=1)
 def register_pipeline(tvm: TvmObject) -> str:
-    """Make TVM's own passes with `with_formulas` and `keeping_nan` among them known to TVM; return their name."""
+    """Make TVM's passes with anatune's (formulas, NaN, safe divisions) known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
     def with_it(finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
         kept = tvm.transform.module_pass(lambda module, _: keeping_nan(tvm, module), opt_level=0, name="KeepNan")
-        return lambda: tvm.transform.Sequential([finish(), kept])
+        safe = tvm.transform.module_pass(lambda module, _: with_safe_divisions(tvm, module), opt_level=0, name="Divide")
+        return lambda: tvm.transform.Sequential([finish(), kept, safe])
 
     def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
         passes, host, device = PIPELINE_MAP["s_tir"]()

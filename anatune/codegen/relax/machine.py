@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
-from anatune.errors import RunError
+from anatune.errors import DivisionError, RunError
 
 __all__ = ["Machine", "check_gpu"]
 
@@ -42,8 +42,11 @@ class Machine:
 
     def __init__(self, library: Path, weights: Sequence[TvmObject], arch: str | None = None) -> None:
         tvm = import_tvm()
+        import tvm_ffi
+
         if arch is not None:
             check_gpu("the model", arch)
+        tvm_ffi.register_error(ZeroDivisionError.__name__, ZeroDivisionError)  # kernels of divisors raise it
         self._host = tvm.cpu()
         self._device = self._host if arch is None else tvm.cuda(0)
         try:
@@ -64,9 +67,13 @@ class Machine:
         ------
         RunError
             TVM refuses the inputs or the weights, or there is too little memory.
+        DivisionError
+            Whole numbers were to be divided by zero.
         """
         try:
             result = self._main(*(self._copied(tensor, self._device) for tensor in inputs), self._weights)
+        except ZeroDivisionError as error:
+            raise DivisionError(f"{last_line(error)}; keep zeros out of what whole numbers are divided by") from None
         except TVM_ERRORS as error:
             raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
         if self._device is self._host or hasattr(result, "copyto"):
