@@ -72,6 +72,10 @@ class RunError(AnatuneError, RuntimeError):
     """A built kernel cannot be loaded or run as asked for."""
 
 
+class DivisionError(RunError, ZeroDivisionError):
+    """A model divides whole numbers by zero."""
+
+
 class RecordError(AnatuneError, ValueError):
     """A record file is damaged, of another version, or cannot be written."""
 

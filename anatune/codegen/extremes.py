@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from anatune.codegen.divisions import with_safe_divisions
 from anatune.codegen.formulas import with_device_functions, with_formulas
 from anatune.codegen.indices import guard_indices, unguard_indices
 from anatune.untyped import TvmObject
@@ -36,16 +37,15 @@ def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
 
 @lru_cache(maxsize=1)
 def register_pipeline(tvm: TvmObject) -> str:
-    """Make TVM's own passes with `guard_indices`, `with_formulas` and `keeping_nan` known to TVM; return their name."""
+    """Make TVM's passes with anatune's (indices, formulas, NaN, safe divisions) known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
     def own(change: Callable[[TvmObject, TvmObject], TvmObject], name: str) -> TvmObject:
         return tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name=name)
 
     def with_it(finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
-        return lambda: tvm.transform.Sequential(
-            [own(unguard_indices, "UnguardIndices"), finish(), own(keeping_nan, "KeepNan")]
-        )
+        unguard, keep_nan = own(unguard_indices, "UnguardIndices"), own(keeping_nan, "KeepNan")
+        return lambda: tvm.transform.Sequential([unguard, finish(), keep_nan, own(with_safe_divisions, "Divide")])
 
     def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
         passes, host, device = PIPELINE_MAP["s_tir"]()

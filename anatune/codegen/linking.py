@@ -25,6 +25,7 @@ def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str
     """Return a function as an object file.
 
     It does not look at its arguments, which takes longer to compile than many a kernel: its callers are built with it.
+    One that asserts something by itself does.
 
     Parameters
     ----------
@@ -39,10 +40,14 @@ def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str
         TVM refuses it, and the message is the last line of its own; there is no space.
     """
     tvm = import_tvm()
+    import tvm_ffi
+
     module = tvm.IRModule({symbol: function.with_attr("global_symbol", symbol)})
     place = scratch_folder(BuildError, _ROOM_BYTES)
     try:
-        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        asserts: list[TvmObject] = []
+        tvm_ffi.structural_walk(function.body, (tvm.tirx.AssertStmt, asserts.append))
+        with tvm.transform.PassContext(config={"tirx.disable_assert": not asserts}):
             file = place / "function.o"
             tvm.tirx.build(module, target=target, pipeline=pipeline).write_to_file(str(file), "o")
             return file.read_bytes()

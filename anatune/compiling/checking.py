@@ -29,7 +29,7 @@ from anatune.compiling.sizes.called import fitting
 from anatune.compiling.weights import pack_weights
 from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.text import workload_to_text
-from anatune.errors import AnatuneError, BuildError, RunError, WorkloadError
+from anatune.errors import AnatuneError, BuildError, DivisionError, RunError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.folding import value_of
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
@@ -129,7 +129,11 @@ def _checked(
             given if given.dtype.kind not in "fcV" else drawn
             for given, drawn in zip(source.example, inputs, strict=True)
         ]
-    got = compiled(*inputs)
+    try:
+        got = compiled(*inputs)
+    except DivisionError:  # by numbers that were drawn
+        inputs = [np.where(one == 0, 1, one).astype(one.dtype) if one.dtype.kind in "iu" else one for one in inputs]
+        got = compiled(*inputs)
     listed = [*(got if compiled.summary.is_tuple else [got]), *compiled.state.values()]
     compiled.reset()
     given = [*inputs, *held.values()]

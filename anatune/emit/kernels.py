@@ -162,7 +162,7 @@ def finished(code: LlvmCode) -> Function:
 
 
 class Loops:
-    """Writes loops of one function that carry vectors, one behind the other, from the block `block` on."""
+    """Writes loops of one function that carry vectors, behind or in each other, from the block `block` on."""
 
     def __init__(self, code: LlvmCode, block: str = "entry") -> None:
         self.code, self.block, self.number = code, block, 0
@@ -190,12 +190,14 @@ class Loops:
         names = [code.name() for _ in state]
         place, following = code.name(), code.name()
         head = len(code.lines)
+        self.block = label
         behind = body(place, names)
+        last = self.block  # that of a loop in the body, if it has one
         ways = [
-            f"phi {code.vector} [{old}, %{before}], [{new}, %{label}]" for old, new in zip(state, behind, strict=True)
+            f"phi {code.vector} [{old}, %{before}], [{new}, %{last}]" for old, new in zip(state, behind, strict=True)
         ]
         phis = [f"  {name} = {way}" for name, way in zip(names, ways, strict=True)]
-        code.lines[head:head] = [f"  {place} = phi i64 [{start}, %{before}], [{following}, %{label}]", *phis]
+        code.lines[head:head] = [f"  {place} = phi i64 [{start}, %{before}], [{following}, %{last}]", *phis]
         code.line(f"  {following} = add nuw nsw i64 {place}, {step}")
         is_more = code.emit(f"icmp ult i64 {following}, {end}")
         code.line(f"  br i1 {is_more}, label %{label}, label %{label}_end, !llvm.loop !0")

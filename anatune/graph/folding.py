@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from anatune.graph import meanings
 from anatune.graph.nodes import (
     HALVES,
     Argument,
@@ -26,7 +27,7 @@ from anatune.graph.nodes import (
     unknown,
     values_in,
 )
-from anatune.graph.operators import Operator, operator_of
+from anatune.graph.operators import DIVISIONS, Operator, operator_of
 
 __all__ = ["computed", "concatenated", "value_of"]
 
@@ -58,6 +59,11 @@ def computed(node: Node) -> Value:
     values = [_known(argument, is_half=is_half) for argument in arguments]
     known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
     size = math.prod(node.type.shape)
+    compute = operator.compute
+    if node.op in DIVISIONS and "int" in node.type.dtype and all(value is not None for value in values):
+        if not np.all(values[1]):
+            return node  # an error where it is computed
+        compute = meanings.whole_quotients if node.op == "divide" else compute
     if all(isinstance(argument, Constant) for argument in arguments) and _is_of_elements(operator):
         values, size = _once(values)  # type: ignore[arg-type]
     is_large = size > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
@@ -66,7 +72,7 @@ def computed(node: Node) -> Value:
     attributes = {name: value for name, value in node.attributes.items() if name not in _IGNORED}
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(operator.compute(*values, **attributes))
+            found = np.asarray(compute(*values, **attributes))
             result = found.astype(node.type.dtype, copy=False)
             if is_half and not np.array_equal(result.astype(found.dtype), found, equal_nan=found.dtype.kind == "f"):
                 return node

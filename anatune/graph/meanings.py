@@ -35,6 +35,7 @@ __all__ = [
     "strided_slice",
     "take",
     "top_places",
+    "whole_quotients",
     "window",
 ]
 
@@ -198,6 +199,13 @@ def histogram(array: Array, bins: int, low: float, high: float) -> Array:
     """Return how many elements lie in each of equal parts between two numbers."""
     place = np.where(array == high, bins - 1, np.floor((array - low) * bins / (high - low)))
     return np.bincount(place[(place >= 0) & (place < bins)].astype(np.int64), minlength=bins)
+
+
+def whole_quotients(first: Array, second: Array) -> Array:
+    """Return quotients of whole numbers, rounded to zero; no divisor is zero."""
+    found = np.floor_divide(first, second)
+    is_low = (np.not_equal(first, found * second)) & (np.less(first, 0) != np.less(second, 0))
+    return np.asarray(found + is_low.astype(found.dtype))
 
 
 def argsort(array: Array, axis: int, *, descending: bool) -> Array:

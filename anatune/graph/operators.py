@@ -57,6 +57,8 @@ Operators that begin with ``anatune.`` are those of anatune's kernels:
     `UNITS`), the state, of an LSTM its cells (batch, hidden), and what attributes ``has_term``, ``has_peepholes`` and
     ``has_lengths`` say: (hidden,), (3 * hidden,), (batch,). Returns (steps + states, batch, hidden): the states of all
     steps, then the last state and cells.
+``anatune.divisor``
+    Takes whole numbers and returns them; a zero is an error of attribute ``operator``, which divides by them.
 ``quantize``, ``dequantize``
     Take data, a scale (float32) and a zero point (int32), both known, of the whole tensor or broadcast along it, and
     return 8-bit integers, between attributes ``low`` and ``high``, or float32 (`graph.integers.scaled`).
@@ -85,6 +87,8 @@ __all__ = [
     "CONVOLUTION",
     "CONVOLUTIONS",
     "DEQUANTIZE",
+    "DIVISIONS",
+    "DIVISOR",
     "EXPERTS",
     "GROUPED_MATMUL",
     "HISTOGRAM",
@@ -117,6 +121,7 @@ SOFTMAX, LAYER_NORM, CONCAT = "anatune.softmax", "anatune.layer_norm", "anatune.
 WINDOW, PUT = "anatune.window", "anatune.put"
 SCATTER = "anatune.scatter"
 QUANTIZE, DEQUANTIZE = "quantize", "dequantize"
+DIVISIONS, DIVISOR = ("divide", "floor_divide", "floor_mod", "mod"), "anatune.divisor"
 RECURRENT, RECURRENCE = "recurrent", "anatune.recurrent"
 UNITS = 16
 """Units whose weights lie together in ``anatune.recurrent``: a whole number of vectors of every processor."""
@@ -286,6 +291,7 @@ _ENTRIES = (
     Operator(QUANTIZE, meanings.quantize, layout="elementwise"),
     Operator(DEQUANTIZE, meanings.dequantize, layout="elementwise"),
     Operator("lookup", meanings.lookup, layout="elementwise"),
+    Operator(DIVISOR, lambda array, operator: array),
     # Products.
     *(Operator(f"nn.conv{rank}d", kind=f"{_ATTRS}Conv{rank}DAttrs", own=CONVOLUTION) for rank in (1, 2, 3)),
     Operator("scaled_matmul", meanings.scaled_matmul, own=SCALED_MATMUL),

@@ -10,6 +10,7 @@ rows of two elements by 3 ulp; what is below the smallest normal number is 0.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ __all__ = ["RowKernel", "mask_row", "row_function", "row_program"]
 _FLOAT = "float32"
 _CHAINS = 4
 """Vectors of a step: enough sums next to each other for the latency of an addition."""
+_BLOCK = 64
+"""Steps whose terms are added one after the other where rows have more than twice as many: further rounding adds up."""
 _PARALLEL_FROM = 1 << 13
 """Elements from which on rows are spread over threads: a parallel loop costs some microseconds."""
 
@@ -148,8 +151,37 @@ class _Row:
         {"softmax": self.softmax, "powers": self.powers, "layer_norm": self.layer_norm}[kernel.kind]()
         self.function = finished(code)
 
-    def over(self, carried: Sequence[str], step: _Step) -> list[str]:
-        """Go through the row and return what is carried, joined.
+    def total(self, step: _Step) -> str:
+        """Go through the row and return a vector of sums, which a step carries.
+
+        Those of a long row of known length are sums of blocks; what each addition of a block rounds away is kept.
+        """
+        code, width = self.code, self.lanes * _CHAINS
+        zero = code.constant(0.0)
+        if self.is_open or self.kernel.length <= 2 * _BLOCK * width:
+            return self.over([zero], step)[0]
+
+        def add(total: str, lost: str, part: str) -> list[str]:
+            found = code.binary("add", total, part)
+            added = code.binary("sub", found, total)
+            kept = code.binary("sub", found, added)
+            more = code.binary("add", code.binary("sub", total, kept), code.binary("sub", part, added))
+            return [found, code.binary("add", lost, more)]
+
+        def block(place: str, state: list[str]) -> list[str]:
+            end = code.emit(f"add i64 {place}, {_BLOCK * width}")
+            chains = dict.fromkeys(range(_CHAINS), zero)
+            (sums,) = self.loop(place, end, _CHAINS, self.lanes, step, [chains])
+            return add(*state, functools.reduce(self.joined, sums.values()))
+
+        behind = self.kernel.length // (_BLOCK * width) * _BLOCK * width
+        state = self.loops.over("0", str(behind), str(_BLOCK * width), [zero, zero], block)
+        if behind < self.kernel.length:
+            state = add(*state, self.over([zero], step, behind)[0])
+        return code.binary("add", *state)
+
+    def over(self, carried: Sequence[str], step: _Step, start: int = 0) -> list[str]:
+        """Go through the row from a place on and return what is carried, joined.
 
         Parameters
         ----------
@@ -169,17 +201,18 @@ class _Row:
             mask = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
             state = self.loop(single, "%length", 1, mask, step, state)  # once at most
         else:
-            steps, rest = divmod(self.kernel.length, width)
+            steps, rest = divmod(self.kernel.length - start, width)
+            behind = start + steps * width
             if steps:
-                state = self.loop("0", str(steps * width), _CHAINS, self.lanes, step, state)
+                state = self.loop(str(start), str(behind), _CHAINS, self.lanes, step, state)
             if rest:
                 vectors = -(-rest // self.lanes)
                 used = rest - (vectors - 1) * self.lanes
-                new = step(str(steps * width), vectors, used, state)
+                new = step(str(behind), vectors, used, state)
                 state = [{**old, **more} for old, more in zip(state, new, strict=True)]
         results = []
-        for values, start in zip(state, carried, strict=True):
-            distinct = [value for value in values.values() if value != start] or [start]
+        for values, first in zip(state, carried, strict=True):
+            distinct = [value for value in values.values() if value != first] or [first]
             results.append(distinct[0])
             for other in distinct[1:]:
                 results[-1] = self.joined(results[-1], other)
@@ -296,7 +329,7 @@ class _Row:
                 sums[vector] = code.binary("add", state[0][vector], only_lanes(code, value, lanes, code.constant(0.0)))
             return [sums]
 
-        total = code.horizontal(self.over([code.constant(0.0)], powers)[0])
+        total = code.horizontal(self.total(powers))
         if kernel.zero_rows:
             is_zero = code.emit(f"fcmp oeq float {total}, 0.0")
             total = code.emit(f"select i1 {is_zero}, float 1.0, float {total}")
@@ -321,7 +354,7 @@ class _Row:
                 }
             ]
 
-        mean = code.binary("mul", code.splat(code.horizontal(self.over([zero], sums)[0])), share)
+        mean = code.binary("mul", code.splat(code.horizontal(self.total(sums))), share)
 
         def squares(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             sums = {}
@@ -330,7 +363,7 @@ class _Row:
                 sums[vector] = code.multiply_add(off, off, state[0][vector])
             return [sums]
 
-        variance = code.binary("mul", code.splat(code.horizontal(self.over([zero], squares)[0])), share)
+        variance = code.binary("mul", code.splat(code.horizontal(self.total(squares))), share)
         root = code.call(
             code.vector,
             f"llvm.sqrt.v{self.lanes}f32",

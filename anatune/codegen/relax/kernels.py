@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
+from anatune.codegen.cpu.divisors import DivisorKernel, divisor_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.codegen.cpu.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
 from anatune.codegen.cpu.places import ScatterKernel, TopKernel, scatter_program, top_program
@@ -26,7 +27,7 @@ from anatune.core.sizes import at_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import FOREIGN, HALVES, Graph, Node, Scalar, tensor_type, values_in
-from anatune.graph.operators import CONCAT, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
+from anatune.graph.operators import CONCAT, DIVISOR, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
 
@@ -257,6 +258,10 @@ def _concat(node: Node) -> ConcatKernel:
     return ConcatKernel(outer, tuple(tensor_type(part).shape[1] for part in node.arguments), dtype)
 
 
+def _divisor(node: Node) -> DivisorKernel:
+    return DivisorKernel(*tensor_type(node), node.attributes["operator"])
+
+
 def _put(node: Node) -> PutKernel:
     (shape, dtype), places = tensor_type(node), node.arguments[2]
     first = places.value if isinstance(places, Scalar) and isinstance(places.value, int) else -1
@@ -307,6 +312,7 @@ _OPERATORS: dict[str, _Operator] = {
     **dict.fromkeys((SOFTMAX, LAYER_NORM), _Operator("rows", _row_kernel, _on_lanes(row_program))),
     PUT: _Operator("moves", _put, _on_lanes(put_program), lambda _: True),
     CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
+    DIVISOR: _Operator("checks", _divisor, divisor_program, lambda _: True),
     "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
     RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program, is_fixed=True),
     SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True, is_fixed=True),

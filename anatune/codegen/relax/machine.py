@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.pool import call_parallel
-from anatune.errors import RunError
+from anatune.errors import DivisionError, RunError
 from anatune.graph.nodes import Array
 from anatune.threads import new_lock
 
@@ -84,8 +84,11 @@ class Machine:
         arch: str | None = None,
     ) -> None:
         tvm = import_tvm()
+        import tvm_ffi
+
         if arch is not None:
             check_gpu("the model", arch)
+        tvm_ffi.register_error(ZeroDivisionError.__name__, ZeroDivisionError)  # kernels of divisors raise it
         self._host = tvm.cpu()
         self._device = self._host if arch is None else tvm.cuda(0)
         try:
@@ -173,6 +176,8 @@ class Machine:
         ------
         RunError
             TVM refuses the inputs or the weights, or there is too little memory.
+        DivisionError
+            Whole numbers were to be divided by zero.
         """
         frame = self.take()
         try:
@@ -184,6 +189,8 @@ class Machine:
         """Run as `run` does, on what `take` returned."""
         try:
             result = frame.main(*(self._copied(tensor, self._device) for tensor in inputs), self._weights)
+        except ZeroDivisionError as error:
+            raise DivisionError(f"{last_line(error)}; keep zeros out of what whole numbers are divided by") from None
         except TVM_ERRORS as error:
             raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
         if self._device is self._host or hasattr(result, "copyto"):

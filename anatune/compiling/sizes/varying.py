@@ -63,7 +63,7 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[s
         other[symbol] = _looked_at(least, most, middle[symbol] // 2 + 1, used, middle[symbol])
     found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
     found.append({})
-    for symbol, (least, most) in varying(ranges).items():
+    for symbol, (_, most) in varying(ranges).items():
         beyond = max(middle[symbol], other[symbol])
         found[-1][symbol] = most if beyond <= most else next(p for p in _primes() if p > beyond)
     for pair in state:

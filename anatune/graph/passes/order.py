@@ -16,6 +16,7 @@ from anatune.graph.integers.few_bits import unpacked_products
 from anatune.graph.nodes import Graph
 from anatune.graph.operators import DEQUANTIZE, QUANTIZE
 from anatune.graph.passes.activations import with_activations
+from anatune.graph.passes.divisions import with_checked_divisors
 from anatune.graph.passes.integers import integers_moved, with_integer_products
 from anatune.graph.passes.pools import pools_last
 from anatune.graph.passes.products import with_products
@@ -76,6 +77,7 @@ CPU_KERNELS: tuple[Pass, ...] = (
     with_concatenations,
     with_scatters,
     simplified,
+    with_checked_divisors,
 )
 """Of a model for a CPU whose activations lie in the chosen orders. Attentions are chosen next."""
 GPU: tuple[Pass, ...] = (unpacked_products, without_recurrences, *WEIGHTS, with_products, simplified)

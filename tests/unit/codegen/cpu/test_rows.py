@@ -242,3 +242,19 @@ def test_rows_of_any_number_are_spread_where_there_are_many():
     many, _ = row_program(RowKernel("softmax", BATCH * 128, 77), "kernel", 8, 2)
     assert "T.parallel((batch * 128))" in many
     assert "if" not in many.split("import_llvm")[1]
+
+
+@pytest.mark.parametrize("length", [8_193, 65_536, 1_000_003])
+def test_sums_of_long_rows(length):
+    """Powers of equal elements are equal numbers, whose sums are off by 1e-5 one after the other."""
+    data = np.random.default_rng(0).random((2, length), np.float32)
+    data[1, 1:] = -1.2
+    got = built(RowKernel("softmax", 2, length))(data)
+    np.testing.assert_allclose(got, softmax(data), rtol=1.5e-6)
+    near = 1 + data[:1]
+    factor, term = np.ones(length, np.float32), np.zeros(length, np.float32)
+    got = built(RowKernel("layer_norm", 1, length, operands=2, epsilon=1e-5))(near, factor, term)
+    wide = near.astype(np.float64)
+    away = wide - wide.mean(1, keepdims=True)
+    want = away / np.sqrt((away**2).mean(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(got, want, atol=2e-6)

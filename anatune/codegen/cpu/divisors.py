@@ -1,0 +1,44 @@
+"""Kernels that refuse a zero among the divisors of whole numbers: processors end a process that divides by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anatune.core.sizes import symbols_of
+from anatune.emit.kernels import loop_over
+from anatune.emit.script import Script, open_function, shape_tuple, whole_region
+
+__all__ = ["DivisorKernel", "divisor_program"]
+
+
+@dataclass(frozen=True)
+class DivisorKernel:
+    """Divisors of a dtype for an operator, whose name the error says; sizes may be known at run time alone."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    operator: str
+    kind: str = "divisor"
+
+
+def divisor_program(kernel: DivisorKernel, name: str, threads: int, _: object) -> tuple[str, str]:
+    """Return (the function in TVMScript, no LLVM IR); its parameters: the divisors, and the same as its result.
+
+    The function raises ZeroDivisionError where one is zero.
+    """
+    tensors, text = ("data", "result"), Script()
+    symbols = [(symbol, "T.int64") for symbol in sorted(symbols_of(kernel.shape))]
+    open_function(text, name, [("data_", "T.handle"), *symbols, ("result_", "T.handle")])
+    for tensor in tensors:
+        text.line(f'{tensor} = T.match_buffer({tensor}_, {shape_tuple(kernel.shape)}, "{kernel.dtype}")')
+    text.open('with T.sblock("divisors"):')
+    text.line(f"T.reads(data[{whole_region(kernel.shape)}])")
+    text.line(f"T.writes(result[{whole_region(kernel.shape)}])")
+    places = [f"i{axis}" for axis in range(len(kernel.shape))]
+    at = ", ".join(places) or "()"
+    heads = [loop_over(place, size, parallel=False) for place, size in zip(places, kernel.shape, strict=True)]
+    message = f"{kernel.operator} of {kernel.dtype}: a divisor is zero"
+    with text.scope(*heads):
+        text.line(f'assert data[{at}] != T.{kernel.dtype}(0), ("ZeroDivisionError", ["{message}"])')
+        text.line(f"result[{at}] = data[{at}]")
+    return str(text), ""
