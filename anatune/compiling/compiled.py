@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,6 @@ from anatune.printable import printable
 from anatune.report.models import model_lines
 from anatune.report.text import plain
 from anatune.threads import LockedProperty, in_turn, new_lock
-from anatune.tuning.machine import usable_cores
 
 __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
@@ -50,7 +50,7 @@ class CompiledModel:
     first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
     bytes. A model for a GPU copies its weights there before the first run, inputs and outputs in every run.
 
-    Several threads may call it. A model with ``threads=1`` runs as often at once as the process has cores, each time
+    Several threads may call it. A model with ``threads=1`` runs as often at once as the machine has cores, each time
     with memory of its own for what lies between its operators; further calls wait. A model with more threads, or for a
     GPU, runs once at a time: for many callers compile with ``threads=1``. The last model that was made says how many
     threads TVM's pool has, which all kernels of the process share.
@@ -122,7 +122,7 @@ class CompiledModel:
         if threads > 1:
             set_threads(threads)
         weights = [tensor_of(view) for view in views(self.memory, self.summary.weights)]
-        most = 1 if threads > 1 or is_on_gpu else usable_cores()
+        most = 1 if threads > 1 or is_on_gpu else os.cpu_count() or 1
         return Machine(self._library, weights, threads, most, self.summary.arch if is_on_gpu else None)
 
     @LockedProperty

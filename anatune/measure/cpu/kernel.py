@@ -239,6 +239,12 @@ class Kernel:
         """Return the kernel with `inputs` (by tensor) in place."""
         return Prepared(self.artifact, self._library, inputs, guarded=guarded)
 
+    def __deepcopy__(self, memo: object) -> Kernel:
+        return self  # a call changes nothing that another one sees
+
+    def __reduce__(self) -> str:
+        raise RunError("a built kernel is code of one process, and is not pickled; send its schedule, and build it there")
+
     def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:
         """Return the packed constant, anew only if its contents changed."""
         name = self._packed_by[buffer.tensor]

@@ -73,6 +73,8 @@ class RangeKernel:
             self._kernels[extent] = Kernel(schedule.workload, artifact, constants=self._constants)
         return self._kernels[extent]
 
+    __deepcopy__, __reduce__ = Kernel.__deepcopy__, Kernel.__reduce__
+
     def verify(self, extent: int, seed: int = 0) -> Verification:
         """Compare the result for random operands of one extent with float64, with guard zones around all arrays.
 

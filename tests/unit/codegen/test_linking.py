@@ -54,3 +54,21 @@ def test_the_linker_is_called_itself_and_a_compiler_where_that_fails(tmp_path, m
     for name in ("one.so", "two.so"):  # what libgcc has is inside
         said = subprocess.run(["nm", "-D", "--undefined-only", name], cwd=tmp_path, capture_output=True, text=True)
         assert "__divti3" not in said.stdout
+
+
+def test_a_compiler_that_is_not_installed_is_named(tmp_path, monkeypatch):
+    pytest.importorskip("tvm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "a.o").write_bytes(b"")
+    objects, path = [str(tmp_path / "a.o")], tmp_path / "a.so"
+    module = SimpleNamespace(export_library=lambda path, fcompile: fcompile(path, objects))
+    linking._linker.cache_clear()
+    try:
+        for link in (lambda: linking.link_objects(objects, path, {}), lambda: link_library(module, path)):
+            with pytest.raises(BuildError, match=r"no C compiler is installed \(gcc.*apt-get install gcc") as caught:
+                link()
+            assert "\n" not in str(caught.value)
+    finally:
+        linking._linker.cache_clear()
