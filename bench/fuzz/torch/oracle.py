@@ -17,7 +17,7 @@ from bench.fuzz.program import Array, words
 __all__ = ["Sampling", "UndefinedError", "as_array", "as_tensor", "doubles", "outputs_of"]
 
 _MOVES = words(
-    """clone cat stack gather index index_select slice select neg abs where _to_copy constant_pad_nd flip roll repeat
+    """_unsafe_view _reshape_copy _reshape_alias clone cat stack gather index index_select slice select neg abs where _to_copy constant_pad_nd flip roll repeat
     embedding copy fill zero masked_fill copysign reflection_pad1d reflection_pad2d reflection_pad3d
     replication_pad1d replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d
     upsample_nearest3d tril triu im2col diagonal _upsample_nearest_exact1d _upsample_nearest_exact2d unfold

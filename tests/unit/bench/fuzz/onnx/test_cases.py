@@ -25,7 +25,12 @@ def engine(program, faults=None):
                 operands = [values[name] for name in step.inputs]
                 try:
                     results = evaluated(step, program.settings["opset"])(operands)
-                except (ValueError, TypeError, RuntimeError):  # of places that are NaN, and of what is behind them
+                except (
+                    ArithmeticError,
+                    RuntimeError,
+                    TypeError,
+                    ValueError,
+                ):  # of places that are NaN, and of what is behind them
                     results = [None] * len(step.outputs)
                 if faults and step.op in faults:
                     results = [faults[step.op](*operands)]
