@@ -8,6 +8,7 @@ of inputs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from anatune.untyped import TorchObject
 
 __all__ = ["Outputs"]
 
+_WRITES = re.compile("setitem|i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift)|.*[^_]_")
+"""Names of operators that write into their first argument."""
 _MOST_SIZES = 256
 """Sets of sizes that layouts are kept of."""
 
@@ -79,9 +82,7 @@ class Outputs:
         self._nodes = list(module.graph.nodes)
         self._values, self._copies = self._values_of_nodes()
         self._arguments = [self._values[node] for node in self._nodes if node.op == "placeholder"]
-        for place, value in enumerate(self._arguments):
-            if isinstance(value, torch.Tensor) and not value.is_inference() and value._version:
-                raise WorkloadError(f"it writes into argument {place} in place, expected one that only returns values")
+        self._check_writes()
         self._sizes = self._sizes_of_arguments()
         self._pieces: dict[int, tuple[TorchObject, tuple[int, ...]]] = {}  # by storage: a node, the order of dimensions
         (returned,) = (node.args[0] for node in self._nodes if node.op == "output")
@@ -116,6 +117,20 @@ class Outputs:
             else:
                 restored.append(_restore(output, arguments, pieces))
         return tuple(restored)
+
+    def _check_writes(self) -> None:
+        """Raise WorkloadError for operators that write into arguments.
+
+        Exporting tells others, too, but fails with logs of PyTorch's where arguments share memory.
+        """
+        tensors = [value for value in self._arguments if isinstance(value, self._torch.Tensor)]
+        storages = set(map(_storage, tensors))
+        for node in self._nodes:
+            name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+            if node.op.startswith("call") and _WRITES.fullmatch(name) and node.all_input_nodes:
+                value = self._values[node.all_input_nodes[0]]
+                if isinstance(value, self._torch.Tensor) and _storage(value) in storages:
+                    raise WorkloadError(f"{name} writes into an argument in place, expected values that are returned")
 
     def _values_of_nodes(self) -> tuple[dict[TorchObject, TorchObject], dict[int, TorchObject]]:
         """Return what is known of nodes' results, and storages of copies that are none: what they are copies of.

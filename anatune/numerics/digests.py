@@ -47,7 +47,7 @@ def update_digest(data: NDArray[np.uint8], keys: NDArray[np.uint64], digest: NDA
     digest : (1,) uint64
         Of what was added before; zero at first.
     """
-    state = _mix(digest[0], np.uint64(data.size))
+    state = _mix(digest[0], np.uint64(data.size + 1))
     words = data[: data.size - data.size % 8].view(np.uint64)
     for begin in range(0, words.size, _BLOCK):
         block = words[begin : begin + _BLOCK]

@@ -42,6 +42,7 @@ _CHECKS = (
 """Operators that compute nothing."""
 _SIZED = ("_unsafe_index", "index", "masked_select", "nonzero", "repeat_interleave")
 """Operators whose results may have a size that depends on values."""
+_BY_STRIDES = ("as_strided", "as_strided_copy")
 _BREAKS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What an operator's reader may run into that is given other arguments than it knows."""
 _FOREIGN = object()
@@ -337,6 +338,12 @@ class _Reader:
         ):  # which may be a state that holds nothing
             zeros = [constant(np.zeros(kind.shape), kind.dtype) for kind in kinds]
             return zeros if isinstance(found, list | tuple) else zeros[0]
+        if base in _BY_STRIDES:
+            source = node.args[0].meta["val"]
+            if not source.is_contiguous() or (arguments[3:] and arguments[3] is not None and source.storage_offset()):
+                raise RefusedError(
+                    "reads memory by strides, of a tensor that does not lie row by row from where it begins"
+                )
         convert = READERS.get(base)
         if convert is None or not hasattr(node.target, "_schema"):
             raise RefusedError("")

@@ -95,6 +95,20 @@ def test_what_reads_other_numbers_is_refused():
     assert [node.name for node in refused_nodes(program)][:2] == ["_fft_r2c", "mul"]
 
 
+@pytest.mark.parametrize(
+    ("function", "is_read"),
+    [
+        (lambda own, x: x.clone().as_strided((2, 3), (1, 2), 1), True),
+        (lambda own, x: x.t().clone().as_strided((2, 3), (1, 2)), False),
+        (lambda own, x: (x + 1)[:, 1:].as_strided((2,), (1,)), False),
+        (lambda own, x: (x + 1)[1:].as_strided((2,), (1,), 0), False),
+    ],
+)
+def test_strides_of_tensors_that_lie_otherwise_are_refused(function, is_read):
+    program = program_of(function, torch.ones(3, 4))
+    assert (not refused_nodes(program)) == is_read
+
+
 def test_sizes_that_vary_are_refused():
     class Doubled(torch.nn.Module):
         def forward(self, x):
