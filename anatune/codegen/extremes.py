@@ -46,8 +46,8 @@ def register_pipeline(tvm: TvmObject) -> str:
         passes, host, device = PIPELINE_MAP["s_tir"]()
 
         def behind(change: Callable[..., TvmObject], finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
-            own = tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name="Formulas")
-            return with_it(lambda: tvm.transform.Sequential([own, finish()]))
+            formulas = tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name="Formulas")
+            return with_it(lambda: tvm.transform.Sequential([formulas, finish()]))
 
         return passes, behind(with_formulas, host), behind(with_device_functions, device)
 
