@@ -129,11 +129,11 @@ def _checked(
             given if given.dtype.kind not in "fcV" else drawn
             for given, drawn in zip(source.example, inputs, strict=True)
         ]
+    began = time.perf_counter()
     got = compiled(*inputs)
     listed = [*(got if compiled.summary.is_tuple else [got]), *compiled.state.values()]
     compiled.reset()
     given = [*inputs, *held.values()]
-    began = time.perf_counter()
     want, library = source.reference([array.copy() for array in given])
     is_quick = time.perf_counter() - began < _QUICK_S
 
@@ -162,7 +162,7 @@ def _checked(
 
 
 _QUICK_S = 0.5
-"""Of the original in float64: one that takes longer is not run with other inputs, too."""
+"""Of a model and its original in float64: those that take longer are not run with other inputs, too."""
 _EDGES: tuple[tuple[float, ...], ...] = ((0.0,), (0.0, 1e-6, -1e-6, 30.0, -0.0, 1e-40, -30.0, -1e-40, 1.0))
 """What inputs are filled with besides: numbers again and again."""
 _NUDGE = 2.0**-24
