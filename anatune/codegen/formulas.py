@@ -43,10 +43,10 @@ def _register(tvm: TvmObject) -> None:
 def _register_once(tvm: TvmObject) -> None:
     from tvm.ir.op import register_op_attr
 
-    for name in (_name(one) for one in _ADDED):
+    for name in (_name(function) for function in _ADDED):
         register_op_attr(name, "TCallEffectKind", _PURE)
         register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-    for operator in (tvm.ir.Op.get(_name(one)) for one in (*_ADDED, *_LIBRARY)):
+    for operator in (tvm.ir.Op.get(_name(function)) for function in (*_ADDED, *_LIBRARY)):
         if operator.get_attr("TVectorizable") is None:
             operator.set_attr("TVectorizable", True)
 
@@ -71,24 +71,24 @@ def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         dtype, _, lanes = kind.partition("x")
         if dtype == "float64" and name in _SPELT:
-            return _mapped(tvm, _SPELT[name](tvm, *call.args), called)
+            return _map_calls(tvm, _SPELT[name](tvm, *call.args), called)
         is_known = (name in FORMULAS and dtype == "float32") or (name in _LIBRARY and dtype in _C_TYPE)
         if not is_known or not (lanes or "1").isdigit():
             return call
-        own = f"anatune_{name}_{kind}"
-        if own not in needed:
-            needed[own] = _function(name, own, dtype, int(lanes or 1), len(call.args))
-        return tvm.tirx.call_pure_extern(kind, own, *call.args)
+        symbol = f"anatune_{name}_{kind}"
+        if symbol not in needed:
+            needed[symbol] = _function(name, symbol, dtype, int(lanes or 1), len(call.args))
+        return tvm.tirx.call_pure_extern(kind, symbol, *call.args)
 
-    def changed(body: TvmObject) -> TvmObject:
+    def change(body: TvmObject) -> TvmObject:
         needed.clear()
-        body = _mapped(tvm, body, called)
+        body = _map_calls(tvm, body, called)
         if not needed:
             return body
         text = tvm.ir.StringImm(_module(needed.values()))
         return tvm.tirx.AttrStmt(tvm.tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
 
-    return _changed(tvm, module, changed)
+    return _change_bodies(tvm, module, change)
 
 
 def with_device_functions(tvm: TvmObject, module: TvmObject) -> TvmObject:
@@ -102,14 +102,14 @@ def with_device_functions(tvm: TvmObject, module: TvmObject) -> TvmObject:
         if kind not in _C_TYPE:
             return call
         if name in _SPELT:
-            return _mapped(tvm, _SPELT[name](tvm, *call.args), called)
-        own = f"{name}{_C_TYPE[kind][1]}"
-        return tvm.tirx.call_pure_extern(kind, own, *call.args) if name in _LIBRARY else call
+            return _map_calls(tvm, _SPELT[name](tvm, *call.args), called)
+        symbol = f"{name}{_C_TYPE[kind][1]}"
+        return tvm.tirx.call_pure_extern(kind, symbol, *call.args) if name in _LIBRARY else call
 
-    return _changed(tvm, module, lambda body: _mapped(tvm, body, called))
+    return _change_bodies(tvm, module, lambda body: _map_calls(tvm, body, called))
 
 
-def _changed(tvm: TvmObject, module: TvmObject, change: Callable[[TvmObject], TvmObject]) -> TvmObject:
+def _change_bodies(tvm: TvmObject, module: TvmObject, change: Callable[[TvmObject], TvmObject]) -> TvmObject:
     for name, function in module.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc):
             body = change(function.body)
@@ -118,7 +118,7 @@ def _changed(tvm: TvmObject, module: TvmObject, change: Callable[[TvmObject], Tv
     return module
 
 
-def _mapped(tvm: TvmObject, body: TvmObject, called: Callable[[TvmObject], TvmObject]) -> TvmObject:
+def _map_calls(tvm: TvmObject, body: TvmObject, called: Callable[[TvmObject], TvmObject]) -> TvmObject:
     import tvm_ffi
 
     return tvm_ffi.structural_map(body, [(tvm.ir.Call, called)])
@@ -126,8 +126,8 @@ def _mapped(tvm: TvmObject, body: TvmObject, called: Callable[[TvmObject], TvmOb
 
 def _sigmoid(tvm: TvmObject, x: TvmObject) -> TvmObject:
     power = tvm.tirx.exp(-tvm.tirx.abs(x))
-    one = tvm.tirx.const(1, x.ty)
-    return tvm.tirx.Select(x < tvm.tirx.const(0, x.ty), power, one) / (power + one)
+    unit = tvm.tirx.const(1, x.ty)
+    return tvm.tirx.Select(x < tvm.tirx.const(0, x.ty), power, unit) / (power + unit)
 
 
 def _gelu(tvm: TvmObject, x: TvmObject) -> TvmObject:
@@ -141,9 +141,9 @@ def _gelu_tanh(tvm: TvmObject, x: TvmObject) -> TvmObject:
 
 def _mish(tvm: TvmObject, x: TvmObject) -> TvmObject:
     tirx = tvm.tirx
-    zero, one, two = (tirx.const(number, x.ty) for number in (0, 1, 2))
+    zero, unit, two = (tirx.const(number, x.ty) for number in (0, 1, 2))
     power, is_below = tirx.exp(-tirx.abs(x)), x < zero
-    above = (one + two * power) / (one + two * power * (one + power))
+    above = (unit + two * power) / (unit + two * power * (unit + power))
     below = power * (two + power) / (two + power * (two + power))
     return x * tirx.Select(is_below, below, above)
 
@@ -164,25 +164,26 @@ def _module(functions: Iterable[Function]) -> str:
     return "\n".join([*sorted(set().union(*declared)), *texts, ""])
 
 
-def _function(name: str, own: str, dtype: str, lanes: int, count: int) -> Function:
+def _function(name: str, symbol: str, dtype: str, lanes: int, count: int) -> Function:
     """Return a function of `count` numbers or vectors: a formula, or the library's, element by element."""
     code = LlvmCode(lanes, "float32", "add")
     element, letter = _C_TYPE[dtype]
     vector = f"<{lanes} x {element}>"
     kind = element if lanes == 1 else vector
-    names = [f"%x{place}" for place in range(count)]
-    code.line(f"define internal {kind} @{own}({', '.join(f'{kind} {one}' for one in names)}) alwaysinline nounwind {{")
+    names = [f"%x{number}" for number in range(count)]
+    given = ", ".join(f"{kind} {operand}" for operand in names)
+    code.line(f"define internal {kind} @{symbol}({given}) alwaysinline nounwind {{")
     code.line("entry:")
     if name in FORMULAS and dtype == "float32":
-        given = code.emit(f"insertelement {vector} poison, float %x0, i64 0") if lanes == 1 else "%x0"
-        value = FUNCTIONS[name](code, given)
+        x = code.emit(f"insertelement {vector} poison, float %x0, i64 0") if lanes == 1 else "%x0"
+        value = FUNCTIONS[name](code, x)
         value = code.emit(f"extractelement {vector} {value}, i64 0") if lanes == 1 else value
     elif lanes == 1:
-        value = code.call(element, f"{name}{letter}", [(element, one) for one in names])
+        value = code.call(element, f"{name}{letter}", [(element, operand) for operand in names])
     else:
         value = "poison"
         for lane in range(lanes):
-            parts = [(element, code.emit(f"extractelement {vector} {one}, i64 {lane}")) for one in names]
+            parts = [(element, code.emit(f"extractelement {vector} {operand}, i64 {lane}")) for operand in names]
             part = code.call(element, f"{name}{letter}", parts)
             value = code.emit(f"insertelement {vector} {value}, {element} {part}, i64 {lane}")
     code.line(f"  ret {kind} {value}")

@@ -129,15 +129,16 @@ def _checked(
             given if given.dtype.kind not in "fcV" else drawn
             for given, drawn in zip(source.example, inputs, strict=True)
         ]
+    began = time.perf_counter()
     try:
         got = compiled(*inputs)
     except DivisionError:  # by numbers that were drawn
         inputs = [np.where(one == 0, 1, one).astype(one.dtype) if one.dtype.kind in "iu" else one for one in inputs]
+        began = time.perf_counter()
         got = compiled(*inputs)
     listed = [*(got if compiled.summary.is_tuple else [got]), *compiled.state.values()]
     compiled.reset()
     given = [*inputs, *held.values()]
-    began = time.perf_counter()
     want, library = source.reference([array.copy() for array in given])
     is_quick = time.perf_counter() - began < _QUICK_S
 
@@ -161,19 +162,19 @@ def _checked(
     )  # fmt: skip
     if is_quick and not (sizes or held or rounds):
         for edges in _EDGES:
-            _check_edges(compiled, source, [_filled(array, edges) for array in inputs], edges, check.tolerance)
+            _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance)
     return check
 
 
 _QUICK_S = 0.5
-"""Of the original in float64: one that takes longer is not run with other inputs, too."""
+"""Of a model and its original in float64: those that take longer are not run with other inputs, too."""
 _EDGES: tuple[tuple[float, ...], ...] = ((0.0,), (0.0, 1e-6, -1e-6, 30.0, -0.0, 1e-40, -30.0, -1e-40, 1.0))
 """What inputs are filled with besides: numbers again and again."""
 _NUDGE = 2.0**-24
 """What is added to inputs to see whether a result depends on how float32 rounds."""
 
 
-def _filled(array: Array, numbers: Sequence[float]) -> Array:
+def _fill(array: Array, numbers: Sequence[float]) -> Array:
     return np.resize(np.asarray(numbers), array.shape).astype(array.dtype) if array.dtype.name in TOLERANCE else array
 
 
@@ -198,18 +199,18 @@ def _check_edges(
     except RunError as error:
         _log.info("the model takes no inputs of %s: %s", edges, error)
         return
-    if all(_is_near(one, other, limit).all() for one, other in zip(listed, want, strict=True)):
+    if all(_is_near(result, exact, limit).all() for result, exact in zip(listed, want, strict=True)):
         return
     nudged = [array + np.asarray(_NUDGE, array.dtype) if array.dtype.name in TOLERANCE else array for array in inputs]
-    narrow, near = (source.reference([*map(np.copy, one)], is_narrow=True)[0] for one in (inputs, nudged))
-    for output, own, exact, single, other in zip(compiled.summary.outputs, listed, want, narrow, near, strict=True):
-        is_lost = np.isfinite(_wide(exact)) & np.isfinite(_wide(single)) & ~np.isfinite(_wide(own))
-        is_usual = _is_near(single, exact, limit) & _is_near(other, exact, limit)
-        is_wrong = is_lost | (is_usual & ~_is_near(own, exact, limit))
+    narrow, near = (source.reference([*map(np.copy, arrays)], is_narrow=True)[0] for arrays in (inputs, nudged))
+    for output, result, exact, single, moved in zip(compiled.summary.outputs, listed, want, narrow, near, strict=True):
+        is_lost = np.isfinite(_wide(exact)) & np.isfinite(_wide(single)) & ~np.isfinite(_wide(result))
+        is_usual = _is_near(single, exact, limit) & _is_near(moved, exact, limit)
+        is_wrong = is_lost | (is_usual & ~_is_near(result, exact, limit))
         if is_wrong.any():
-            place = int(np.argmax(is_wrong))
+            first = int(np.argmax(is_wrong))
             raise RunError(
-                f"check: output {output.name} has {own.flat[place]:.6g} where {library} has {exact.flat[place]:.6g} "
+                f"check: output {output.name} has {result.flat[first]:.6g} where {library} has {exact.flat[first]:.6g} "
                 f"for inputs of {', '.join(f'{number:g}' for number in edges)}; check=False (--no-check) builds it all "
                 "the same"
             )
@@ -219,14 +220,14 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float64)
 
 
-def _is_near(own: Array, want: Array, limit: float) -> Array:
+def _is_near(result: Array, want: Array, limit: float) -> Array:
     """Whether each element is that of another array but for `limit` of the largest number.
 
     Integers and truth values always are: which of two numbers is larger depends on how they are rounded.
     """
-    if own.dtype.name not in TOLERANCE:
-        return np.ones(own.shape, np.bool_)
-    first, second = _wide(own), _wide(want)
+    if result.dtype.name not in TOLERANCE:
+        return np.ones(result.shape, np.bool_)
+    first, second = _wide(result), _wide(want)
     scale = np.abs(second[np.isfinite(second)]).max(initial=0.0)
     with np.errstate(invalid="ignore"):
         is_near = np.abs(first - second) <= limit * scale

@@ -199,11 +199,11 @@ def _log1p(ops: _Vectors, x: str) -> str:
 
     Source: fdlibm, s_log1p.c.
     """
-    one, zero, limit = ops.constant(1.0), ops.constant(0.0), ops.constant(math.inf)
+    unit, zero, limit = ops.constant(1.0), ops.constant(0.0), ops.constant(math.inf)
     is_large = ops.less(ops.constant(_LOG1P_LARGE), x)
-    total = ops.where(is_large, x, ops.binary("add", x, one))
-    is_above = ops.less(one, x)
-    more, less = ops.where(is_above, x, one), ops.where(is_above, one, x)
+    total = ops.where(is_large, x, ops.binary("add", x, unit))
+    is_above = ops.less(unit, x)
+    more, less = ops.where(is_above, x, unit), ops.where(is_above, unit, x)
     lost = ops.where(is_large, zero, ops.binary("sub", less, ops.binary("sub", total, more)))
     n, rest = _near_one(ops, total)
     scale = ops.value(ops.whole("sub", ops.integers.constant(128 << 23), ops.whole("shl", n, 23)))  # 2**(1 - n)
@@ -217,8 +217,8 @@ def _log1p(ops: _Vectors, x: str) -> str:
 def _expm1(ops: _Vectors, x: str) -> str:
     """Return ``exp(x) - 1 = 2**n (exp(r) - 1) + (2**n - 1)``, with half of ``2**n``, which stays in the range."""
     lowest, highest = ops.constant(_EXPM1_LOWEST), ops.constant(_EXP_HIGHEST)
-    own = ops.where(ops.less(x, lowest), lowest, x)
-    moved, value = _reduced(ops, ops.where(ops.less(highest, own), highest, own))
+    bounded = ops.where(ops.less(x, lowest), lowest, x)
+    moved, value = _reduced(ops, ops.where(ops.less(highest, bounded), highest, bounded))
     factor = ops.value(ops.whole("add", ops.whole("shl", ops.bits(moved), 23), 126 << 23))
     value = ops.multiply_add(value, factor, ops.binary("add", factor, ops.constant(-0.5)))
     is_small = ops.less(ops.absolute(x), ops.constant(_SMALL))
@@ -250,12 +250,12 @@ def _tanh(ops: _Vectors, x: str) -> str:
 
 def _sigmoid(ops: _Vectors, x: str) -> str:
     """Return ``1 / (1 + exp(-x))``, of negative numbers ``exp(x) / (1 + exp(x))``."""
-    one = ops.constant(1.0)
+    unit = ops.constant(1.0)
     power = exp(ops, _negated(ops, ops.absolute(x)))
-    return ops.binary("div", ops.where(ops.less(x, ops.constant(0.0)), power, one), ops.binary("add", power, one))
+    return ops.binary("div", ops.where(ops.less(x, ops.constant(0.0)), power, unit), ops.binary("add", power, unit))
 
 
-def _weighed(ops: _Vectors, x: str, exponent: str, low: str = "") -> str:
+def _multiply_by_sigmoid(ops: _Vectors, x: str, exponent: str, low: str = "") -> str:
     """Return x times the sigmoid of a number of its sign: the size of that is ``-(exponent + low)``."""
     parts = _power_parts(ops, exponent, low, _PRODUCT_LOWEST)
     power = ops.where(parts.is_zero, ops.constant(0.0), parts.times(ops))
@@ -265,7 +265,7 @@ def _weighed(ops: _Vectors, x: str, exponent: str, low: str = "") -> str:
 
 
 def _silu(ops: _Vectors, x: str) -> str:
-    return _weighed(ops, x, _negated(ops, ops.absolute(x)))
+    return _multiply_by_sigmoid(ops, x, _negated(ops, ops.absolute(x)))
 
 
 def _mish(ops: _Vectors, x: str) -> str:
@@ -273,11 +273,11 @@ def _mish(ops: _Vectors, x: str) -> str:
 
     Below it is ``x q (2 + q) / (2 + 2 q + q**2)``.
     """
-    one, two = ops.constant(1.0), ops.constant(2.0)
+    unit, two = ops.constant(1.0), ops.constant(2.0)
     parts = _power_parts(ops, _negated(ops, ops.absolute(x)), lowest=_PRODUCT_LOWEST)
     power = ops.where(parts.is_zero, ops.constant(0.0), parts.times(ops))
     is_below = ops.less(x, ops.constant(0.0))
-    first, second = ops.where(is_below, two, one), ops.where(is_below, one, two)
+    first, second = ops.where(is_below, two, unit), ops.where(is_below, unit, two)
     upper = ops.multiply_add(power, second, first)
     lower = ops.multiply_add(power, ops.multiply_add(power, second, two), first)
     share = ops.binary("mul", x, ops.binary("div", upper, lower))
@@ -320,7 +320,7 @@ def _gelu_tanh(ops: _Vectors, x: str) -> str:
     lost = ops.multiply_add(square_low, cubic, ops.multiply_add(square, cubic_low, ops.binary("add", lost, linear_low)))
     exponent, low = _product(ops, size, factor)
     low = ops.multiply_add(size, lost, low)
-    return _weighed(ops, x, _negated(ops, exponent), _negated(ops, low))
+    return _multiply_by_sigmoid(ops, x, _negated(ops, exponent), _negated(ops, low))
 
 
 def _product(ops: _Vectors, first: str, second: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -41,11 +41,9 @@ __all__ = [
     "convolution",
     "cumulative",
     "elementwise",
-    "exponential_unit",
     "flat_places",
     "from_start",
     "gathered",
-    "hard_swish",
     "histogram",
     "in_float32",
     "inside",
@@ -108,25 +106,6 @@ def cast(value: Value, dtype: str) -> Value:
 def in_float32(value: Value) -> Value:
     """Return numbers of 16 bits in float32, in which sums are taken; others as they are."""
     return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
-
-
-def exponential_unit(
-    x: Value, alpha: float, scale: float = 1.0, inner: Callable[[Value], Value] = lambda value: value
-) -> Value:
-    """Return ``scale * x`` above zero and ``scale * alpha * (exp(inner(x)) - 1)`` below."""
-    below = elementwise("expm1", inner(elementwise("minimum", x, 0)))
-    above, factor = elementwise("nn.relu", x), alpha * scale
-    return elementwise(
-        "add",
-        above if scale == 1 else elementwise("multiply", above, scale),
-        below if factor == 1 else elementwise("multiply", below, factor),
-    )
-
-
-def hard_swish(x: Value) -> Value:
-    """Return ``x * min(max(x + 3, 0), 6) / 6`` without products that leave the range."""
-    share = elementwise("minimum", elementwise("maximum", elementwise("add", x, 3), 0), 6)
-    return elementwise("multiply", x, elementwise("divide", share, 6))
 
 
 def where(condition: Value, yes: Value, no: Value) -> Value:

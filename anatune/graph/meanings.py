@@ -58,7 +58,7 @@ def erfc(array: Array) -> Array:
 
 def sign(array: Array) -> Array:
     """Return 1, -1 or 0; of what is no number 0."""
-    return (array > 0).astype(array.dtype) - (array < 0).astype(array.dtype)
+    return np.asarray((array > 0).astype(array.dtype) - (array < 0).astype(array.dtype))
 
 
 def sigmoid(array: Array) -> Array:

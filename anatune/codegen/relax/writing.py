@@ -295,8 +295,8 @@ class _Writer:
         if node.op in _SPELT:
             return _SPELT[node.op](self.relax.op, *map(self.argument, node.arguments))
         if node.op in _ELEMENTARY:
-            operands = [self.spread(one, tensor_type(node)) for one in node.arguments]
-            return element_call(builder, node.op, [builder.emit(one) for one in operands])
+            operands = [self.spread(value, tensor_type(node)) for value in node.arguments]
+            return element_call(builder, node.op, [builder.emit(value) for value in operands])
         own = node.attributes
         if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
             places = [self.tvm.tirx.IntImm("int64", place) for place in own["indices_or_sections"]]
@@ -307,8 +307,8 @@ class _Writer:
 
     def spread(self, value: Value, kind: TensorType) -> TvmObject:
         """Return an operand as an expression of a result's shape."""
-        own = self.argument(value)
-        return own if value.type == kind else self.relax.op.broadcast_to(own, self.argument(Shape(kind.shape)))
+        operand = self.argument(value)
+        return operand if value.type == kind else self.relax.op.broadcast_to(operand, self.argument(Shape(kind.shape)))
 
     def slice_at_run_time(self, node: Node, builder: TvmObject) -> TvmObject:
         """Return a slice whose bounds vary, of the size that the graph says: TVM infers no size that it can compile."""

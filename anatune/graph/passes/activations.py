@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import TypeGuard, cast
 
 from anatune.graph.nodes import (
     HALVES,
@@ -37,9 +37,10 @@ _MOST_TERMS, _MOST_FACTORS = 8, 8
 _LARGEST = 64.0
 """Larger constants are no part of an activation."""
 
-_Sum = tuple[tuple[tuple[Any, ...], float], ...]
-"""Terms in order, each its factors and its coefficient. A factor is the argument, "x", or a function's name with what
-it takes: another sum, bounds."""
+_Factor = tuple[object, ...]
+_Sum = tuple[tuple[tuple[_Factor, ...], float], ...]
+"""Terms in order, each its factors and its coefficient. A factor is the argument, ("x",), or a function's name with
+what it takes: another sum, bounds."""
 
 
 def with_activations(graph: Graph) -> Graph:
@@ -88,14 +89,16 @@ def _sources(node: Node) -> list[Value]:
 # -- sums ----------------------------------------------------------------------------------------------------------
 
 
-def _ordered(terms: Mapping[tuple[Any, ...], float]) -> _Sum:
+def _order(terms: Mapping[tuple[_Factor, ...], float]) -> _Sum:
     return tuple(
-        sorted(((one, size) for one, size in terms.items() if size), key=lambda term: (len(term[0]), repr(term[0])))
+        sorted(
+            ((factors, size) for factors, size in terms.items() if size), key=lambda term: (len(term[0]), repr(term[0]))
+        )
     )
 
 
 def _constant(number: float) -> _Sum:
-    return _ordered({(): number})
+    return _order({(): number})
 
 
 def _function(name: str, *operands: object) -> _Sum:
@@ -104,18 +107,18 @@ def _function(name: str, *operands: object) -> _Sum:
 
 def _add(first: _Sum, second: _Sum) -> _Sum:
     terms = dict(first)
-    for one, size in second:
-        terms[one] = terms.get(one, 0.0) + size
-    return _ordered(terms)
+    for factors, size in second:
+        terms[factors] = terms.get(factors, 0.0) + size
+    return _order(terms)
 
 
 def _multiply(first: _Sum, second: _Sum) -> _Sum:
-    terms: dict[tuple[Any, ...], float] = {}
-    for one, size in first:
-        for other, more in second:
-            factors = tuple(sorted((*one, *other), key=repr))
-            terms[factors] = terms.get(factors, 0.0) + size * more
-    return _ordered(terms)
+    terms: dict[tuple[_Factor, ...], float] = {}
+    for factors, size in first:
+        for more_factors, more in second:
+            joined = tuple(sorted((*factors, *more_factors), key=repr))
+            terms[joined] = terms.get(joined, 0.0) + size * more
+    return _order(terms)
 
 
 def _number(form: _Sum) -> float | None:
@@ -136,10 +139,10 @@ def _power(base: _Sum, exponent: _Sum) -> _Sum | None:
     number = _number(exponent)
     if number not in (1, 2, 3, 4):
         return None
-    found = base
+    product = base
     for _ in range(int(number) - 1):
-        found = _multiply(found, base)
-    return found
+        product = _multiply(product, base)
+    return product
 
 
 def _negative(form: _Sum) -> _Sum:
@@ -156,13 +159,13 @@ def _tanh(form: _Sum) -> _Sum:
 
 
 def _between(form: _Sum, low: _Sum, high: _Sum) -> _Sum | None:
-    """Return a sum between two numbers, of which ``-inf`` and ``inf`` are none; bounds within bounds are one pair."""
+    """Return a sum between two numbers, of which ``-inf`` and ``inf`` are none; bounds in bounds are one pair."""
     least, most = _number(low), _number(high)
     if least is None or most is None or not least <= most:
         return None
     if len(form) == 1 and form[0][1] == 1.0 and len(form[0][0]) == 1 and form[0][0][0][0] == "between":
-        _, form, *inner = form[0][0][0]
-        least, most = (min(max(one, least), most) for one in inner)
+        _, form, *bounds = cast(tuple[str, _Sum, float, float], form[0][0][0])
+        least, most = (min(max(bound, least), most) for bound in bounds)
     return _function("between", form, least, most)
 
 
@@ -197,9 +200,9 @@ _FUNCTIONS: dict[str, Callable[..., _Sum | None]] = {
     "tanh": _tanh,
 }
 """Operator -> the sum of its operands' sums; None: there is none."""
-_ARGUMENT: _Sum = ((("x",), 1.0),)
+_ARGUMENT: _Sum = (((("x",),), 1.0),)
 _SCALE, _CUBE = math.sqrt(2.0 / math.pi), 0.044715
-_INNER = _ordered({("x",): 2.0 * _SCALE, ("x", "x", "x"): 2.0 * _SCALE * _CUBE})
+_INNER = _order({(("x",),): 2.0 * _SCALE, (("x",),) * 3: 2.0 * _SCALE * _CUBE})
 _HALF = _multiply(_constant(0.5), _ARGUMENT)
 _ACTIVATIONS = {
     "relu": _function("between", _ARGUMENT, 0.0, math.inf),
@@ -213,21 +216,21 @@ _IRRATIONAL = (math.sqrt(2.0), math.sqrt(0.5), _SCALE, _CUBE, 2.0 * _SCALE)
 _SIGNIFICANT_BITS = (11, 8)
 """Of float16 and bfloat16."""
 _FROM_HALVES = {
-    math.ldexp(round(math.ldexp(part, bits)), power - bits): one
-    for one in _IRRATIONAL
-    for part, power in (math.frexp(one),)
+    math.ldexp(round(math.ldexp(part, bits)), power - bits): number
+    for number in _IRRATIONAL
+    for part, power in (math.frexp(number),)
     for bits in _SIGNIFICANT_BITS
 }
 """What a model of 16 bits makes of the constants of activations -> the constants."""
 
 
-def _is_equal(own: object, want: object) -> bool:
+def _is_equal(form: object, want: object) -> bool:
     """Whether two sums are the same but for factors that are rounded; numbers without rounding have to be equal."""
-    if isinstance(own, tuple) and isinstance(want, tuple):
-        return len(own) == len(want) and all(_is_equal(one, other) for one, other in zip(own, want, strict=True))
-    if isinstance(own, float) and isinstance(want, float) and not (2.0 * want).is_integer() and math.isfinite(want):
-        return abs(own - want) <= _ROUNDED * abs(want)
-    return own == want
+    if isinstance(form, tuple) and isinstance(want, tuple):
+        return len(form) == len(want) and all(_is_equal(part, same) for part, same in zip(form, want, strict=True))
+    if isinstance(form, float) and isinstance(want, float) and not (2.0 * want).is_integer() and math.isfinite(want):
+        return abs(form - want) <= _ROUNDED * abs(want)
+    return form == want
 
 
 def _of_number(number: float, *, is_half: bool) -> _Sum | None:
@@ -237,22 +240,22 @@ def _of_number(number: float, *, is_half: bool) -> _Sum | None:
     return _constant(_FROM_HALVES.get(number, number) if is_half else number)
 
 
-def _sum_of(value: Argument, known: dict[int, _Sum | None], depth: int = 0, *, is_half: bool) -> _Sum | None:
-    """Return a value as a sum; None: it depends on more than what is `known`, or has too many terms."""
+def _sum_of(value: Argument, sums: dict[int, _Sum | None], depth: int = 0, *, is_half: bool) -> _Sum | None:
+    """Return a value as a sum; None: it depends on more than `sums` has, or has too many terms."""
     if isinstance(value, Scalar):
         return _of_number(float(value.value), is_half=is_half)
     if not isinstance(value, Value) or depth > _DEEPEST:
         return None
-    if id(value) not in known:
-        known[id(value)] = None
+    if id(value) not in sums:
+        sums[id(value)] = None
         if isinstance(value, Constant) and value.array.size == 1:
-            known[id(value)] = _of_number(float(value.array.reshape(())), is_half=is_half)
+            sums[id(value)] = _of_number(float(value.array.reshape(())), is_half=is_half)
         elif _spells(value):
             operands: list[_Sum] = []
             for argument in value.arguments:
-                form = _sum_of(argument, known, depth + 1, is_half=is_half)
+                form = _sum_of(argument, sums, depth + 1, is_half=is_half)
                 if form is None or len(form) > _MOST_TERMS or any(len(term[0]) > _MOST_FACTORS for term in form):
                     return None  # the others do not matter, and may be many
                 operands.append(form)
-            known[id(value)] = _FUNCTIONS[value.op](*operands)
-    return known[id(value)]
+            sums[id(value)] = _FUNCTIONS[value.op](*operands)
+    return sums[id(value)]

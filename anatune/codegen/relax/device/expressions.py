@@ -28,11 +28,11 @@ def _expm1(x):
     return tl.where(tl.abs(x) < 0.5, x * {_SERIES}, tl.exp(x) - 1.0)
 """
 _POLYNOMIAL = functools.reduce(
-    lambda rest, factor: f"({rest} * place + {factor})", NORMAL_TAIL[1:], str(NORMAL_TAIL[0])
+    lambda rest, factor: f"({rest} * ratio + {factor})", NORMAL_TAIL[1:], str(NORMAL_TAIL[0])
 )
 _TAIL = f"""@triton.jit
 def _tail(x):
-    place = x / (x + {MIDDLE})
+    ratio = x / (x + {MIDDLE})
     share = {_POLYNOMIAL}
     return share * tl.exp(-0.5 * x * x) * {MIDDLE} / (x + {MIDDLE})
 """
@@ -86,8 +86,8 @@ def _hypot(x, y):
     "_log1p": """@triton.jit
 def _log1p(x):
     whole = 1.0 + x
-    found = tl.log(whole) * (x / (whole - 1.0))
-    return tl.where((whole == 1.0) | (whole == float("inf")), x, found)
+    value = tl.log(whole) * (x / (whole - 1.0))
+    return tl.where((whole == 1.0) | (whole == float("inf")), x, value)
 """,
     "_mish": """@triton.jit
 def _mish(x):

@@ -156,8 +156,8 @@ def element_call(builder: TvmObject, name: str, operands: Sequence[TvmObject]) -
     from tvm import te
 
     def compute(*tensors: TvmObject) -> TvmObject:
-        def element(*at: TvmObject) -> TvmObject:
-            return elementary(import_tvm(), name, *(tensor(*at) for tensor in tensors))
+        def element(*indices: TvmObject) -> TvmObject:
+            return elementary(import_tvm(), name, *(tensor(*indices) for tensor in tensors))
 
         return te.compute(tensors[0].shape, element, name=f"T_{name}")
 

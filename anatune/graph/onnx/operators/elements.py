@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, hard_swish, reshape, where
+from anatune.graph.building import broadcast, cast, constant, elementwise, reshape, where
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
@@ -59,8 +59,8 @@ def _wide(value: Value) -> Value:
 def _sign(call: Call) -> Value:
     if call.kind().dtype.startswith("uint"):
         return cast(elementwise("not_equal", call[0], 0), call.kind().dtype)
-    found = elementwise("sign", call[0])
-    return found if "float" not in call.kind().dtype else where(elementwise("isnan", _wide(call[0])), call[0], found)
+    sign = elementwise("sign", call[0])
+    return sign if "float" not in call.kind().dtype else where(elementwise("isnan", _wide(call[0])), call[0], sign)
 
 
 def _divided(call: Call) -> Value:
@@ -168,17 +168,24 @@ def _thresholded_relu(call: Call) -> Value:
     return where(elementwise("greater", x, call.attributes["alpha"]), x, zero)
 
 
+def _exponential_unit(x: Value, alpha: float, scale: float = 1.0, divisor: float = 1.0) -> Value:
+    """Return ``scale * x`` above zero and ``scale * alpha * (exp(x / divisor) - 1)`` below."""
+    power = elementwise("expm1", elementwise("divide", elementwise("minimum", x, 0), divisor))
+    above = elementwise("multiply", elementwise("nn.relu", x), scale)
+    return elementwise("add", above, elementwise("multiply", power, scale * alpha))
+
+
 def _elu(call: Call) -> Value:
-    return exponential_unit(call[0], call.attributes["alpha"])
+    return _exponential_unit(call[0], call.attributes["alpha"])
 
 
 def _celu(call: Call) -> Value:
     alpha = call.attributes["alpha"]
-    return exponential_unit(call[0], alpha, inner=lambda x: elementwise("divide", x, alpha))
+    return _exponential_unit(call[0], alpha, divisor=alpha)
 
 
 def _selu(call: Call) -> Value:
-    return exponential_unit(call[0], call.attributes["alpha"], call.attributes["gamma"])
+    return _exponential_unit(call[0], call.attributes["alpha"], call.attributes["gamma"])
 
 
 def _gelu(call: Call) -> Value:
@@ -204,7 +211,9 @@ def _hard_sigmoid(call: Call) -> Value:
 
 
 def _hard_swish(call: Call) -> Value:
-    return hard_swish(call[0])
+    """Return ``x * min(max(x + 3, 0), 6) / 6`` without products that leave the range."""
+    share = elementwise("minimum", elementwise("maximum", elementwise("add", call[0], 3), 0), 6)
+    return elementwise("multiply", call[0], elementwise("divide", share, 6))
 
 
 def softplus(x: Value) -> Value:

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from anatune.graph.building import broadcast, cast, constant, elementwise, exponential_unit, hard_swish, where
+from anatune.graph.building import broadcast, cast, constant, elementwise, where
 from anatune.graph.nodes import Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted, is_float
 
@@ -83,25 +83,25 @@ def _divided(call: Call) -> Value:
     if not is_float(call.kind.dtype):
         return elementwise("floor_divide" if mode == "floor" else "divide", one, other)
     if mode == "floor":
-        return _floored(one, other)
+        return _divide_down(one, other)
     found = elementwise("divide", one, other)
     return found if mode is None else elementwise(mode, found)
 
 
-def _floored(one: Value, other: Value) -> Value:
+def _divide_down(dividend: Value, divisor: Value) -> Value:
     """Return the largest whole numbers that are no larger than quotients, which may be rounded to larger ones.
 
     Source: PyTorch, c10/util/generic_math.h, div_floor_floating.
     """
-    quotient, left = elementwise("divide", one, other), elementwise("mod", one, other)
-    whole = elementwise("divide", elementwise("subtract", one, left), other)
-    whole = where(_is_turned(left, other), elementwise("subtract", whole, 1), whole)
+    quotient, left = elementwise("divide", dividend, divisor), elementwise("mod", dividend, divisor)
+    whole = elementwise("divide", elementwise("subtract", dividend, left), divisor)
+    whole = where(_is_turned(left, divisor), elementwise("subtract", whole, 1), whole)
     down = elementwise("floor", whole)
     is_above = elementwise("greater", elementwise("subtract", whole, down), 0.5)
     down = where(is_above, elementwise("add", down, 1), down)
-    zero = elementwise("copysign", constant(0, tensor_type(one).dtype), quotient)
+    zero = elementwise("copysign", constant(0, tensor_type(dividend).dtype), quotient)
     down = where(elementwise("equal", whole, 0), zero, down)
-    return where(elementwise("equal", other, 0), quotient, down)
+    return where(elementwise("equal", divisor, 0), quotient, down)
 
 
 def _is_turned(left: Value, divisor: Value) -> Value:
@@ -157,9 +157,18 @@ def _relu(call: Call) -> Value:
 
 def _elu(call: Call) -> Value:
     """Return an ELU, of which SELU has two factors, CELU another two."""
-    alpha, scale, factor = (call[name] for name in ("alpha", "scale", "input_scale"))
-    inner = {} if factor == 1 else {"inner": lambda x: elementwise("multiply", x, factor)}
-    return exponential_unit(call.operand("self"), alpha, scale, **inner)
+    alpha, scale, inner = (call[name] for name in ("alpha", "scale", "input_scale"))
+    x = call.operand("self")
+    below = elementwise("expm1", elementwise("multiply", elementwise("minimum", x, 0), inner))
+    above = elementwise("multiply", elementwise("nn.relu", x), scale)
+    return elementwise("add", above, elementwise("multiply", below, alpha * scale))
+
+
+def _hard_swish(call: Call) -> Value:
+    """Return ``x * min(max(x + 3, 0), 6) / 6`` without products that leave the range."""
+    x = call.operand("self")
+    share = elementwise("minimum", elementwise("maximum", elementwise("add", x, 3), 0), 6)
+    return elementwise("multiply", x, elementwise("divide", share, 6))
 
 
 def _gelu(call: Call) -> Value:
@@ -315,7 +324,7 @@ _ALL: dict[str, Convert] = {
     "full": _full,
     "full_like": _full,
     "gelu": _gelu,
-    "hardswish": lambda call: hard_swish(call.operand("self")),
+    "hardswish": _hard_swish,
     "hardtanh": _clamp,
     "hypot": _pair("hypot"),
     "ldexp": lambda call: elementwise(

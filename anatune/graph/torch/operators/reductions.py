@@ -154,23 +154,23 @@ def _logcumsumexp(call: Call) -> Value:
 
     No element is taken out of all sums: those before a large one would be zero.
     """
-    found = call.operand("self")
+    sums = call.operand("self")
     if not call.shape():
-        return found
+        return sums
     axis, shape = call["dim"] % len(call.shape()), call.shape()
     for step in itertools.takewhile(lambda size: size < shape[axis], (1 << power for power in itertools.count())):
-        sizes = [step if place == axis else 0 for place in range(len(shape))]
-        before = sliced(found, [axis], [0], [shape[axis] - step])
-        found = _log_of_sum(found, padded(before, sizes, [0] * len(shape), -math.inf))
-    return found
+        sizes = [step if dimension == axis else 0 for dimension in range(len(shape))]
+        before = sliced(sums, [axis], [0], [shape[axis] - step])
+        sums = _log_of_sum(sums, padded(before, sizes, [0] * len(shape), -math.inf))
+    return sums
 
 
-def _log_of_sum(one: Value, other: Value) -> Value:
-    """Return ``log(exp(one) + exp(other))`` without these powers; infinite ones have no difference."""
-    is_same, zero = elementwise("equal", one, other), constant(0, tensor_type(one).dtype)
-    away = where(is_same, zero, elementwise("subtract", one, other))
+def _log_of_sum(first: Value, second: Value) -> Value:
+    """Return ``log(exp(first) + exp(second))`` without these powers; infinite ones have no difference."""
+    is_same, zero = elementwise("equal", first, second), constant(0, tensor_type(first).dtype)
+    away = where(is_same, zero, elementwise("subtract", first, second))
     rest = elementwise("log1p", elementwise("exp", elementwise("negative", elementwise("abs", away))))
-    return elementwise("add", elementwise("maximum", one, other), rest)
+    return elementwise("add", elementwise("maximum", first, second), rest)
 
 
 # ---- sorts ----

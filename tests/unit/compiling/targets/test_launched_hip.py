@@ -64,7 +64,8 @@ def test_it_is_checked_where_the_gpu_is(monkeypatch):
     monkeypatch.setattr(launched, "DeviceRunner", runner)
     own = compiled(SMALL, (X,), "mi300x", check=True)
     assert own.summary.check.error < 2e-2
-    assert len(drivers[0].launched) == own.summary.launches
+    runs, rest = divmod(len(drivers[0].launched), own.summary.launches)
+    assert (runs >= 1, rest) == (True, 0)  # some with inputs that are zeros and the like
 
 
 @pytest.mark.parametrize(
