@@ -318,7 +318,8 @@ class _Writer:
 
             return te.compute(sizes, element, name="slice_of_varying")
 
-        return builder.call_te(take, self.argument(node.arguments[0]), self.sizes(tensor_type(node).shape), firsts, widths)
+        source, sizes = self.argument(node.arguments[0]), self.sizes(tensor_type(node).shape)
+        return builder.call_te(take, source, sizes, firsts, widths)
 
     def scaled(self, node: Node) -> TvmObject:
         """Return a conversion from or to integers with scales."""
