@@ -3,7 +3,7 @@
 TVM's pass FlattenBuffer simplifies each index as a map of the loops around it (`iter_map_simplify`, 0.27). It loses
 constants where a quotient or a remainder is taken of anything but a sum of loops: ``(16 - i) % 17`` becomes
 ``-(i % -17)``, and ``((i + 3) % 5 + 3) % 5`` becomes ``(i + 3) % 5``. It leaves an index alone that holds an operation
-that it does not know. Such quotients and remainders get one that changes nothing, ``| 0``, until that pass is done.
+that it does not know: such quotients and remainders get one that changes nothing, ``| 0``, until that pass is done.
 """
 
 from __future__ import annotations

@@ -340,8 +340,8 @@ class _Fit:
 
         yield from filter(checks, self.linear(values))
         yield from filter(checks, self.floors(values))
-        floors = [size for size in self.known.values() if isinstance(size, Size) and "//" in str(size)]
-        for one, other in itertools.combinations_with_replacement([*self.products, *floors], 2):
+        sizes = [size for size in self.known.values() if isinstance(size, Size)]
+        for one, other in itertools.combinations_with_replacement(dict.fromkeys([*self.products, *sizes]), 2):
             factor = Fraction(values[0], max(int(one) * int(other), 1))
             if factor.denominator == 1:
                 yield from filter(checks, [one * other * int(factor)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -45,13 +46,19 @@ def varying(ranges: Ranges) -> dict[str, tuple[int, int]]:
     return {symbol: ends for symbol, ends in ranges.items() if ends[0] < ends[1]}
 
 
-def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[str, int]]:
+def environments(ranges: Ranges, state: Sequence[StatePair] = (), *, within: bool = False) -> list[dict[str, int]]:
     """Return the sizes that a model is looked at: what is planned first, where all are largest last.
 
-    Each symbol has three different values, so that no two expressions fit: within the range, where it has as many. They
-    are primes but for the largest, different for each symbol, so that no size is another one, or a number of the
-    model, by chance; in small ranges some are other numbers. In the last one a state that grows is empty, and as much
-    comes as it ever holds: constants, such as the positions of tokens, are those of all calls.
+    Each symbol has three different values, so that no two expressions fit. They are primes but for the largest,
+    different for each symbol, so that no size is another one, or a number of the model, by chance; in small ranges some
+    are other numbers, or beyond the range. In the last one a state that grows is empty, and as much comes as it
+    ever holds: constants, such as the positions of tokens, are those of all calls.
+
+    Parameters
+    ----------
+    within : bool
+        Whether 2 is better than a size beyond the range: tables may have no more rows, but slices of 2 elements are
+        often something else.
     """
     fixed = {symbol: ends[0] for symbol, ends in ranges.items() if ends[0] == ends[1]}
     middle: dict[str, int] = {}
@@ -60,12 +67,13 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[s
         middle[symbol] = _looked_at(least, most, math.isqrt(max(least, 1) * most), middle.values())
     for symbol, (least, most) in varying(ranges).items():
         used = (*middle.values(), *other.values())
-        other[symbol] = _looked_at(least, most, middle[symbol] // 2 + 1, used, middle[symbol])
+        is_within = within and least <= middle[symbol] <= most
+        other[symbol] = _looked_at(least, most, middle[symbol] // 2 + 1, used, (2,) if is_within else ())
     found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
     found.append({})
     for symbol, (_, most) in varying(ranges).items():
         beyond = max(middle[symbol], other[symbol])
-        found[-1][symbol] = most if beyond <= most else next(p for p in _primes() if p > beyond)
+        found[-1][symbol] = most if beyond < most else next(p for p in _primes() if p > beyond)
     for pair in state:
         if pair.symbol and pair.by in middle:
             sums = (one[pair.symbol] + one[pair.by] for one in found[:-1])
@@ -73,29 +81,27 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = ()) -> list[dict[s
     return [{**fixed, **one} for one in {tuple(one.items()): one for one in found}.values()]
 
 
-def _looked_at(least: int, most: int, start: int, used: Collection[int], beside: int = 0) -> int:
-    """Return a size below the largest of a range: a prime from `start` on, else another one, else one beyond it.
+def _looked_at(least: int, most: int, start: int, used: Collection[int], more: Sequence[int] = ()) -> int:
+    """Return an unused size: a prime from `start` on below the largest, another number there, or one beyond it.
 
     Parameters
     ----------
-    used : collection of int
-        Sizes that it must not be.
-    beside : int
-        The one that was chosen before for the same symbol; 0: none, and a second one is to be left.
+    more : sequence of int
+        Sizes that are taken rather than one beyond the range.
     """
-    primes = _primes()
-    inside = [p for p in primes if max(least, _LEAST) <= p < most and p not in used]
-    few = [n for n in (3, 4, 2, *range(max(least, _LEAST), least + _LEAST)) if least <= n < most and n not in used]
-    if least > 1 and most == least + 1:  # both sizes are looked at
-        few.append(most)
-    within = dict.fromkeys([*(p for p in inside if p >= start), *reversed(inside), *few])
-    if len(within) + bool(least <= beside <= most) > 1:
-        return next(iter(within))
-    return next(p for p in primes if p >= max(start, _LEAST) and p not in used)
+    inside = [p for p in _primes() if max(least, _LEAST) <= p < most]
+    few = [n for n in (3, 4, *range(_LEAST, 2 * _LEAST), *range(least, least + _LEAST), *more) if least <= n < most]
+    chosen = [*(p for p in inside if p >= start), *reversed(inside), *(n for n in few if n > 2 or n in more)]
+    beyond = (p for p in _primes() if p >= max(start, most + 1, _LEAST))
+    return next(size for size in itertools.chain(chosen, beyond) if size not in used)
 
 
 def read_together(
-    read: Callable[[Mapping[str, int]], Graph], at: Sequence[Mapping[str, int]], name: str, ranges: Ranges
+    read: Callable[[Mapping[str, int]], Graph],
+    at: Sequence[Mapping[str, int]],
+    name: str,
+    ranges: Ranges,
+    within: Sequence[Mapping[str, int]] = (),
 ) -> tuple[Graph, dict[int, Node]]:
     """Return the graph of all sizes, and ``id`` of each node of the first reading -> its node there.
 
@@ -107,12 +113,22 @@ def read_together(
         `environments`.
     name : str
         For messages.
+    within : sequence of mapping of str to int, optional
+        Other sizes, that are looked at where the model cannot be read at the first ones, or is another one there.
 
     Raises
     ------
     WorkloadError
         As `graph.varying.together`, or no expression is certain.
     """
+    if within and within != at:
+        try:
+            return read_together(read, at, name, ranges)
+        except WorkloadError as error:
+            try:
+                return read_together(read, within, name, ranges)
+            except WorkloadError:
+                raise error from None
     readings = [Reading(sizes, read(sizes)) for sizes in at]
     while True:
         try:

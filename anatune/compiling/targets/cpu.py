@@ -142,12 +142,12 @@ class CpuTarget(ModelTarget):
         """See `ModelTarget`."""
         assert self._planner is not None
         first, ranges = planned.graph, varying(source.ranges)
-        at = environments(source.ranges, source.state)
+        at, within = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
 
         def read(sizes: Mapping[str, int]) -> Graph:
-            return first if sizes is at[0] else self._as_decided(source.graph(sizes))
+            return first if sizes == at[0] else self._as_decided(source.graph(sizes))
 
-        graph, nodes = read_together(read, at, source.name, ranges)
+        graph, nodes = read_together(read, at, source.name, ranges, within)
         return planned._replace(
             graph=graph,
             kernels=list(ranged_products(planned.kernels, nodes, self._planner, ranges)),

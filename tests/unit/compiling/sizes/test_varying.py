@@ -174,6 +174,30 @@ def test_a_small_range_has_constants_that_grow(tmp_path):
         np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x))
 
 
+@pytest.mark.parametrize("most", [4, 5, 7, 8, 12])
+def test_tables_may_have_as_many_rows_as_the_largest_size(tmp_path, most):
+    net = _Net(8)
+    size = net.op("Gather", net.op("Shape", "x"), net.numbers(0))
+    part = net.op("Slice", net.weight(most, 3), net.numbers(0), size, net.numbers(0))
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["s", 3])
+    net.write(tmp_path / "m.onnx", kind, net.op("Tanh", net.op("Add", "x", part)))
+    model = anatune.compile(tmp_path / "m.onnx", threads=1, check=False, sizes={"s": (1, most)})
+    for rows in (1, 2, most):
+        x = np.ones((rows, 3), np.float32)
+        np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("most", [2, 4, 7])
+def test_squares_of_small_ranges_are_no_lines(tmp_path, most):
+    net = _Net(8)
+    scores = net.op("Sub", net.op("Unsqueeze", "x", net.numbers(0)), net.op("Unsqueeze", "x", net.numbers(1)))
+    kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["s"])
+    net.write(tmp_path / "m.onnx", kind, net.op("Tanh", net.op("Reshape", scores, net.numbers(-1))))
+    model = anatune.compile(tmp_path / "m.onnx", threads=1, check=False, sizes={"s": (1, most)})
+    for size in (1, 2, most):
+        assert model(np.ones(size, np.float32)).shape == (size * size,)
+
+
 def test_attention_without_heads(tmp_path):
     net = _Net(9)
     scores = net.op("Softmax", net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 2, 1])), axis=-1)
@@ -258,3 +282,15 @@ def test_sizes_that_are_looked_at_are_no_others():
     assert all(one["fixed_"] == 7 for one in found)
     assert len({one["batch_"] for one in found} | {one["tokens_"] for one in found}) == 6
     assert len({tuple(one.items()) for one in found}) == 5
+
+
+@pytest.mark.parametrize("ends", [(1, 2), (1, 4), (1, 7), (0, 5), (2, 3), (6, 7), (100, 103), (1, 8192)])
+@pytest.mark.parametrize("within", [False, True])
+def test_sizes_have_three_values_each_largest_last(ends, within):
+    for ranges in ({"a_": ends}, {"a_": ends, "b_": (1, 9)}):
+        found = environments(ranges, within=within)
+        for symbol in ranges:
+            values = [one[symbol] for one in found]
+            assert len(set(values)) == 3
+            assert max(values) == values[-1] >= ranges[symbol][1]
+        assert all(len(set(one.values())) == len(one) for one in found)
