@@ -61,7 +61,7 @@ def computed(node: Node) -> Value:
     size = math.prod(node.type.shape)
     compute = operator.compute
     if node.op in DIVISIONS and "int" in node.type.dtype and all(value is not None for value in values):
-        if not np.all(values[1]):
+        if not np.asarray(values[1]).all():
             return node  # an error where it is computed
         compute = meanings.whole_quotients if node.op == "divide" else compute
     if all(isinstance(argument, Constant) for argument in arguments) and _is_of_elements(operator):

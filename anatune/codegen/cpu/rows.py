@@ -161,7 +161,8 @@ class _Row:
         if self.is_open or self.kernel.length <= 2 * _BLOCK * width:
             return self.over([zero], step)[0]
 
-        def add(total: str, lost: str, part: str) -> list[str]:
+        def add(sums: list[str], part: str) -> list[str]:
+            total, lost = sums
             found = code.binary("add", total, part)
             added = code.binary("sub", found, total)
             kept = code.binary("sub", found, added)
@@ -172,12 +173,12 @@ class _Row:
             end = code.emit(f"add i64 {place}, {_BLOCK * width}")
             chains = dict.fromkeys(range(_CHAINS), zero)
             (sums,) = self.loop(place, end, _CHAINS, self.lanes, step, [chains])
-            return add(*state, functools.reduce(self.joined, sums.values()))
+            return add(state, functools.reduce(self.joined, sums.values()))
 
         behind = self.kernel.length // (_BLOCK * width) * _BLOCK * width
         state = self.loops.over("0", str(behind), str(_BLOCK * width), [zero, zero], block)
         if behind < self.kernel.length:
-            state = add(*state, self.over([zero], step, behind)[0])
+            state = add(state, self.over([zero], step, behind)[0])
         return code.binary("add", *state)
 
     def over(self, carried: Sequence[str], step: _Step, start: int = 0) -> list[str]:

@@ -16,12 +16,11 @@ from anatune.graph.integers.few_bits import unpacked_products
 from anatune.graph.nodes import Graph
 from anatune.graph.operators import DEQUANTIZE, QUANTIZE
 from anatune.graph.passes.activations import with_activations
-from anatune.graph.passes.divisions import with_checked_divisors
 from anatune.graph.passes.integers import integers_moved, with_integer_products
 from anatune.graph.passes.pools import pools_last
 from anatune.graph.passes.products import with_products
 from anatune.graph.passes.recurrent import with_recurrences, without_recurrences
-from anatune.graph.passes.rows import with_concatenations, with_rows, with_scatters
+from anatune.graph.passes.rows import with_checked_divisors, with_concatenations, with_rows, with_scatters
 from anatune.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.passes.simplify import simplified
 from anatune.graph.passes.tables import with_tables

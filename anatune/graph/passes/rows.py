@@ -1,4 +1,7 @@
-"""Softmax, layer norm, elementary functions and concatenations as anatune's, which treat the rows of a matrix."""
+"""Softmax, layer norm, elementary functions and concatenations as anatune's, which treat the rows of a matrix.
+
+And what looks at the divisors of whole numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,19 @@ from anatune.graph.nodes import (
     Constant,
     Graph,
     Node,
+    Scalar,
     TensorType,
     Value,
+    is_unknown,
     once,
     rewritten,
     rewritten_beside,
     tensor_type,
 )
-from anatune.graph.operators import CONCAT, LAYER_NORM, SCATTER, SOFTMAX
+from anatune.graph.operators import CONCAT, DIVISIONS, DIVISOR, LAYER_NORM, SCATTER, SOFTMAX
 from anatune.graph.passes.simplify import reshaped, source_of
 
-__all__ = ["with_concatenations", "with_rows", "with_scatters", "without_rows"]
+__all__ = ["with_checked_divisors", "with_concatenations", "with_rows", "with_scatters", "without_rows"]
 
 _DTYPE = "float32"
 
@@ -62,6 +67,24 @@ def with_scatters(graph: Graph) -> Graph:
 
 
 _PUT = ("add", "max", "min", "mul", "update")
+
+
+def with_checked_divisors(graph: Graph) -> Graph:
+    """Return a graph whose divisions of whole numbers read divisors that were looked at, unless none can be zero."""
+    checked: dict[tuple[int, str], Node] = {}
+
+    def replace(node: Node) -> Value:
+        if node.op not in DIVISIONS or "int" not in tensor_type(node).dtype or 0 in tensor_type(node).shape:
+            return node
+        first, second = node.arguments
+        if isinstance(second, Scalar):
+            second = Constant(np.array(0 if second.value == 0 else 1, tensor_type(node).dtype))  # sizes are not zero
+        if isinstance(second, Constant) and not is_unknown(second.array) and second.array.all():
+            return node
+        divisor = Node(DIVISOR, (second,), tensor_type(second), {"operator": node.op})
+        return node.of((first, checked.setdefault((id(second), node.op), divisor)))
+
+    return rewritten(graph, replace)
 
 
 def with_concatenations(graph: Graph) -> Graph:

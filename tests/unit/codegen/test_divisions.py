@@ -7,7 +7,7 @@ pytest.importorskip("tvm")
 
 from anatune.errors import DivisionError
 from anatune.graph import building as b
-from anatune.graph.passes.divisions import with_checked_divisors
+from anatune.graph.passes.rows import with_checked_divisors
 from tests.unit.codegen.relax.rest.test_loops import run
 
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]

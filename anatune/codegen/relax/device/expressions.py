@@ -13,7 +13,7 @@ from anatune.emit.script import Script
 from anatune.errors import BuildError
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
-__all__ = ["HELPERS", "KEEPS_NAN", "LARGEST", "Condition", "Expressions", "finite", "triton_type"]
+__all__ = ["HELPERS", "KEEPS_NAN", "LARGEST", "Condition", "Expressions", "compensated", "finite", "triton_type"]
 
 Condition = str
 """Of a load: where it may be made; "": everywhere."""
@@ -180,6 +180,21 @@ def finite(value: str, dtype: str) -> str:
     most, far = LARGEST[dtype], 'float("inf")'
     high = f"tl.where(({value} > {most!r}) & ({value} < {far}), {most!r}, {value})"
     return f"tl.where(({value} < -{most!r}) & ({value} > -{far}), -{most!r}, {high})"
+
+
+def compensated(total: str, term: str) -> list[str]:
+    """Return lines that add a float32 term to a sum, and keep what rounding takes away in ``total_lost``.
+
+    What is lost in sums that are not finite is nothing: infinities stay what they are.
+    """
+    lost, more, both = f"{total}_lost", f"{total}_more", f"{total}_both"
+    return [
+        f"{more} = {term} - {lost}",
+        f"{both} = {total} + {more}",
+        f"{lost} = ({both} - {total}) - {more}",
+        f'{lost} = tl.where(tl.abs({lost}) < float("inf"), {lost}, 0.0)',
+        f"{total} = {both}",
+    ]
 
 
 def triton_type(dtype: str) -> str:

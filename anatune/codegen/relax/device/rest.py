@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.relax.device.expressions import HELPERS, KEEPS_NAN, Expressions, finite, triton_type
+from anatune.codegen.relax.device.expressions import HELPERS, KEEPS_NAN, Expressions, compensated, finite, triton_type
 from anatune.codegen.relax.device.groups import Form, Group, flat_index, form_of, is_same, simplified
 from anatune.codegen.relax.device.steps import Tensor, Unit, stores_in
+from anatune.codegen.relax.rest.sums import BLOCK
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
@@ -309,12 +310,16 @@ class _Writer:
         else:
             register = triton_type("float32" if dtype in _WIDE else "int32" if dtype == "bool" else dtype)
             self.loaded = {}
+            is_long = kind == "Add" and register == "float32" and self.group.cols > 2 * BLOCK * self.block_cols
+            if is_long:
+                self.text.line(f"parts_lost = tl.zeros(({self.block_rows}, {self.block_cols}), tl.float32)")
             self.text.line(f"parts = tl.full(({self.block_rows}, {self.block_cols}), {neutral}, tl.{register})")
             with self.text.scope(f"for first in range(0, {self.group.cols}, {self.block_cols}):"):
                 for line in self._column_lines("first + "):
                     self.text.line(line)
                 value = self._masked(self._named("term", self.expressions.value(term)), neutral)
-                self.text.line(f"parts = {join.format('parts', value)}")
+                for line in compensated("parts", value) if is_long else [f"parts = {join.format('parts', value)}"]:
+                    self.text.line(line)
             self.loaded = {}
             value = "parts"
         if dtype == "bool":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.codegen.relax.device.expressions import triton_type
+from anatune.codegen.relax.device.expressions import compensated, triton_type
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Node, tensor_type
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
@@ -69,6 +69,15 @@ def _cumulative(node: Node) -> TritonProgram:
         to, there = f"at + {behind}", f"inside & (place < {size - 1})[:, None]"
         first = f"tl.full(({lanes},), {neutral}, tl.{dtype}), mask=lane < {behind}"
         begin = f"    tl.store(result_ptr + row * {size * behind} + lane, {first})\n"
+    lines = [f"run = kept[None, :] {step} part", f"tl.store(result_ptr + {to}, run, mask={there})"]
+    if dtype == "float32" and step == "+":
+        begin += f"    kept_lost = tl.zeros(({lanes},), tl.float32)\n"
+        lines[0] = "run = kept[None, :] + (part - kept_lost[None, :])"
+        lines += compensated("kept", "tl.sum(x, 0)")
+    else:
+        lines.append(f"is_last = tl.arange(0, {block}) == {block - 1}")
+        lines.append("kept = tl.sum(tl.where(is_last[:, None], run, 0), 0)")
+    carry = "".join(f"        {line}\n" for line in lines)
     body = f"""    row = program // {blocks}
     lane = program % {blocks} * {lanes} + tl.arange(0, {lanes})
 {begin}    kept = tl.full(({lanes},), {neutral}, tl.{dtype})
@@ -77,11 +86,8 @@ def _cumulative(node: Node) -> TritonProgram:
         at = (row * {size} + place[:, None]) * {behind} + lane[None, :]
         inside = (place < {size})[:, None] & (lane < {behind})[None, :]
         x = tl.load(data_ptr + at, mask=inside, other={neutral})
-        run = kept[None, :] {step} tl.{node.op}(x, 0)
-        tl.store(result_ptr + {to}, run, mask={there})
-        is_last = tl.arange(0, {block}) == {block - 1}
-        kept = tl.sum(tl.where(is_last[:, None], run, 0), 0)
-"""
+        part = tl.{node.op}(x, 0)
+{carry}"""
     name = f"{node.op}_{before}x{size}x{behind}_{dtype}{'_exclusive' * is_later}"
     title = f"Running {'sums' if step == '+' else 'products'} of {size} elements, {before * behind} times."
     return _program(node, name, title, body, before * blocks, 4)

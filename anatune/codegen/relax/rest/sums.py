@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.relax.rest.nests import Loop, number
@@ -21,26 +20,8 @@ _Values = dict[TvmObject, TvmObject]
 _At = Callable[[TvmObject], TvmObject]
 
 
-class _Writer(Protocol):
-    """What writes loops; see `loops`."""
-
-    def sequence(self, parts: Sequence[TvmObject]) -> TvmObject: ...
-    def loop(self, extent: TvmObject, body: _At) -> TvmObject: ...
-    def values(self, loop: Loop, at: TvmObject) -> _Values: ...
-    def serial(self, loop: Loop, body: Callable[[_Values], TvmObject]) -> TvmObject: ...
-    def within(self, loops: Sequence[Loop], body: Callable[[_Values], TvmObject], values: _Values) -> TvmObject: ...
-
-
 def is_long(loops: Sequence[Loop], steps: int | None) -> bool:
-    """Return whether a result has so many terms that its sum is divided, or a number that is known at run time.
-
-    Parameters
-    ----------
-    loops : sequence of Loop
-        Of the reduction.
-    steps : int, optional
-        Terms that a result takes in one iteration of them; None: that is known at run time.
-    """
+    """Return whether the loops of a sum take so many terms, `steps` each (None: not known here), that it is divided."""
     terms = _terms(loops, steps)
     return terms is None or terms > 2 * BLOCK
 
@@ -51,7 +32,7 @@ def _terms(loops: Sequence[Loop], steps: int | None) -> int | None:
 
 
 class Totals:
-    """The sums in float64 of a buffer of sums so far.
+    """The sums in float64, `buffer`, of a buffer of sums so far.
 
     Parameters
     ----------
@@ -60,39 +41,32 @@ class Totals:
         The sums so far, float32.
     lanes : callable
         Takes what is done for a lane of the buffer, and returns that for all.
-
-    Attributes
-    ----------
-    buffer : tvm.tirx.Buffer
     """
 
-    def __init__(self, writer: _Writer, held: TvmObject, lanes: Callable[[_At], TvmObject]) -> None:
-        self._writer, self._held, self._lanes = writer, held, lanes
-        self._tirx = import_tvm().tirx
+    def __init__(self, writer: TvmObject, held: TvmObject, lanes: Callable[[_At], TvmObject]) -> None:
+        self._writer, self._held, self._lanes, self._tirx = writer, held, lanes, import_tvm().tirx
         self.buffer = self._tirx.decl_buffer(held.shape, "float64", f"{held.name}_total", scope="local")
 
     def begin(self) -> TvmObject:
         """Return what sets them to zero."""
-        return self._lanes(lambda lane: self._store(self.buffer, self._tirx.const(0.0, "float64"), lane))
+        zero = self._tirx.const(0.0, "float64")
+        return self._lanes(lambda lane: self._tirx.BufferStore(self.buffer, zero, [lane]))
 
     def add(self) -> TvmObject:
         """Return what adds the sums so far to them, and sets those to zero."""
         tirx = self._tirx
 
         def one(lane: TvmObject) -> TvmObject:
-            sum_so_far = tirx.BufferLoad(self._held, [lane]).astype("float64")
-            total = self._store(self.buffer, tirx.BufferLoad(self.buffer, [lane]) + sum_so_far, lane)
-            return self._writer.sequence([total, self._store(self._held, tirx.const(0.0, "float32"), lane)])
+            total = tirx.BufferLoad(self.buffer, [lane]) + tirx.BufferLoad(self._held, [lane]).astype("float64")
+            again = tirx.BufferStore(self._held, tirx.const(0.0, "float32"), [lane])
+            return tirx.SeqStmt([tirx.BufferStore(self.buffer, total, [lane]), again])
 
         return self._lanes(one)
 
     def over(
         self, loops: Sequence[Loop], steps: int | None, step: Callable[[_Values], TvmObject], values: _Values
     ) -> TvmObject:
-        """Return the loops of a reduction, outer first, around its step; errors and parameters as `is_long`.
-
-        A `step` whose terms are more than a block, or known at run time, is to call `add` by itself.
-        """
+        """Return the loops of a sum, outer first, around its step, which calls `add` where it takes many terms."""
         writer = self._writer
         if not loops:
             return step(values)
@@ -108,10 +82,9 @@ class Totals:
 
     def divide(self, extent: TvmObject, most: int, body: _At) -> TvmObject:
         """Return a loop in which the sums are added to the totals behind every `most` iterations and the last one."""
-        writer, known = self._writer, number(extent)
-        whole = extent // most if known is not None else self._tirx.floordiv(extent, most)
-        rest = extent - whole * most
-        parts = []
+        writer = self._writer
+        whole = extent // most if number(extent) is not None else self._tirx.floordiv(extent, most)
+        rest, parts = extent - whole * most, []
         for start, count, size in ((0, whole, most), (whole * most, 1, rest)):
             if number(count) == 0 or number(size) == 0:
                 continue
@@ -122,6 +95,3 @@ class Totals:
 
             parts.append(writer.loop(count, block))
         return writer.sequence(parts)
-
-    def _store(self, buffer: TvmObject, value: TvmObject, lane: TvmObject) -> TvmObject:
-        return self._tirx.BufferStore(buffer, value, [lane])

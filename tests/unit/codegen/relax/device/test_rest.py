@@ -156,6 +156,18 @@ def test_extremes_and_their_places_in_rows_of_limits_and_nan(dtype):
         np.testing.assert_array_equal(own, want)
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((1, 300_000), 1), ((15_000, 3), 0)])
+def test_long_sums_keep_what_rounding_takes_away(shape, axis):
+    x = np.full(shape, 0.1, F)
+    graph = graph_of(lambda v: building.reduced("sum", v, (axis,), keepdims=False), (shape, F))
+    (got,) = run(graph, lower(graph), [x])
+    np.testing.assert_allclose(got, x.sum(axis, np.float64), rtol=1e-6)
+    for limit in (np.inf, np.nan):
+        x[0, 0] = limit
+        (got,) = run(graph, lower(graph), [x])
+        np.testing.assert_array_equal(got[0], limit)
+
+
 def residual_norm(x, y):
     total = building.elementwise("add", x, y)
     return total, building.layer_norm(total, Constant(WEIGHT), Constant(BIAS), (1,), 1e-5)

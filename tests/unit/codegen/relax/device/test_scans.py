@@ -115,3 +115,14 @@ def test_products_of_all_elements(size):
     x = 1.0 + 0.01 * torch.randn(3, size)
     _, values, right = found(lambda x: x.prod(1), x)
     np.testing.assert_allclose(values.numpy(), right.numpy(), rtol=1e-4)
+
+
+def test_long_running_sums_keep_what_rounding_takes_away():
+    x = np.full((1, 150_000), 0.1, np.float32)
+    program = scan_program(building.cumulative("cumsum", Input("x", TensorType(x.shape, "float32")), 1))
+    run = interpret(program, {"data": x})["result"]
+    np.testing.assert_allclose(run[0, 1024::1024], x.cumsum(1, np.float64)[0, 1024::1024], rtol=1e-6)
+    x[0, 5_000], x[0, 9_000] = np.inf, np.nan
+    run = interpret(program, {"data": x})["result"]
+    assert np.isposinf(run[0, 5_000:9_000]).all()
+    assert np.isnan(run[0, 9_000:]).all()

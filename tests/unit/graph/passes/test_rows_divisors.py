@@ -6,7 +6,7 @@ import pytest
 from anatune.graph import building as b
 from anatune.graph.nodes import Graph, Input, TensorType
 from anatune.graph.operators import DIVISIONS, DIVISOR
-from anatune.graph.passes.divisions import with_checked_divisors
+from anatune.graph.passes.rows import with_checked_divisors
 
 
 def checks_of(op, divisor, dtype="int32"):
