@@ -11,7 +11,8 @@ from weakref import WeakSet
 
 __all__ = ["LockedProperty", "in_turn", "new_lock", "one_by_one"]
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _locks: WeakSet[threading.RLock] = WeakSet()
 
 
@@ -24,7 +25,7 @@ def new_lock() -> threading.RLock:
 
 def _renew() -> None:
     for lock in list(_locks):
-        if not lock._is_owned():  # type: ignore[attr-defined]  as the standard library's own locks do
+        if not lock._is_owned():  # type: ignore[attr-defined]  # as locks of the standard library
             lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
