@@ -243,7 +243,9 @@ class Kernel:
         return self  # a call changes nothing that another one sees
 
     def __reduce__(self) -> str:
-        raise RunError("a built kernel is code of one process, and is not pickled; send its schedule, and build it there")
+        raise RunError(
+            "a built kernel is code of one process and is not pickled; send its schedule, and build it there"
+        )
 
     def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:
         """Return the packed constant, anew only if its contents changed."""
