@@ -25,7 +25,7 @@ def new_lock() -> threading.RLock:
 
 def _renew() -> None:
     for lock in list(_locks):
-        if not lock._is_owned():  # type: ignore[attr-defined]  # as the standard library's own locks do
+        if not lock._is_owned():  # type: ignore[attr-defined]  # as locks of the standard library
             lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 

@@ -88,7 +88,7 @@ class CompiledModel:
         TVM is not installed.
     """
 
-    _changing = ("_state",)
+    _changing: tuple[str, ...] = ("_state",)
     """Attributes that copies do not share."""
 
     def __init__(
@@ -152,7 +152,7 @@ class CompiledModel:
         with self._lock:
             return self._call(inputs)
 
-    def _call(self, inputs: Sequence[object]) -> Any:
+    def _call(self, inputs: Sequence[object]) -> TvmObject:
         frame = self._machine.take()
         try:
             tensors = given = self._copied(inputs, frame)
@@ -352,7 +352,7 @@ class CompiledModel:
     def __deepcopy__(self, memo: object) -> CompiledModel:
         other = object.__new__(type(self))
         other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._changing}
-        other._lock, other._source = new_lock(), self  # whose files stay as long
+        other.__dict__ |= {"_lock": new_lock(), "_source": self}  # whose files stay as long
         other.__setstate__(self._held())
         return other
 

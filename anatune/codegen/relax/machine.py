@@ -115,8 +115,9 @@ class Machine:
             pass
         with self._lock:
             if self._num_frames < self._most_frames:
+                frame = self._frame()
                 self._num_frames += 1
-                return self._frame()
+                return frame
         return self._next()
 
     def give(self, frame: Frame) -> None:

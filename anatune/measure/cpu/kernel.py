@@ -244,7 +244,7 @@ class Kernel:
 
     def __reduce__(self) -> str:
         raise RunError(
-            "a built kernel is code of one process, and is not pickled; send its schedule, and build it there"
+            "a built kernel is code of one process and is not pickled; send its schedule, and build it there"
         )
 
     def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:

@@ -1,5 +1,8 @@
 """State of models for matrix units: caches that stay on the device, sums, what becomes what."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ import torch
 
 from anatune.compiling.targets import launched
 from anatune.errors import RunError, WorkloadError
+from tests.concurrency import at_once
 from tests.unit.compiling.targets.gpu_models import LlamaLayers, compiled, decoder, interpreted_device
 from tests.unit.measure.cuda.test_dlpack import OnDevice
 
@@ -122,6 +126,27 @@ def test_parts_of_a_state_may_become_each_other():
     given = [np.full(4, float(number), np.float32) for number in (5, 7, 11, 13)]
     for x, before in zip(given, (1.0, 0.0, 5.0, 7.0), strict=True):
         np.testing.assert_array_equal(own(x), x - before)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_begin_with_the_state_and_threads_take_turns(how):
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(4))
+
+        def forward(self, x):
+            self.total.add_(x)
+            return self.total + 0
+
+    own = compiled(Sum().eval(), (torch.zeros(4),))
+    own.interprets = True
+    own(np.full(4, 2.0, np.float32))
+    other = how(own)
+    assert other.interprets
+    totals = at_once(lambda _: float(other(np.ones(4, np.float32))[0]), 3)
+    assert sorted(totals) == [3.0, 4.0, 5.0]
+    np.testing.assert_array_equal(own(np.ones(4, np.float32)), 3.0)
 
 
 def test_timing_leaves_the_state_as_it_is(monkeypatch):
