@@ -8,10 +8,12 @@ of inputs.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
@@ -23,6 +25,7 @@ _WRITES = re.compile("setitem|i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|
 """Names of operators that write into their first argument."""
 _MOST_SIZES = 256
 """Sets of sizes that layouts are kept of."""
+_Read: TypeAlias = Callable[[Sequence[TorchObject]], TorchObject]
 
 
 class _Layout(NamedTuple):
@@ -162,22 +165,22 @@ class Outputs:
             storage, offset = _storage(source), offset + source.storage_offset()
         return storage, offset
 
-    def _sizes_of_arguments(self) -> dict[TorchObject, Callable[[Sequence[TorchObject]], int]]:
+    def _sizes_of_arguments(self) -> dict[TorchObject, _Read]:
         """Return the symbols that sizes and strides of arguments are, and how each is read from arguments."""
-        readers: dict[TorchObject, Callable[[Sequence[TorchObject]], int]] = {}
+        readers: dict[TorchObject, _Read] = {}
 
-        def note(number: TorchObject, read: Callable[[Sequence[TorchObject]], int]) -> None:
+        def note(number: TorchObject, read: _Read) -> None:
             expression = _expression(number)
             if getattr(expression, "is_symbol", False):
                 readers.setdefault(expression, read)
 
         for place, value in enumerate(self._arguments):
             if isinstance(value, self._torch.SymInt):
-                note(value, lambda given, place=place: given[place])
+                note(value, operator.itemgetter(place))
             elif isinstance(value, self._torch.Tensor):
                 for axis in range(value.dim()):
-                    note(value.shape[axis], lambda given, place=place, axis=axis: given[place].shape[axis])
-                    note(value.stride(axis), lambda given, place=place, axis=axis: given[place].stride(axis))
+                    note(value.shape[axis], functools.partial(_size, place=place, axis=axis))
+                    note(value.stride(axis), functools.partial(_stride, place=place, axis=axis))
         return readers
 
     def _output(self, node: TorchObject, value: TorchObject) -> _Output:
@@ -253,7 +256,8 @@ class Outputs:
 
     def _with_pieces(self, module: TorchObject) -> TorchObject:
         """Return a sub-graph that returns its pieces."""
-        graph, copies = self._torch.fx.Graph(), {}
+        graph = self._torch.fx.Graph()
+        copies: dict[TorchObject, TorchObject] = {}
         graph.graph_copy(module.graph, copies)
         pieces = []
         for node, order in self._pieces.values():
@@ -283,11 +287,19 @@ def _restore(output: _Output, arguments: Sequence[TorchObject], pieces: Sequence
     return base.as_strided(size, stride, offset)
 
 
+def _size(arguments: Sequence[TorchObject], place: int, axis: int) -> int:
+    return int(arguments[place].shape[axis])
+
+
+def _stride(arguments: Sequence[TorchObject], place: int, axis: int) -> int:
+    return int(arguments[place].stride(axis))
+
+
 def _is_whole(output: _Output, piece: TorchObject) -> bool:
     """Whether an output is a piece as it lies; None: it is another output already."""
     if piece is None or piece.dtype != output.dtype or output.layout is None:
         return False
-    return piece.shape == output.layout.size and piece.stride() == output.layout.stride
+    return bool(piece.shape == output.layout.size and piece.stride() == output.layout.stride)
 
 
 def _layout(value: TorchObject) -> list[TorchObject]:
