@@ -121,10 +121,11 @@ def _repeated(value: Constant) -> Array | None:
     return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
 
 
-def _numbers(node: Node) -> tuple[Shape, ...]:
-    """Return the sizes of what a slice is of, then its axes, begins, ends and steps."""
-    columns = (tuple(one.value for one in column) for column in node.arguments[1:])
-    return tensor_type(node.arguments[0]).shape, *columns
+def _numbers(node: Node) -> tuple[tuple[int, ...], ...]:
+    """Return the axes, begins, ends and steps of a slice, and the sizes that it is of along the axes."""
+    axes, *others = (tuple(one.value for one in column) for column in node.arguments[1:])
+    shape = tensor_type(node.arguments[0]).shape
+    return axes, *others, tuple(shape[axis] for axis in axes)
 
 
 class _Writer:
@@ -314,7 +315,7 @@ class _Writer:
         """Return a slice whose bounds vary, of the size that the graph says: TVM infers no size that it can compile."""
         from tvm import te
 
-        _, axes, begins, _, steps = _numbers(node)
+        axes, begins, _, steps, _ = _numbers(node)
         rank = len(tensor_type(node).shape)
         firsts, widths = [0] * rank, [1] * rank
         for axis, begin, step in zip(axes, begins, steps, strict=True):

@@ -93,7 +93,8 @@ def _looked_at(least: int, most: int, start: int, used: Collection[int], more: S
     few = [n for n in (3, 4, *range(_LEAST, 2 * _LEAST), *range(least, least + _LEAST), *more) if least <= n < most]
     chosen = [*(p for p in inside if p >= start), *reversed(inside), *(n for n in few if n > 2 or n in more)]
     beyond = (p for p in _primes() if p >= max(start, most + 1, _LEAST))
-    return next(size for size in itertools.chain(chosen, beyond) if size not in used)
+    sizes: Iterator[int] = itertools.chain(chosen, beyond)
+    return next(size for size in sizes if size not in used)
 
 
 def read_together(

@@ -55,6 +55,14 @@ def test_a_graph_without_convolutions_has_no_layouts(hardware):
     assert chosen_layouts(graph, SumPlanner(graph, hardware)) == ({}, None)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_depthwise_convolutions_alone_cost_nothing_that_is_compared(hardware, size):
+    x = g.source(1, 9, size, size)
+    graph = after(CPU, g.graph(g.convolution(x, 9, 3, padding=1, groups=9), inputs=[x]))
+    _, found = chosen_layouts(graph, SumPlanner(graph, hardware))
+    assert found.gap == 0.0
+
+
 def costing(monkeypatch, factors):
     """Let kernels take the time that `factors` of their forms say, times that with channels last."""
     kernel_s = module._Costs.kernel_s
