@@ -25,7 +25,8 @@ _UNITS = {
     "nanoseconds": 1e-9, "": 1e-3,
 }  # fmt: skip
 _VALUES = (
-    None, 0, -1, 1, 2**63, 10**30, 1e308, "", "x", [], {}, [[]], True, "float32", [1, 2], -0.5, float("nan"), float("inf")
+    None, 0, -1, 1, 2**63, 10**30, 1e308, "", "x", [], {}, [[]], True, "float32", [1, 2], -0.5,
+    float("nan"), float("inf"),
 )  # fmt: skip
 _XGEMM = {"MWG": 32, "NWG": 32, "KWG": 16, "MDIMC": 8, "NDIMC": 8, "KWI": 2, "VWM": 2, "VWN": 1, "STRM": 1, "STRN": 0,
           "SA": 1, "SB": 1, "GEMMK": 0}  # fmt: skip
