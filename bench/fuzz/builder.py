@@ -37,7 +37,7 @@ class Builder:
         self.arrays: dict[str, Array] = {}
         self.inputs: dict[str, Array] = {}
         self.weights: dict[str, Array] = {}
-        self.limits: dict[str, tuple[int, int]] = {}
+        self.limits: dict[str, tuple[int, int] | None] = {}
         self._count = 0
 
     # ---- draws ----
@@ -90,6 +90,13 @@ class Builder:
     def positive(self, shape: Sequence[int], *, weight: bool = True) -> str:
         """Return the name of a weight of positive numbers."""
         return self.given(np.abs(drawn(self.random, shape, self.dtype)) + np.array(0.5, self.dtype), weight=weight)
+
+    def long(self) -> str:
+        """Return the name of an input of very many equal numbers, which stay what they are in all runs."""
+        shape = (200_000, 3) if self.chance(0.4) else (1_000_000,)
+        name = self.given(np.full(shape, 0.1, "float32"), weight=False)
+        self.limits[name] = None
+        return name
 
     def indices(
         self, shape: Sequence[int], low: int, high: int, *, dtype: str = "int64", weight: bool | None = None
@@ -155,7 +162,10 @@ class Builder:
     def _run_of(self, name: str, array: Array, edge: str, size: int) -> Array:
         shape = tuple(size if self.varies and one == VARYING else one for one in array.shape)
         if name in self.limits:
-            low, high = self.limits[name]
+            limits = self.limits[name]
+            if limits is None:
+                return array
+            low, high = limits
             if not edge and shape == array.shape:
                 return array
             return self.random.integers(low, high, shape).astype(array.dtype)

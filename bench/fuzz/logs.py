@@ -6,6 +6,7 @@ A whole file has to be read to what was written. A damaged one is read, or refus
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import tempfile
 from dataclasses import dataclass, field
@@ -24,40 +25,16 @@ _UNITS = {
     "nanoseconds": 1e-9, "": 1e-3,
 }  # fmt: skip
 _VALUES = (
-    None,
-    0,
-    -1,
-    1,
-    2**63,
-    10**30,
-    1e308,
-    "",
-    "x",
-    [],
-    {},
-    [[]],
-    True,
-    "float32",
-    [1, 2],
-    -0.5,
-    float("nan"),
-    float("inf"),
-)
+    None, 0, -1, 1, 2**63, 10**30, 1e308, "", "x", [], {}, [[]], True, "float32", [1, 2], -0.5,
+    float("nan"), float("inf"),
+)  # fmt: skip
 _XGEMM = {"MWG": 32, "NWG": 32, "KWG": 16, "MDIMC": 8, "NDIMC": 8, "KWI": 2, "VWM": 2, "VWN": 1, "STRM": 1, "STRN": 0,
           "SA": 1, "SB": 1, "GEMMK": 0}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LogCase:
-    """A file.
-
-    Attributes
-    ----------
-    form : str
-    data : bytes
-    times_s : tuple of float
-        What a whole file says, in seconds; empty: it is damaged, or says no times.
-    """
+    """A file, and the times in seconds that a whole one says; () where it is damaged, or says no times."""
 
     kind: str
     seed: int
@@ -168,8 +145,6 @@ def _spec_files() -> list[Path]:
 def _records(folder: Path) -> Path:
     """Write a small record file, and return it."""
     source = Path(__file__).resolve().parents[2] / "tests" / "e2e" / "records.sqlite.gz"
-    import gzip
-
     path = folder / "r.sqlite"
     path.write_bytes(gzip.decompress(source.read_bytes()))
     return path

@@ -145,6 +145,12 @@ def _reduce(op: str, b: Builder) -> None:
     b.add(op, [x, b.numbers(axes)] if as_input and axes else [x], attributes)
 
 
+def _long(op: str, b: Builder) -> None:
+    if b.opset < 18 or b.chance(0.5):
+        raise Skip
+    b.add(op, [b.long(), b.numbers([0])], {"keepdims": 0})
+
+
 def _arg(op: str, b: Builder) -> None:
     x = b.pick((b.dtype,) * 3 + ("uint8", "int8", "int32", "int64"), 1)
     axis = b.integer(-b.arrays[x].ndim, b.arrays[x].ndim - 1)
@@ -171,6 +177,8 @@ def _top_k(b: Builder) -> None:
 
 _SLOPES = words("Celu Elu LeakyRelu ThresholdedRelu Swish")
 ELEMENTS: dict[str, Draw] = {
+    "ReduceSum of very many": functools.partial(_long, "ReduceSum"),
+    "ReduceMean of very many": functools.partial(_long, "ReduceMean"),
     **{op: functools.partial(_unary, op) for op in _UNARY},
     **{f"{op} of numbers": functools.partial(_numeric, op) for op in ("Abs", "Neg", "Sign", "Relu")},
     **{op: functools.partial(_unary, op, alpha=_SMALL) for op in _SLOPES},

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from bench.fuzz.builder import Draw
 from bench.fuzz.onnx.layers import image_of
+from bench.fuzz.program import words
 
 if TYPE_CHECKING:
     from bench.fuzz.onnx.cases import OnnxBuilder as Builder
@@ -226,7 +227,18 @@ def _dft(b: Builder) -> None:
     b.add("DFT", [x], {"axis": 1, "onesided": b.choice([0, 1])} if b.opset < 20 else {})
 
 
+_STRANGERS = ("acme.custom", "qonnx.custom_op.channels_last", "com.microsoft.nchwc")
+"""Domains that nobody knows, or that are of onnxruntime's own memory layouts."""
+
+
+def _of_strangers(b: Builder) -> None:
+    """Add an operator that is called like one of the standard's: it has to be refused."""
+    op = b.choice(words("Relu Softmax Sigmoid Tanh Identity LeakyRelu"))
+    b.add(op, [b.pick(low=1)], {"temperature": 0.1} if b.chance(0.3) else {}, domain=b.choice(_STRANGERS))
+
+
 OTHERS: dict[str, Draw] = {
+    "Relu of a domain that nobody knows": _of_strangers,
     "QuantizeLinear": _quantize,
     "QuantizeLinear around a product": _qdq_product,
     "DequantizeLinear": _dequantize,

@@ -196,6 +196,12 @@ def _normed(b: Builder) -> None:
     )
 
 
+def _long(b: Builder) -> None:
+    if b.dtype != "float32":
+        raise Skip
+    b.call(b.choice(["torch.sum({0}, 0)", "torch.mean({0}, 0)"]), b.long())
+
+
 def _of_floats(op: str, b: Builder) -> None:
     _pair(f"torch.{op}({{0}}, {{1}})", b, b.dtype)
 
@@ -210,6 +216,7 @@ def _along(op: str, b: Builder) -> None:
 
 
 ELEMENTS: dict[str, Draw] = {
+    "sum (very many)": _long,
     **{op: functools.partial(_unary, op) for op in _PLAIN},
     **{op: functools.partial(_unary, op, before=before) for op, before in _DOMAINS.items()},
     **{op: functools.partial(_pair, f"{{0}} {sign} {{1}}") for op, sign in _SIGNS.items()},

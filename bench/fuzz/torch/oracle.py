@@ -17,14 +17,15 @@ from bench.fuzz.program import Array, words
 __all__ = ["Sampling", "UndefinedError", "as_array", "as_tensor", "doubles", "outputs_of"]
 
 _MOVES = words(
-    """_unsafe_view _reshape_copy _reshape_alias clone cat stack gather index index_select slice select neg abs where _to_copy constant_pad_nd flip roll repeat
-    embedding copy fill zero masked_fill copysign reflection_pad1d reflection_pad2d reflection_pad3d
-    replication_pad1d replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d tril triu im2col diagonal _upsample_nearest_exact1d _upsample_nearest_exact2d unfold
-    pixel_shuffle pixel_unshuffle channel_shuffle zeros ones full empty empty_like zeros_like ones_like
-    full_like new_zeros new_ones new_full arange eye scalar_tensor lift_fresh scatter select_scatter
-    slice_scatter diagonal_scatter masked_scatter take_along_dim repeat_interleave empty_strided new_empty
-    _unsafe_index empty_permuted complex narrow_copy permute_copy view_copy new_empty_strided signbit set"""
+    """_unsafe_view _reshape_copy _reshape_alias clone cat stack gather index index_select slice select neg abs
+    where _to_copy constant_pad_nd flip roll repeat embedding copy fill zero masked_fill copysign
+    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d tril triu im2col diagonal
+    _upsample_nearest_exact1d _upsample_nearest_exact2d unfold pixel_shuffle pixel_unshuffle channel_shuffle
+    zeros ones full empty empty_like zeros_like ones_like full_like new_zeros new_ones new_full arange eye
+    scalar_tensor lift_fresh scatter select_scatter slice_scatter diagonal_scatter masked_scatter
+    take_along_dim repeat_interleave empty_strided new_empty _unsafe_index empty_permuted complex
+    narrow_copy permute_copy view_copy new_empty_strided signbit set"""
 )
 _EXACTS = words(
     """relu clamp clamp_min clamp_max maximum minimum max min amax amin argmax argmin sort topk kthvalue median ceil
@@ -43,6 +44,8 @@ _OUTERS = words(
 )
 _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACTS, EXACT), **dict.fromkeys(_OUTERS, OUTER)}
 _VIEWS_IN_PLACE = ("squeeze", "unsqueeze", "transpose", "t", "as_strided", "swapaxes", "detach", "resize")
+_OF_FINITE = ("upsample_", "_upsample_", "grid_sampler", "var_mean", "std_mean")
+"""Operators of finite numbers, by how their names begin."""
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -113,6 +116,8 @@ class Sampling(TorchDispatchMode):
         if name == "index_put":
             how = INNER if (len(args) > 3 and args[3]) else MOVE
         _check_conversion(name, args, kwargs)
+        if name.startswith(_OF_FINITE):
+            _check_finite(args)
         if name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
         errors = []
@@ -157,6 +162,13 @@ class Sampling(TorchDispatchMode):
         found = torch.empty_like(value)
         found.copy_(torch.from_numpy(np.asarray(self._noise.operand(value.numpy(), self._dtype))))
         return found
+
+
+def _check_finite(args: Sequence[Any]) -> None:
+    """Raise an `UndefinedError` where an operand is no finite number: whether a weight of 0 hides it is open."""
+    for one in args:
+        if isinstance(one, torch.Tensor) and one.is_floating_point() and not bool(torch.isfinite(one).all()):
+            raise UndefinedError
 
 
 def _check_conversion(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -6,9 +6,11 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from anatune.errors import WorkloadError
 from bench.fuzz.onnx import cases
-from bench.fuzz.onnx.oracle import evaluated
+from bench.fuzz.onnx.oracle import evaluated, is_strange
 from bench.fuzz.program import Program, Step
+from bench.fuzz.worker import outcome_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 NUMBERS = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
@@ -19,6 +21,8 @@ def engine(program, faults=None):
     """Return what runs a program operator by operator, each as the standard's evaluator computes it in its dtypes."""
 
     def run(feeds):
+        if any(is_strange(step) for step in program.steps):
+            raise WorkloadError("an operator of a domain that is not known")
         values = {**program.weights, **feeds, "": None}
         with np.errstate(all="ignore"):
             for step in program.steps:
@@ -53,7 +57,7 @@ def step(op, *inputs, **attributes):
 
 def judged(monkeypatch, program, faults=None):
     monkeypatch.setattr(cases, "_caller", lambda one: engine(one, faults))
-    return cases.judge(program)
+    return outcome_of(program)
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -62,7 +66,7 @@ def test_no_false_alarm(monkeypatch, part):
     for seed in range(10 * part, 10 * part + 10):
         program = cases.make(seed)
         outcome = judged(monkeypatch, program)
-        assert outcome.state in ("right", "skipped"), (seed, outcome.why)
+        assert outcome.state in ("right", "skipped", "refused"), (seed, outcome.why)
 
 
 SMALL = {"c": np.array(1e-6, "float32"), "i": np.array([0, 5, 2]), "w": np.ones((6, 3), "float32")}

@@ -29,7 +29,9 @@ def test_every_generator_adds_its_operator(part):
                 OPERATORS[name](builder)
             except Skip:
                 continue
-            assert name.split()[0] in {step.op for step in builder.steps}, name
+            assert builder.steps, name
+            operators = {step.op for step in builder.steps}
+            assert name.split()[0] in operators or "domain" in name, name
             assert all(isinstance(one, np.ndarray) for one in builder.arrays.values())
             break
         else:
