@@ -41,7 +41,7 @@ class ThinModel(BaseGpuModel):
     """
 
     space: ThinSpace
-    parts, resources, rows = PARTS, RESOURCES, ThinCol
+    parts, resources, rows = PARTS, RESOURCES, ThinCol.__members__
     composition = Composition(
         lanes=(
             Lane(("fma_s", "issue_s", "l1_s"), ("latency_s", "meet_s", "tail_s")),

@@ -65,7 +65,7 @@ class GpuScoring(BaseGpuModel):
     """
 
     space: GpuSpace
-    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, Col
+    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, Col.__members__
     composition = Composition(
         lanes=(
             Lane(("fma_s", "issue_s", "shared_s", "spill_s"), ("latency_s", "tail_s")),
