@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
+from anatune.templates.base.composition import Lane
 from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
 from anatune.templates.base.ranking import WholeModel
 from anatune.templates.gpu.io_bound import gpu_io_bounds
@@ -21,8 +22,8 @@ from anatune.templates.gpu.times.columns import Gpu, Limiter
 from anatune.templates.gpu.times.waves import MAX_GRID
 
 __all__ = [
-    "FEATURES", "GRID_RULE", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel", "KernelModel", "block_rules",
-    "rows_of",
+    "FEATURES", "GRID_RULE", "MEMORY_LANES", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel", "KernelModel",
+    "block_rules", "rows_of",
 ]  # fmt: skip
 
 FEATURES = (
@@ -46,6 +47,8 @@ BLOCK_RESOURCES = (
 TRAFFIC = ("dram_bytes", "l2_bytes")
 OWN_PARTS = ("combine_s",)
 """Parts of the time of split points: the second kernel, or zeroing and atomic additions, with its launch."""
+MEMORY_LANES = (Lane(("l2_s",)), Lane(("dram_s",)))
+"""Transfers that pass beside everything else."""
 GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
 SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
 REGISTER_BYTES = 4
@@ -197,8 +200,8 @@ class KernelModel(BaseGpuModel):
         self,
         columns: Floats,
         parts: Iterable[Floats],
-        needs: tuple[NDArray[np.generic], ...],
-        blocks: NDArray[np.generic],
+        needs: tuple[Floats | NDArray[np.int64], ...],
+        blocks: Floats | NDArray[np.int64],
         waves: Floats,
         moved: tuple[Floats, Floats],
     ) -> None:

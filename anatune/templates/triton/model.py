@@ -13,7 +13,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Floats, Points, Rule
-from anatune.templates.gpu.model import KernelModel, rows_of
+from anatune.templates.gpu.model import MEMORY_LANES, KernelModel, rows_of
 from anatune.templates.triton.constants import CONSTANTS
 from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.problem import MatmulProblem
@@ -52,12 +52,7 @@ class TritonModel(KernelModel):
     problem: MatmulProblem
     parts, rows = PARTS, rows_of(PARTS)
     composition = Composition(
-        lanes=(
-            Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")),
-            Lane(("l2_s",)),
-            Lane(("dram_s",)),
-            Lane(("power_s",)),
-        ),
+        lanes=(Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")), *MEMORY_LANES, Lane(("power_s",))),
         added=("split_s", "launch_s"),
     )
 

@@ -14,7 +14,7 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
-from anatune.templates.gpu.model import KernelModel, rows_of
+from anatune.templates.gpu.model import MEMORY_LANES, KernelModel, rows_of
 from anatune.templates.triton.attention.constants import ATTENTION
 from anatune.templates.triton.attention.problem import AttentionTiles
 from anatune.templates.triton.attention.resources import attention_rules
@@ -46,12 +46,7 @@ class AttentionModel(KernelModel):
     space: AttentionSpace
     parts, rows = PARTS, rows_of(PARTS)
     composition = Composition(
-        lanes=(
-            Lane(("shared_s",), ("mma_s", "exp_s", "latency_s", "tail_s")),
-            Lane(("l2_s",)),
-            Lane(("dram_s",)),
-            Lane(("power_s",)),
-        ),
+        lanes=(Lane(("shared_s",), ("mma_s", "exp_s", "latency_s", "tail_s")), *MEMORY_LANES, Lane(("power_s",))),
         added=("combine_s", "launch_s"),
     )
 
@@ -93,7 +88,7 @@ class AttentionModel(KernelModel):
         times[:] = scores.time_s
         needs = need.threads, need.registers, need.shared_bytes, need.resident, need.limiter, need.accumulators
         parts = (scores.parts[name] for name in PARTS)
-        self._write(columns, parts, needs, need.blocks, scores.waves, (scores.dram_bytes, scores.l2_bytes))
+        self._write(columns, parts, needs, need.blocks, scores.waves, (scores.moved.dram, scores.moved.l2))
 
     @cached_property
     def floor_s(self) -> float:

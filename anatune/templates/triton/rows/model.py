@@ -12,7 +12,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
-from anatune.templates.gpu.model import GRID_RULE, KernelModel, block_rules, rows_of
+from anatune.templates.gpu.model import GRID_RULE, MEMORY_LANES, KernelModel, block_rules, rows_of
 from anatune.templates.triton.rows.space import RowSpace
 from anatune.templates.triton.rows.times import MOST_ELEMENTS, PARTS, score_rows
 
@@ -33,7 +33,7 @@ class RowModel(KernelModel):
     space: RowSpace
     parts, rows = PARTS, rows_of(PARTS)
     composition = Composition(
-        lanes=(Lane(("issue_s", "functions_s"), ("latency_s", "tail_s")), Lane(("l2_s",)), Lane(("dram_s",))),
+        lanes=(Lane(("issue_s", "functions_s"), ("latency_s", "tail_s")), *MEMORY_LANES),
         added=("launch_s",),
     )
 
