@@ -26,9 +26,10 @@ from anatune.templates.triton.attention.problem import AttentionProblem, Attenti
 from anatune.templates.triton.attention.resources import OWN_REGISTERS, attention_units
 from anatune.templates.triton.attention.rules import MOST_DIM
 from anatune.templates.triton.attention.steps import count_steps
-from anatune.templates.triton.attention.times import AttentionScores, score_attention
+from anatune.templates.triton.attention.times import score_attention
 from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.resources import is_wide
+from anatune.templates.triton.times import TileScores
 from bench.replay.metrics import spearman
 from bench.replay.tensorcores import anchored_specs, read
 from bench.replay.tensorcores_devices import spec_named
@@ -145,7 +146,7 @@ def libraries(folder: Path, half: str, problems: int) -> Iterator[Library]:
             yield Library(str(device), str(library), str(kind), windowed, str(dtype), key, row.time_us / 1e6, best, own)
 
 
-def _least(scores: AttentionScores) -> float:
+def _least(scores: TileScores) -> float:
     return float(scores.time_s[scores.resources.rule == 0].min())
 
 

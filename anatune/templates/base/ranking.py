@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.templates.base.model import Guarantee, Model, Ranking
+from anatune.templates.base.model import AnalyticalModel, Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
 
-__all__ = ["EQUAL_SHARE", "SLAB_POINTS", "Best", "Slabs", "apart", "gap", "group_sizes", "rank_whole", "rejected"]
+__all__ = [
+    "EQUAL_SHARE", "SLAB_POINTS", "Best", "Slabs", "WholeModel", "apart", "gap", "group_sizes", "rank_whole",
+    "rejected",
+]  # fmt: skip
 
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -169,3 +172,26 @@ def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Rankin
         return slabs.ranking(best.points, best.num_alike(), alike_is_exact=True)
     guarantee = Guarantee("best_found", gap(best.fastest_s, floor_s), slabs.done, 0)
     return Ranking(best.points, guarantee, None, None, best.num_alike())
+
+
+class WholeModel(AnalyticalModel):
+    """A model that evaluates every point of its space, unless a subclass ranks in another way.
+
+    Pickles hold its arguments: what was computed from them is computed again.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        accuracy = getattr(self.space, "accuracy", None)
+        return type(self), (self.workload, self.hardware, *([] if accuracy is None else [accuracy]))
+
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the keys of points of equal time, least important first; without any they are in their own order."""
+        return ()
+
+    def best_points(self, top_k: int, *, distinct: bool) -> Best:
+        """Return what keeps the best points of the space."""
+        return Best(len(self.space.columns), top_k, self.tie_keys, distinct=distinct)
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        return rank_whole(self, self.best_points(top_k, distinct=distinct), self.floor_s, watch)

@@ -153,6 +153,11 @@ class Space(ABC):
         """Return what an axis can be: every perfect tiling, unless the template says otherwise."""
         return tilings(axis, self.levels[axis], self.extents[axis])
 
+    def _tiles_of(self, axis: str, rows: Sequence[Sequence[int]]) -> Part:
+        """Return the part of an axis of which these rows of factors are tried."""
+        columns = [f"{axis}.{level}" for level in self.levels[axis]]
+        return listed(axis, columns, np.array(rows, dtype=np.int64), "a tile of the space")
+
     @abstractmethod
     def schedule_of(self, point: Sequence[int] | Integers) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

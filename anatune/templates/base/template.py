@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.named import resolve
 
 if TYPE_CHECKING:
     from anatune.core.workload.ranges import RangedWorkload
@@ -35,6 +36,8 @@ class TemplateOf(ABC, Generic[Device]):
         Of the devices that it is for. The first registered template of a kind is its default.
     room : str
         Folder of ``anatune/templates`` whose compiled code its model runs.
+    model_name : str
+        Its analytical model as ``module:class`` within its folder; unused where `model_class` chooses.
     toolchain : str
         What makes machine code of its programs: the folder of ``anatune/codegen``.
     tensor_cores : bool
@@ -75,6 +78,7 @@ class TemplateOf(ABC, Generic[Device]):
     name: ClassVar[str]
     kind: ClassVar[str]
     room: ClassVar[str]
+    model_name: ClassVar[str]
     toolchain: ClassVar[str] = "cpu"
     tensor_cores: ClassVar[bool] = False
     widens: ClassVar[str | None] = None
@@ -100,9 +104,14 @@ class TemplateOf(ABC, Generic[Device]):
     def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
         """Return axis -> names of its factors, outer to inner."""
 
-    @abstractmethod
     def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of a workload's model: ``(workload, hardware)``, and ``accuracy`` if it has several."""
+        model: type[AnalyticalModel] = self._import(self.model_name)
+        return model
+
+    def _import(self, name: str) -> Any:
+        """Return what is called ``module:object`` within the folder: its parts are imported when they are needed."""
+        return resolve(f"anatune.templates.{self.room}.{name}")
 
     @abstractmethod
     def program(self, *schedule: Any, **how: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anatune.core.hardware.spec import CpuSpec
@@ -20,9 +19,10 @@ class CpuTemplate(TemplateOf[CpuSpec]):
 
     kind: ClassVar[str] = "cpu"
 
-    @abstractmethod
     def program(self, schedule: Schedule, **how: Any) -> CpuProgram:
         """Return the program of a schedule; ``threads``, ``prepacked``, ``prefix`` as in `cpu.program.program`."""
+        program: CpuProgram = self._import("program.program:program_of")(schedule, **how)
+        return program
 
     def streaming_s(self, hardware: CpuSpec, num_bytes: int, flop: int = 0) -> float:
         """Return the time of a call that has no schedule to choose, s: it reads and writes its tensors once.

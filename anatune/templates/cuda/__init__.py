@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import Workload
 from anatune.templates.cuda.rules import check_cuda, check_pipelined, cuda_applies, levels_of, pipeline_applies
 from anatune.templates.gpu.split import needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
@@ -15,9 +14,6 @@ from anatune.templates.gpu.template import GpuTemplate
 if TYPE_CHECKING:
     from anatune.core.workload.ranges import RangedWorkload
     from anatune.templates.base.family import ProgramFamily
-    from anatune.templates.base.model import AnalyticalModel
-    from anatune.templates.gpu.kernel import KernelProgram
-    from anatune.templates.gpu.ranged import Ranged
 
 __all__ = ["CUDA", "PIPELINED"]
 
@@ -26,6 +22,8 @@ class CudaTemplate(GpuTemplate):
     """Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
 
     name = room = "cuda"
+    model_name = "model.model:GpuModel"
+    writer_name = "program.program:GpuProgram"
     has_ranges = True
     all_accuracy = "standard"
     corrections: ClassVar[str | None] = "ansor"
@@ -34,12 +32,6 @@ class CudaTemplate(GpuTemplate):
     takes = staticmethod(cuda_applies)
     levels = staticmethod(levels_of)
     accuracy_of = staticmethod(needed_accuracy)
-
-    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
-        """Return the class of its analytical model."""
-        from anatune.templates.cuda.model.model import GpuModel
-
-        return GpuModel
 
     def family(self, workload: RangedWorkload, hardware: GpuSpec) -> ProgramFamily:
         """Return the programs for a ranged workload that take an extent when they are called."""
@@ -53,29 +45,18 @@ class CudaTemplate(GpuTemplate):
 
         return program_key(schedule)
 
-    def program(self, schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
-        """Return the kernel of a schedule."""
-        from anatune.templates.cuda.program.program import GpuProgram
-
-        return GpuProgram(schedule, ranged).program()
-
 
 class PipelinedTemplate(CudaTemplate):
     """The same with a choice of staging pipeline and of padded rows in shared memory."""
 
     name = "pipelined"
+    model_name = "model.pipelined:PipelinedModel"
     widens = "cuda"
     has_ranges = False
     corrections = None
     diverse = False
     check = staticmethod(check_pipelined)
     takes = staticmethod(pipeline_applies)
-
-    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
-        """Return the class of its analytical model."""
-        from anatune.templates.cuda.model.pipelined import PipelinedModel
-
-        return PipelinedModel
 
 
 CUDA = CudaTemplate()

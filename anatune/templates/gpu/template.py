@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from anatune.core.hardware.spec import GpuSpec
@@ -32,6 +31,8 @@ class GpuTemplate(TemplateOf[GpuSpec]):
 
     kind: ClassVar[str] = "gpu"
     toolchain: ClassVar[str] = "cuda"
+    writer_name: ClassVar[str]
+    """What writes its kernels as ``module:class`` within the folder: ``(schedule, ranged).program()``."""
     streaming_s = staticmethod(streaming_s)
 
     def supports(self, workload: Workload, hardware: GpuSpec) -> object:
@@ -46,6 +47,7 @@ class GpuTemplate(TemplateOf[GpuSpec]):
             return False
         return True
 
-    @abstractmethod
     def program(self, schedule: Schedule, ranged: Ranged | None = None) -> GpuProgram:
         """Return the kernel of a schedule; `ranged`: for a range of extents of which it is the largest one's."""
+        kernel: GpuProgram = self._import(self.writer_name)(schedule, ranged).program()
+        return kernel

@@ -17,9 +17,8 @@ from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
-from anatune.templates.base.ranking import Best, rank_whole
-from anatune.templates.base.watch import Watch
+from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
+from anatune.templates.base.ranking import WholeModel
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import parallel_rule
 from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM, OTHERS
@@ -37,7 +36,7 @@ _DIGIT_OPERATIONS = {1: 12.0, 2: 16.0, 3: 20.0}
 """Vector operations that make digits of a vector of activations, by their number: counted from the code."""
 
 
-class ScaledModel(AnalyticalModel):
+class ScaledModel(WholeModel):
     """Predicts the time of schedules of the template "scaled", and ranks them exactly.
 
     `accuracy` is what the arithmetic of its space's schedules may need, "standard" or "relaxed".
@@ -64,9 +63,6 @@ class ScaledModel(AnalyticalModel):
             Rule("microkernel_registers", "vector registers of the microkernel", hardware.compute.num_vector_registers),
             parallel_rule(hardware),
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.workload, self.hardware, self.space.accuracy)
 
     @cached_property
     def streamed_bytes(self) -> float:
@@ -189,12 +185,7 @@ class ScaledModel(AnalyticalModel):
         rate = self.machine.fill_bytes_per_cycle[0] * core.clock_hz * core.num_cores
         return 0.0 if self.streamed_bytes <= self.machine.size_bytes[0] else self.streamed_bytes / rate * 0.5
 
-    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
-        return rank_whole(self, Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct), self.floor_s, watch)
-
-
-def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
-    """Return the keys of points of equal time, least important first: wide tiles, and what fewer rows run best with."""
-    calls, rows, vectors = points[:, :3].T
-    return -vectors, np.abs(calls * rows - FLOATS_FROM), -rows
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the keys of points of equal time, least first: wide tiles, and what fewer rows run best with."""
+        calls, rows, vectors = points[:, :3].T
+        return -vectors, np.abs(calls * rows - FLOATS_FROM), -rows

@@ -33,7 +33,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.space import LegalityCheck, Part, Space, listed
+from anatune.templates.base.space import LegalityCheck, Part, Space
 from anatune.templates.base.values import check_names, covering_factors
 from anatune.templates.scaled.rules import FLOATS_FROM, product_of
 
@@ -91,8 +91,7 @@ class ScaledSpace(Space):
             rows = [(v,) for v in _VECTORS if v == 1 or (v - 1) * product.lanes < product.columns]
         else:
             rows = [(product.run,)]
-        columns = [f"{axis}.{level}" for level in self.levels[axis]]
-        return listed(axis, columns, np.array(rows, dtype=np.int64), "a tile of the space")
+        return self._tiles_of(axis, rows)
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

@@ -18,6 +18,7 @@ from anatune.templates.base.watch import Watch
 from anatune.templates.gpu.model import (
     BLOCK_RESOURCES,
     GRID_RULE,
+    MEMORY_LANES,
     OWN_PARTS,
     SPLIT_RULE,
     TRAFFIC,
@@ -53,9 +54,9 @@ class TensorCoreModel(BaseGpuModel):
     """
 
     space: TensorCoreSpace
-    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, TensorCol
+    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, TensorCol.__members__
     composition = Composition(
-        lanes=(Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")), Lane(("l2_s",)), Lane(("dram_s",))),
+        lanes=(Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")), *MEMORY_LANES),
         added=("launch_s", "combine_s"),
     )
 
@@ -72,9 +73,6 @@ class TensorCoreModel(BaseGpuModel):
         )
         if self.space.splits is not None:
             self.rules += (SPLIT_RULE,)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     @property
     def _sharing_threads(self) -> int:

@@ -23,7 +23,7 @@ from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.space import LegalityCheck, Part, Space, listed
+from anatune.templates.base.space import LegalityCheck, Part, Space
 from anatune.templates.base.values import check_names, checked_count, covering_factors
 from anatune.templates.gpu.split import SPLIT, check_split
 from anatune.templates.gpu.split_space import split_of_point, split_options, split_part
@@ -87,10 +87,9 @@ class TensorCoreSpace(Space):
         return super().parts if self.splits is None else (*super().parts, self.splits)
 
     def _axis(self, axis: str) -> Part:
-        rows = self._depths() if axis == "k" else self._warp_tiles(axis)
-        return listed(axis, [f"{axis}.{level}" for level in self.levels[axis]], rows, "a tile of the space")
+        return self._tiles_of(axis, self._depths() if axis == "k" else self._warp_tiles(axis))
 
-    def _warp_tiles(self, axis: str) -> NDArray[np.int64]:
+    def _warp_tiles(self, axis: str) -> list[tuple[int, int]]:
         """Return (warp, mma) pairs: powers of two, and whatever divides the extent; no block is twice too large."""
         size, extent = self.instruction[axis], self.extents[axis]
         most = min(MOST_BLOCK, max(size, 1 << (extent - 1).bit_length()))
@@ -100,12 +99,12 @@ class TensorCoreSpace(Space):
                 block = warps * count * size
                 if block <= most and (count & (count - 1) == 0 or extent % block == 0):
                     rows.append((warps, count))
-        return np.array(rows, dtype=np.int64)
+        return rows
 
-    def _depths(self) -> NDArray[np.int64]:
+    def _depths(self) -> list[tuple[int]]:
         """Return the instructions along k in a stage: 16 to 128 elements of 16 bits, 8 to 64 of 32 bits."""
         size, extent = self.instruction["k"], self.extents["k"]
-        return np.array([(2**e,) for e in range(4) if e == 0 or 2 ** (e - 1) * size < extent], dtype=np.int64)
+        return [(2**e,) for e in range(4) if e == 0 or 2 ** (e - 1) * size < extent]
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

@@ -12,7 +12,7 @@ from anatune.core.workload.implicit_gemm import pattern_of
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
-from anatune.templates.gpu.model import BLOCK_RESOURCES, GRID_RULE, TRAFFIC, BaseGpuModel, block_rules
+from anatune.templates.gpu.model import BLOCK_RESOURCES, GRID_RULE, MEMORY_LANES, TRAFFIC, BaseGpuModel, block_rules
 from anatune.templates.gpu.pack import address_instructions, rows_are_loose
 from anatune.templates.thin.rules import DOTS_SINCE, check_supported
 from anatune.templates.thin.space import ThinSpace
@@ -41,13 +41,9 @@ class ThinModel(BaseGpuModel):
     """
 
     space: ThinSpace
-    parts, resources, rows = PARTS, RESOURCES, ThinCol
+    parts, resources, rows = PARTS, RESOURCES, ThinCol.__members__
     composition = Composition(
-        lanes=(
-            Lane(("fma_s", "issue_s", "l1_s"), ("latency_s", "meet_s", "tail_s")),
-            Lane(("l2_s",)),
-            Lane(("dram_s",)),
-        ),
+        lanes=(Lane(("fma_s", "issue_s", "l1_s"), ("latency_s", "meet_s", "tail_s")), *MEMORY_LANES),
         added=("launch_s", "second_s"),
     )
 

@@ -19,7 +19,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.space import LegalityCheck, Part, Space, listed
+from anatune.templates.base.space import LegalityCheck, Part, Space
 from anatune.templates.base.values import check_names, checked_count, covering_factors
 from anatune.templates.gpu.split import split_of
 from anatune.templates.thin.nest import thin_nest
@@ -77,8 +77,7 @@ class ThinSpace(Space):
             for width in widths
             if threads == each == 1 or threads * each * width < 2 * extent
         ]
-        columns = [f"{axis}.{level}" for level in self.levels[axis]]
-        return listed(axis, columns, np.array(rows, dtype=np.int64), "a tile of the space")
+        return self._tiles_of(axis, rows)
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from anatune.core.accuracy import RELAXED, STANDARD, TRUNCATION, rounding_error
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.named import resolve
 from anatune.templates.gpu.rules import gpu_of
-from anatune.templates.triton.rules import check_supported, check_triton, levels_of, loses_sums
+from anatune.templates.triton.rules import LEVELS, check_supported, check_triton, loses_sums
 
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
@@ -31,9 +33,17 @@ class Family(ABC):
     ----------
     bodies : frozenset of str
         Those of `Workload.body` that it takes.
+    factors : mapping of str to tuple of str
+        Axis -> names of its factors, outer to inner.
+    model_name, program_name : str
+        Its analytical model, ``(workload, hardware, accuracy)``, and what makes a Triton module of a schedule, as
+        ``module:object`` within the folder of the template "triton".
     """
 
     bodies: ClassVar[frozenset[str]]
+    factors: ClassVar[Mapping[str, tuple[str, ...]]]
+    model_name: ClassVar[str]
+    program_name: ClassVar[str]
 
     @abstractmethod
     def supports(self, workload: Workload, hardware: GpuSpec) -> object:
@@ -43,17 +53,19 @@ class Family(ABC):
     def check(self, schedule: Schedule) -> None:
         """Raise SpaceError for what is no schedule of it; its fields are of the right types already."""
 
-    @abstractmethod
     def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
         """Return axis -> names of its factors, outer to inner."""
+        return dict(self.factors)
 
-    @abstractmethod
     def model_class(self) -> type[AnalyticalModel]:
-        """Return the class of its analytical model, ``(workload, hardware, accuracy)``."""
+        """Return the class of its analytical model."""
+        model: type[AnalyticalModel] = _import(self.model_name)
+        return model
 
-    @abstractmethod
     def program(self, schedule: Schedule) -> TritonProgram:
         """Return the Triton module of a schedule."""
+        program: TritonProgram = _import(self.program_name)(schedule)
+        return program
 
     def least_accuracy(self, workload: Workload) -> str:
         """Return the accuracy that has to be asked for before it is ranked with other templates."""
@@ -68,6 +80,10 @@ class Family(ABC):
         return 0.0
 
 
+def _import(name: str) -> Any:
+    return resolve(f"anatune.templates.triton.{name}")
+
+
 def lost_error(workload: Workload, depth: int) -> float:
     """Return the largest error of sums of which so many products stay in accumulators that keep few bits.
 
@@ -80,30 +96,10 @@ class ProductFamily(Family):
     """Products of two operands, whatever their nest; it says, too, why other plain nests are none."""
 
     bodies = frozenset(("multiply_add",))
-
-    def supports(self, workload: Workload, hardware: GpuSpec) -> object:
-        """Raise SpaceError for a workload or a device that it does not take."""
-        return check_supported(workload, hardware)
-
-    def check(self, schedule: Schedule) -> None:
-        """Raise SpaceError for what is no schedule of it."""
-        check_triton(schedule)
-
-    def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
-        """Return fused index -> names of its factors, outer to inner."""
-        return levels_of(workload)
-
-    def model_class(self) -> type[AnalyticalModel]:
-        """Return the class of its analytical model."""
-        from anatune.templates.triton.model import TritonModel
-
-        return TritonModel
-
-    def program(self, schedule: Schedule) -> TritonProgram:
-        """Return the Triton module of a schedule."""
-        from anatune.templates.triton.program import triton_program
-
-        return triton_program(schedule)
+    factors = LEVELS
+    model_name, program_name = "model:TritonModel", "program:triton_program"
+    supports = staticmethod(check_supported)
+    check = staticmethod(check_triton)
 
     def least_accuracy(self, workload: Workload) -> str:
         """Return the accuracy that has to be asked for: float32 operands lose bits."""

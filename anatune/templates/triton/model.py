@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from functools import cached_property
 
 import msgspec
@@ -13,8 +12,8 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import Columns, Floats, Points, Rule
-from anatune.templates.gpu.model import BLOCK_RESOURCES, TRAFFIC, BaseGpuModel
+from anatune.templates.base.model import Floats, Points, Rule
+from anatune.templates.gpu.model import MEMORY_LANES, KernelModel, rows_of
 from anatune.templates.triton.constants import CONSTANTS
 from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.problem import MatmulProblem
@@ -25,49 +24,18 @@ from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.times import PARTS as TILE_PARTS
 from anatune.templates.triton.times import TileScores, score_tiles
 
-__all__ = ["WARM_CONSTANTS", "TritonCol", "TritonModel", "problem_of"]
+__all__ = ["WARM_CONSTANTS", "TritonModel", "problem_of"]
 
 PARTS = ("mma_s", *TILE_PARTS[1:])
 """Those of `times.score_tiles`, "compute_s" as other templates on matrix units call it."""
-RESOURCES = ("registers_per_thread", *BLOCK_RESOURCES, *TRAFFIC)
-
 
 WARM_CONSTANTS = msgspec.structs.replace(CONSTANTS, cold_s=0.0)
 """Times are compared with those of other templates, which do not count what a launch after others costs either."""
 
-
-class TritonCol(IntEnum):
-    """Rows of what a model fills, (COUNT, num_points): the parts of the time in their order, then the rest."""
-
-    MMA_S = 0
-    ISSUE_S = 1
-    SHARED_S = 2
-    L2_S = 3
-    DRAM_S = 4
-    POWER_S = 5
-    LATENCY_S = 6
-    TAIL_S = 7
-    SPLIT_S = 8
-    LAUNCH_S = 9
-    THREADS = 10
-    WARPS = 11
-    BLOCKS = 12
-    REGISTERS = 13
-    SHARED_BYTES = 14
-    RESIDENT = 15
-    LIMITER = 16
-    HELD = 17
-    WAVES = 18
-    DRAM_BYTES = 19
-    L2_BYTES = 20
-    ACCUMULATORS = 21
-    COUNT = 22
-
-
 _OWN_RULE = Rule("persistent", "programs that walk tiles in parts of sums, or without descriptors (no pipeline)", 0.0)
 
 
-class TritonModel(BaseGpuModel):
+class TritonModel(KernelModel):
     """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
@@ -82,14 +50,9 @@ class TritonModel(BaseGpuModel):
 
     space: TileSpace
     problem: MatmulProblem
-    parts, resources, rows = PARTS, RESOURCES, TritonCol
+    parts, rows = PARTS, rows_of(PARTS)
     composition = Composition(
-        lanes=(
-            Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")),
-            Lane(("l2_s",)),
-            Lane(("dram_s",)),
-            Lane(("power_s",)),
-        ),
+        lanes=(Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")), *MEMORY_LANES, Lane(("power_s",))),
         added=("split_s", "launch_s"),
     )
 
@@ -102,17 +65,6 @@ class TritonModel(BaseGpuModel):
         """Make the space and the product behind the workload."""
         space = TritonSpace(self.workload, self.hardware, self._is_legal, accuracy)
         self.space, self.problem = space, problem_of(space)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (
-            self.workload,
-            self.hardware,
-            getattr(self.space, "accuracy", STANDARD),
-        )  # its tables are made again
-
-    @property
-    def _sharing_threads(self) -> int:
-        return 0  # matrix units read operands where they lie: in shared memory, in registers of several warps
 
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
@@ -132,38 +84,11 @@ class TritonModel(BaseGpuModel):
         unfit = (tiles.persistent == 1) & ((tiles.split_k > 1) | (tiles.descriptors == 0))
         rules[(need.rule == 0) & unfit] = len(self.rules)
         times[:] = scores.time_s
-        if not len(columns):
-            return
-        num_sms = self.hardware.compute.num_sms
-        blocks = np.rint(scores.waves * num_sms * need.resident)  # of experts: as many as have rows
-        held = np.minimum(need.resident, np.ceil(blocks / num_sms))
-        columns[: len(PARTS)] = [scores.parts[name] for name in TILE_PARTS]
-        columns[len(PARTS) :] = [
-            need.threads,
-            need.threads // self.hardware.compute.warp_size,
-            blocks,
-            need.registers,
-            need.shared_bytes,
-            need.resident,
-            need.limiter,
-            held,
-            scores.waves,
-            scores.moved.dram,
-            scores.moved.l2,
-            need.accumulators,
-        ]
-
-    def _own_columns(self, out: Floats) -> Columns:
-        """Return the features of [ICS24] Sec. 4.1."""
-        flop, accumulators = float(self.workload.flop), out[TritonCol.ACCUMULATORS]
-        l2_bytes = np.maximum(out[TritonCol.L2_BYTES], 1.0)
-        threads = out[TritonCol.BLOCKS] * out[TritonCol.THREADS]
-        return {
-            "OI_Global_Mem": flop / l2_bytes,
-            "OI_Shared_Mem": flop / l2_bytes,  # what is staged is what came from L2
-            "Reg_Reuse_Factor": flop / np.maximum(threads * accumulators, 1.0),
-            "ILP": accumulators / 4.0,
-        }
+        # of experts: as many blocks as have rows
+        blocks = np.rint(scores.waves * self.hardware.compute.num_sms * need.resident)
+        needs = need.threads, need.registers, need.shared_bytes, need.resident, need.limiter, need.accumulators
+        parts = (scores.parts[name] for name in TILE_PARTS)
+        self._write(columns, parts, needs, blocks, scores.waves, (scores.moved.dram, scores.moved.l2))
 
     @cached_property
     def floor_s(self) -> float:

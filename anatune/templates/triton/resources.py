@@ -15,6 +15,7 @@ to gfx950.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,7 @@ __all__ = [
     "Resources",
     "Tiles",
     "Unit",
+    "first_broken",
     "is_wide",
     "least_depth",
     "most_registers",
@@ -53,6 +55,7 @@ __all__ = [
     "residency",
     "resources",
     "rules",
+    "wide_units",
 ]
 
 Ints = NDArray[np.int64]
@@ -202,10 +205,7 @@ def resources(
         (columns > TENSOR_COLUMNS, columns),
         (_stays_whole(tiles, unit, blocks, spec), tiles.warp_specialize),
     ]
-    rule, needed = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles))
-    for code, (broken, need) in reversed(list(enumerate(limits, 1))):
-        rule[broken] = code
-        needed[broken] = need[broken]
+    rule, needed = first_broken(limits)
     resident, limiter = residency(spec, threads, registers, shared)
     if beside is not None:  # tensor memory is given in powers of two
         resident = np.minimum(
@@ -215,6 +215,18 @@ def resources(
     spilled = np.maximum(0.0, np.where((unit == Unit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
     spilled = spilled if known is None else known[2]
     return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, rule, needed)
+
+
+def first_broken(limits: Sequence[tuple[NDArray[np.bool_], NDArray[np.generic]]]) -> tuple[Ints, Floats]:
+    """Return the number of the first broken limit of each tile, 0 where there is none, and what it asks for.
+
+    `limits`: which tiles break it, and what they need, (num_tiles,) each, in the order of the rules.
+    """
+    rule, needed = np.zeros(len(limits[0][0]), dtype=np.int64), np.zeros(len(limits[0][0]))
+    for code, (broken, need) in reversed(list(enumerate(limits, 1))):
+        rule[broken] = code
+        needed[broken] = need[broken]
+    return rule, needed
 
 
 def _stays_whole(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
@@ -275,11 +287,16 @@ def _units(tiles: Tiles, spec: GpuSpec, wide: Instruction, small: Instruction) -
         square = np.minimum(tiles.block_m, tiles.block_n)
         fits = (square >= 16) & (tiles.block_k >= wide.least_depth * np.where(square < 32, 2, 1))
         return np.where(fits, Unit.MFMA, Unit.FMA).astype(np.int64)
+    return wide_units(tiles.block_m, tiles.num_warps, wide, small)
+
+
+def wide_units(block_m: Ints, num_warps: Ints, wide: Instruction, small: Instruction) -> Ints:
+    """Return what multiplies tiles, of `Unit`: wide units where the tiles are large enough for them."""
     if wide.unit not in (Unit.WGMMA, Unit.TCGEN05):
-        return np.full(len(tiles), wide.unit, dtype=np.int64)
-    fits = (tiles.block_m >= _WIDE_ROWS) & (tiles.num_warps % _WIDE_WARPS == 0)
+        return np.full(len(block_m), wide.unit, dtype=np.int64)
+    fits = (block_m >= _WIDE_ROWS) & (num_warps % _WIDE_WARPS == 0)
     if wide.unit == Unit.TCGEN05:
-        fits &= tiles.num_warps <= _MOST_TCGEN05_WARPS
+        fits &= num_warps <= _MOST_TCGEN05_WARPS
     return np.where(fits, wide.unit, small.unit).astype(np.int64)
 
 

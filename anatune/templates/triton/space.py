@@ -55,8 +55,8 @@ def splits(results: int, depth: int, hardware: GpuSpec) -> tuple[int, ...]:
 class TileSpace(Space):
     """Powers of two for each index, and a value for each option: what the spaces of all families are.
 
-    A family's space sets `axes`, `extents` and `choices` when it is made. Deterministic; safe to share between threads
-    (immutable).
+    A family's space passes the extents of its axes and sets `choices` when it is made. Deterministic; safe to share
+    between threads (immutable).
 
     Attributes
     ----------
@@ -73,6 +73,13 @@ class TileSpace(Space):
     limits: ClassVar[Mapping[str, tuple[int, int]]]
     defaults: ClassVar[Mapping[str, int]]
     example: ClassVar[str]
+
+    def __init__(
+        self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, extents: Mapping[str, int]
+    ) -> None:
+        super().__init__(workload, hardware, is_legal)
+        self.axes, self.extents = tuple(extents), dict(extents)
+        self.levels = {axis: ("tile",) for axis in self.axes}
 
     def _powers(self, axis: str, least: int, most: int) -> Part:
         """Return the powers of two from `least` on, up to the first that is not below `most`."""
@@ -104,6 +111,18 @@ class TileSpace(Space):
         self._check_own(schedule)
         sizes = [schedule.tiles[axis][-1] for axis in self.axes]
         return np.array([*sizes, *(schedule.options[name] for name in self.choices)], dtype=np.int64)
+
+    def _values_of(self, option: str) -> tuple[int, ...]:
+        """Return the values of an option that are tried."""
+        amd = is_amd(self.hardware)
+        values: dict[str, tuple[int, ...]] = {
+            "num_warps": (1, 2, 4, 8) if amd else (2, 4, 8, 16),
+            "num_stages": (1, 2, 3) if amd else (1, 2, 3, 4, 5, 6),
+            "descriptors": (0, 1),
+            "waves_per_eu": (0,),
+            "matrix_instr_nonkdim": (0,),
+        }
+        return values[option]
 
     def _default_tile(self, axis: str) -> int:
         return 64
@@ -170,11 +189,8 @@ class TritonSpace(TileSpace):
         self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD
     ) -> None:
         self.gemm = check_supported(workload, hardware)
-        super().__init__(workload, hardware, is_legal)
+        super().__init__(workload, hardware, is_legal, {axis: self.gemm.extents[axis] for axis in LEVELS})
         self.accuracy = checked_accuracy("accuracy", accuracy)
-        self.axes = tuple(LEVELS)
-        self.extents = {axis: self.gemm.extents[axis] for axis in self.axes}
-        self.levels = {axis: ("tile",) for axis in self.axes}
         self.choices = {name: self._values_of(name) for name in options_of(workload, hardware)}
 
     def _axis(self, axis: str) -> Part:
@@ -185,22 +201,16 @@ class TritonSpace(TileSpace):
 
     def _values_of(self, option: str) -> tuple[int, ...]:
         """Return the values of an option that are tried."""
-        amd = is_amd(self.hardware)
         if option == "split_k":
             results = self.gemm.extents["batch"] * self.extents["m"] * self.extents["n"]
             return splits(results, self.extents["k"], self.hardware)
         values: dict[str, tuple[int, ...]] = {
             "group_m": (1, 4, 8, 16),
-            "num_warps": (1, 2, 4, 8) if amd else (2, 4, 8, 16),
-            "num_stages": (1, 2, 3) if amd else (1, 2, 3, 4, 5, 6),
-            "descriptors": (0, 1),
             "persistent": (0, 1),
             "promote": (PROMOTED_STEPS,) if self.accuracy == STANDARD else (0, PROMOTED_STEPS),
             "warp_specialize": (0, 1),
-            "waves_per_eu": (0,),
-            "matrix_instr_nonkdim": (0,),
         }
-        return values[option]
+        return values[option] if option in values else super()._values_of(option)
 
     def _check_options(self, options: Mapping[str, int]) -> None:
         check_options(self.workload, self.hardware, options)

@@ -25,17 +25,8 @@ __all__ = ["PARTS", "TileScores", "in_waves", "norm", "score_tiles", "sustained_
 Floats = NDArray[np.float64]
 
 PARTS = (
-    "compute_s",
-    "issue_s",
-    "shared_s",
-    "l2_s",
-    "dram_s",
-    "power_s",
-    "latency_s",
-    "tail_s",
-    "split_s",
-    "launch_s",
-)
+    "compute_s", "issue_s", "shared_s", "l2_s", "dram_s", "power_s", "latency_s", "tail_s", "split_s", "launch_s",
+)  # fmt: skip
 _TIE_SHARE = 1e-3
 _SIBLING_SHARE = 0.02
 _ATOMIC_COST = 4.0

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import Workload
 from anatune.templates.cpu.template import CpuTemplate
 from anatune.templates.winograd.rules import applies, check_winograd, levels_of, needed_accuracy
-
-if TYPE_CHECKING:
-    from anatune.templates.base.model import AnalyticalModel
-    from anatune.templates.cpu.program.program import CpuProgram
 
 __all__ = ["WINOGRAD"]
 
@@ -20,6 +13,7 @@ class WinogradTemplate(CpuTemplate):
     """3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
 
     name = room = "winograd"
+    model_name = "model:WinogradModel"
     joins = True
     all_accuracy = "relaxed"
     is_plain_sum = False
@@ -33,18 +27,6 @@ class WinogradTemplate(CpuTemplate):
         from anatune.templates.winograd.space import largest_error
 
         return largest_error(schedule)
-
-    def model_class(self, workload: Workload) -> type[AnalyticalModel]:
-        """Return the class of its analytical model."""
-        from anatune.templates.winograd.model import WinogradModel
-
-        return WinogradModel
-
-    def program(self, schedule: Schedule, **how: Any) -> CpuProgram:
-        """Return the program of a schedule."""
-        from anatune.templates.winograd.program.program import program_of
-
-        return program_of(schedule, **how)
 
 
 WINOGRAD = WinogradTemplate()

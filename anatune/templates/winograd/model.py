@@ -11,9 +11,8 @@ from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
-from anatune.templates.base.ranking import Best, rank_whole
-from anatune.templates.base.watch import Watch
+from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
+from anatune.templates.base.ranking import WholeModel
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import microkernel_rules, parallel_rule
 from anatune.templates.winograd.pack import pack_tiling, product_group
@@ -32,7 +31,7 @@ _STEPS = 4
 _OWN = tuple(col for col in WinogradCol if col not in (WinogradCol.TIME_S, WinogradCol.USEFUL, WinogradCol.COUNT))
 
 
-class WinogradModel(AnalyticalModel):
+class WinogradModel(WholeModel):
     """Predicts the time of Winograd schedules of `workload` on `hardware`, and ranks them exactly.
 
     `accuracy` is what the arithmetic of its space's schedules may need, "standard" or "relaxed".
@@ -64,9 +63,6 @@ class WinogradModel(AnalyticalModel):
             Rule("block_size", "tiles and channels of a block beyond those there are", 0),
             parallel_rule(hardware),
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     def _run(
         self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
@@ -127,13 +123,7 @@ class WinogradModel(AnalyticalModel):
             self.least_flop / 2.0 / (tiling.lanes * tiling.group) / core.fma_per_cycle / core.num_cores / core.clock_hz
         )
 
-    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
-        best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
-        return rank_whole(self, best, self.floor_s, watch)
-
-
-def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
-    """Return the keys of points of equal time, least important first: small blocks, 4 steps (short code, few loops)."""
-    steps = np.abs(points[:, WinogradPoint.UNROLL] - _STEPS)
-    return points[:, WinogradPoint.CALLS] * points[:, WinogradPoint.ROWS], steps
+    def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
+        """Return the keys of points of equal time, least first: small blocks, 4 steps (short code, few loops)."""
+        steps = np.abs(points[:, WinogradPoint.UNROLL] - _STEPS)
+        return points[:, WinogradPoint.CALLS] * points[:, WinogradPoint.ROWS], steps

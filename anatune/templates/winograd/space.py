@@ -40,7 +40,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.space import LegalityCheck, Part, Space, listed
+from anatune.templates.base.space import LegalityCheck, Part, Space
 from anatune.templates.base.values import check_names, covering_factors
 from anatune.templates.cpu.microkernels import simd_lanes
 from anatune.templates.winograd.convolution3x3 import convolution3x3
@@ -130,12 +130,7 @@ class WinogradSpace(Space):
             units = -(-self.extents["f"] // self.lanes)
             widths = range(1, min(registers // 2, MOST_VECTORS, units) + 1)
             rows = [(slivers, width) for width in widths for slivers in _counts(-(-units // width))]
-        return listed(
-            axis,
-            [f"{axis}.{level}" for level in self.levels[axis]],
-            np.array(sorted(rows), dtype=np.int64),
-            "a tile of the space",
-        )
+        return self._tiles_of(axis, sorted(rows))
 
     def error_growth(self, output_tile: int) -> float:
         """Return the errors of results over those of direct sums, for random operands."""

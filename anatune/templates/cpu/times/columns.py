@@ -6,7 +6,7 @@ chunk of a batch computes some leftovers that nobody reads.
 
 from __future__ import annotations
 
-from enum import IntEnum, auto
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -21,105 +21,40 @@ class CpuCol(IntEnum):
 
     Compiled code reads entry `i` of a column as ``values[CpuCol.X + i]``: a constant offset from one address, so that
     the compiler knows that columns do not overlap.
-    """
 
-    @staticmethod
-    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
-        """Return where the next column begins, behind the `count` columns so far."""
-        return count * CHUNK_SIZE
+    Results. L2_S, L3_S, DRAM_S: transfers into L1, L2, L3, by where they come from. L1_BYTES, L2_BYTES, L3_BYTES: bytes
+    that enter these. SHARE: share of all work that the busiest thread does.
+
+    The microkernel. PAIRS: axes other than the SIMD axis that a pair of microkernels covers; PAIR_AXIS: the last of
+    them, or -1. TILES: calls of each kind of microkernel in the pair. SMALL_VECTORS: vectors of the smaller
+    microkernel; the larger one has one more. VECTOR_LOADS: loads for each vector of the microkernel. VECTORS_HELD: held
+    registers for each vector; HELD: besides. VECTOR_CONVERSIONS: conversions for each vector; CONVERSIONS: besides.
+    RELOADED: loads for a result vector. INSIDE: share of the steps that is left when padding is left out. PADDING:
+    cycles of padded copies, and work space of their tensor.
+
+    Footprints. RUN: contiguous elements; the last dimension, and those before it while the later ones are whole.
+    IS_SHORT: 1 where the last dimension is cut, so that rows are its size apart. SPREAD: rows that may collide in few
+    sets of a cache. WRITTEN: those MOVED that are written back.
+
+    Copies. COPY_S: seconds to bring a byte in from the first cache that holds the copy. IS_BEYOND: 1 while no cache so
+    far holds it.
+    """
 
     @property
     def row(self) -> int:
         """Row of a result in what `point.run_points` fills."""
         return self.value // CHUNK_SIZE
 
-    TIME_S = auto()
-    FMA_S = auto()
-    LOAD_S = auto()
-    LATENCY_S = auto()
-    ISSUE_S = auto()
-    OVERHEAD_S = auto()
-    CORE_S = auto()
-    MEMORY_S = auto()
-    PACKING_S = auto()
-    START_S = auto()
-    L2_S = auto()
-    """This and the next two: transfers into L1, L2, L3, by where they come from."""
-    L3_S = auto()
-    DRAM_S = auto()
-    L1_BYTES = auto()
-    """This and the next two: bytes that enter L1, L2, L3."""
-    L2_BYTES = auto()
-    L3_BYTES = auto()
-    THREADS = auto()
-    SHARE = auto()
-    """Share of all work that the busiest thread does."""
-    CHUNKS = auto()
-    ACCUMULATORS = auto()
-    REGISTERS = auto()
-    STEPS = auto()
-    UNROLLED_FMA = auto()
-    L1_TILE_BYTES = auto()
-    L2_TILE_BYTES = auto()
-    L3_TILE_BYTES = auto()
-    RULE = auto()
-    # the microkernel
-    PARALLEL = auto()
-    PAIRS = auto()
-    """Axes other than the SIMD axis that a pair of microkernels covers."""
-    PAIR_AXIS = auto()
-    """The last of them, or -1."""
-    UNROLL = auto()
-    TILES = auto()
-    """Calls of each kind of microkernel in the pair."""
-    PARTIAL = auto()
-    SMALL_ROWS_CALLS = auto()
-    LARGE_ROWS_CALLS = auto()
-    SMALL_VECTORS = auto()
-    """Vectors of the smaller microkernel; the larger one has one more."""
-    SMALL_VECTORS_CALLS = auto()
-    LARGE_VECTORS_CALLS = auto()
-    ROWS = auto()
-    OWN = auto()
-    VECTOR_LOADS = auto()
-    """Loads for each vector of the microkernel."""
-    VECTORS_HELD = auto()
-    """Held registers for each vector of the microkernel; the next: besides."""
-    HELD = auto()
-    BROADCAST = auto()
-    VECTOR_CONVERSIONS = auto()
-    """Conversions for each vector of the microkernel; the next: besides."""
-    CONVERSIONS = auto()
-    RELOADED = auto()
-    """Loads for a result vector."""
-    CYCLES = auto()
-    INSIDE = auto()
-    """Share of the steps that is left when padding is left out."""
-    PADDING = auto()
-    """Cycles of padded copies; work space of their tensor."""
-    OWN_COPY = auto()
-    # footprints
-    RUN = auto()
-    """Contiguous elements: the last dimension, and those before it while the later ones are whole."""
-    ROW_COUNT = auto()
-    IS_OPEN = auto()
-    IS_SHORT = auto()
-    """1 where the last dimension is cut: rows are its size apart."""
-    SPAN = auto()
-    TOUCHED = auto()
-    BYTES = auto()
-    SPREAD = auto()
-    """Rows that may collide in few sets of a cache."""
-    MOVED = auto()
-    WRITTEN = auto()
-    """Those of them that are written back."""
-    OUTSIDE = auto()
-    # copies
-    COPY_S = auto()
-    """Seconds to bring a byte in from the first cache that holds the copy."""
-    COPY_BYTES = auto()
-    IS_BEYOND = auto()
-    """1 while no cache so far holds it."""
+    (
+        TIME_S, FMA_S, LOAD_S, LATENCY_S, ISSUE_S, OVERHEAD_S, CORE_S, MEMORY_S, PACKING_S, START_S,
+        L2_S, L3_S, DRAM_S, L1_BYTES, L2_BYTES, L3_BYTES, THREADS, SHARE, CHUNKS, ACCUMULATORS, REGISTERS, STEPS,
+        UNROLLED_FMA, L1_TILE_BYTES, L2_TILE_BYTES, L3_TILE_BYTES, RULE,
+        PARALLEL, PAIRS, PAIR_AXIS, UNROLL, TILES, PARTIAL, SMALL_ROWS_CALLS, LARGE_ROWS_CALLS,
+        SMALL_VECTORS, SMALL_VECTORS_CALLS, LARGE_VECTORS_CALLS, ROWS, OWN, VECTOR_LOADS, VECTORS_HELD, HELD,
+        BROADCAST, VECTOR_CONVERSIONS, CONVERSIONS, RELOADED, CYCLES, INSIDE, PADDING, OWN_COPY,
+        RUN, ROW_COUNT, IS_OPEN, IS_SHORT, SPAN, TOUCHED, BYTES, SPREAD, MOVED, WRITTEN, OUTSIDE,
+        COPY_S, COPY_BYTES, IS_BEYOND,
+    ) = range(0, 65 * CHUNK_SIZE, CHUNK_SIZE)  # fmt: skip
 
 
 NUM_RESULTS = CpuCol.RULE.row + 1

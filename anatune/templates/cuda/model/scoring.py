@@ -19,6 +19,7 @@ from anatune.templates.cuda.times.tile import MAX_LOCAL_BYTES
 from anatune.templates.gpu.model import (
     BLOCK_RESOURCES,
     GRID_RULE,
+    MEMORY_LANES,
     OWN_PARTS,
     REGISTER_BYTES,
     SPLIT_RULE,
@@ -65,13 +66,9 @@ class GpuScoring(BaseGpuModel):
     """
 
     space: GpuSpace
-    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, Col
+    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, Col.__members__
     composition = Composition(
-        lanes=(
-            Lane(("fma_s", "issue_s", "shared_s", "spill_s"), ("latency_s", "tail_s")),
-            Lane(("l2_s",)),
-            Lane(("dram_s",)),
-        ),
+        lanes=(Lane(("fma_s", "issue_s", "shared_s", "spill_s"), ("latency_s", "tail_s")), *MEMORY_LANES),
         added=("launch_s", "combine_s"),
     )
 

@@ -146,99 +146,43 @@ class Chunk(NamedTuple):
 class Limiter(IntEnum):
     """What limits the resident blocks of an SM."""
 
-    THREADS = 0
-    REGISTERS = 1
-    SHARED = 2
-    BLOCKS = 3
-    GRID = 4
+    THREADS, REGISTERS, SHARED, BLOCKS, GRID = range(5)
 
 
 class Col(IntEnum):
-    """Rows of Chunk.values. Per block and staging step unless said otherwise; cycles are core cycles of one SM."""
+    """Rows of Chunk.values. Per block and staging step unless said otherwise; cycles are core cycles of one SM.
 
-    # input
-    STAGES = 0
-    """Turns of the k0 loops of a whole tile: `num_steps` of `gpu.split`."""
-    DYNAMIC = 1
-    """1 where accumulators are indexed at run time."""
-    REUSE = 2
-    """Multiply-adds between a load and a store of a spilled accumulator, >= 1."""
-    VTHREADS = 3
-    """Products over the spatial axes: virtual threads, reg_inner, reg_outer; over the reduction axes: k2."""
-    REG_INNER = 4
-    REG_OUTER = 5
-    K2 = 6
-    UNROLL = 7
-    # macro quantities: they follow from block, thread and stage sizes
-    RULE = 8
-    THREADS = 9
-    WARPS = 10
-    BLOCKS = 11
-    """Of the grid: tiles, and of split ones as many as they have parts."""
-    ACCUMULATORS = 12
-    STEPS = 13
-    """Iterations of the reduction in one of them."""
-    SHARED_BYTES = 14
-    FRAGMENTS = 15
-    REGISTERS = 16
-    REGISTER_CAP = 17
-    SPILLED = 18
-    """Accumulators of a thread that live in local memory."""
-    RESIDENT = 19
-    """Blocks an SM holds at once."""
-    LIMITER = 20
-    TILE_BYTES = 21
-    SECTOR_BYTES = 22
-    FETCH_LINES = 23
-    DRAM_BYTES = 24
-    # micro quantities: they depend on the order of the register tile, unrolling and fetch widths
-    LOADS = 25
-    """Shared-memory load instructions of one thread."""
-    WAVEFRONTS = 26
-    """Shared-memory cycles of one warp's loads."""
-    CONFLICT = 27
-    """Worst bank-conflict degree of a load."""
-    FETCHES = 28
-    """Global load instructions of one thread."""
-    FETCHES_BLOCK = 29
-    """Global load instructions that all warps of the block issue."""
-    STORE_SECTORS = 30
-    """Sectors that one warp-wide store touches."""
-    # result
-    TIME_S = 31
-    FMA_S = 32
-    ISSUE_S = 33
-    SHARED_S = 34
-    SPILL_S = 35
-    L2_S = 36
-    DRAM_S = 37
-    LATENCY_S = 38
-    TAIL_S = 39
-    HELD = 40
-    """Blocks an SM really holds (the grid may be too small for more)."""
-    WAVES = 41
-    STEP_BYTES = 42
-    L2_BYTES = 43
-    LOCAL = 44
-    """Local-memory accesses of a thread."""
-    LOCAL_L2_BYTES = 45
-    """Bytes of local memory that the whole kernel moves through L2, not in L2_BYTES."""
-    LOCAL_DRAM_BYTES = 46
-    GUARDED = 47
-    """Share of the fetches that test whether they are inside: those of edge blocks and of last steps."""
-    SPLIT = 48
-    """Parts of a tile's steps, 1 where nothing is split."""
-    LEFTOVERS = 49
-    """1 where only the tiles behind full rounds are split."""
-    ATOMIC = 50
-    """1 where parts are added to the result atomically."""
-    SPLIT_TILES = 51
-    """Tiles whose steps are split."""
-    COMBINE_S = 52
-    """Time of the kernel that sums the parts, or that zeroes the result before."""
-    SCRATCH = 53
-    """This row and the next: work space of single functions."""
-    COUNT = 55
+    Input. STAGES: turns of the k0 loops of a whole tile, `num_steps` of `gpu.split`. DYNAMIC: 1 where accumulators are
+    indexed at run time. REUSE: multiply-adds between a load and a store of a spilled accumulator, >= 1. VTHREADS,
+    REG_INNER, REG_OUTER: products over the spatial axes; K2: over the reduction axes.
+
+    Macro quantities follow from block, thread and stage sizes. BLOCKS: of the grid; tiles, and of split ones as many as
+    they have parts. STEPS: iterations of the reduction in one of the STAGES. SPILLED: accumulators of a thread that
+    live in local memory. RESIDENT: blocks an SM holds at once.
+
+    Micro quantities depend on the order of the register tile, unrolling and fetch widths. LOADS: shared-memory load
+    instructions of one thread. WAVEFRONTS: shared-memory cycles of one warp's loads. CONFLICT: worst bank-conflict
+    degree of a load. FETCHES: global load instructions of one thread; FETCHES_BLOCK: those that all warps of the block
+    issue. STORE_SECTORS: sectors that one warp-wide store touches.
+
+    Results. HELD: blocks an SM really holds (the grid may be too small for more). LOCAL: local-memory accesses of a
+    thread. LOCAL_L2_BYTES: bytes of local memory that the whole kernel moves through L2, not in L2_BYTES. GUARDED:
+    share of the fetches that test whether they are inside, those of edge blocks and of last steps. SPLIT: parts of a
+    tile's steps, 1 where nothing is split. LEFTOVERS: 1 where only the tiles behind full rounds are split. ATOMIC: 1
+    where parts are added to the result atomically. SPLIT_TILES: tiles whose steps are split. COMBINE_S: time of the
+    kernel that sums the parts, or that zeroes the result before. SCRATCH: this row and the next are work space of
+    single functions.
+    """
+
+    (
+        STAGES, DYNAMIC, REUSE, VTHREADS, REG_INNER, REG_OUTER, K2, UNROLL,
+        RULE, THREADS, WARPS, BLOCKS, ACCUMULATORS, STEPS, SHARED_BYTES, FRAGMENTS, REGISTERS, REGISTER_CAP, SPILLED,
+        RESIDENT, LIMITER, TILE_BYTES, SECTOR_BYTES, FETCH_LINES, DRAM_BYTES,
+        LOADS, WAVEFRONTS, CONFLICT, FETCHES, FETCHES_BLOCK, STORE_SECTORS,
+        TIME_S, FMA_S, ISSUE_S, SHARED_S, SPILL_S, L2_S, DRAM_S, LATENCY_S, TAIL_S, HELD, WAVES, STEP_BYTES, L2_BYTES,
+        LOCAL, LOCAL_L2_BYTES, LOCAL_DRAM_BYTES, GUARDED, SPLIT, LEFTOVERS, ATOMIC, SPLIT_TILES, COMBINE_S, SCRATCH,
+    ) = range(54)  # fmt: skip
+    COUNT = SCRATCH + 2
 
 
 def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:

@@ -55,38 +55,17 @@ class TensorUnits(NamedTuple):
 
 
 class TensorCol(IntEnum):
-    """Rows of what `time.run_products` fills. Per block and stage unless said otherwise; cycles of one SM."""
+    """Rows of what `time.run_products` fills. Per block and stage unless said otherwise; cycles of one SM.
 
-    TIME_S = 0
-    MMA_S = 1
-    ISSUE_S = 2
-    SHARED_S = 3
-    L2_S = 4
-    DRAM_S = 5
-    LATENCY_S = 6
-    TAIL_S = 7
-    THREADS = 8
-    WARPS = 9
-    BLOCKS = 10
-    REGISTERS = 11
-    SHARED_BYTES = 12
-    RESIDENT = 13
-    """Blocks an SM holds at once."""
-    LIMITER = 14
-    HELD = 15
-    """Blocks an SM really holds (the grid may be too small for more)."""
-    WAVES = 16
-    DRAM_BYTES = 17
-    """Of the whole kernel, as L2_BYTES and SHARED_TRAFFIC."""
-    L2_BYTES = 18
-    SHARED_TRAFFIC = 19
-    ACCUMULATORS = 20
-    USEFUL = 21
-    """Share of the multiply-adds that are no padding, in (0, 1]."""
-    COMBINE_S = 22
-    """Time of the kernel that sums the parts of split tiles, or that zeroes the result before."""
-    STEPS = 23
-    """Stages of a whole tile."""
-    EVEN_S = 24
-    """Time that no split of the point beats: all SMs busy without waves and waiting, compulsory bytes, two launches."""
-    COUNT = 25
+    RESIDENT: blocks an SM holds at once; HELD: really, where the grid may be too small for more. DRAM_BYTES, L2_BYTES,
+    SHARED_TRAFFIC: of the whole kernel. USEFUL: share of the multiply-adds that are no padding, in (0, 1]. COMBINE_S:
+    of the kernel that sums the parts of split tiles, or that zeroes the result before. STEPS: stages of a whole tile.
+    EVEN_S: time that no split of the point beats (all SMs busy without waves and waiting, compulsory bytes, two
+    launches).
+    """
+
+    (
+        TIME_S, MMA_S, ISSUE_S, SHARED_S, L2_S, DRAM_S, LATENCY_S, TAIL_S,
+        THREADS, WARPS, BLOCKS, REGISTERS, SHARED_BYTES, RESIDENT, LIMITER, HELD, WAVES,
+        DRAM_BYTES, L2_BYTES, SHARED_TRAFFIC, ACCUMULATORS, USEFUL, COMBINE_S, STEPS, EVEN_S, COUNT,
+    ) = range(26)  # fmt: skip

@@ -44,38 +44,16 @@ class Stream(NamedTuple):
 
 
 class ThinCol(IntEnum):
-    """Rows of what `time.run_streams` fills."""
+    """Rows of what `time.run_streams` fills.
 
-    TIME_S = 0
-    FMA_S = 1
-    ISSUE_S = 2
-    L1_S = 3
-    L2_S = 4
-    DRAM_S = 5
-    LATENCY_S = 6
-    MEET_S = 7
-    """Shuffles, shared memory and stores at the end of blocks."""
-    TAIL_S = 8
-    SECOND_S = 9
-    """Second kernel of split sums."""
-    THREADS = 10
-    WARPS = 11
-    BLOCKS = 12
-    REGISTERS = 13
-    SHARED_BYTES = 14
-    RESIDENT = 15
-    """Blocks an SM holds at once."""
-    LIMITER = 16
-    HELD = 17
-    """Blocks an SM really holds (the grid may be too small for more)."""
-    WAVES = 18
-    DRAM_BYTES = 19
-    """Of the whole kernel, as L2_BYTES and SHARED_TRAFFIC."""
-    L2_BYTES = 20
-    SHARED_TRAFFIC = 21
-    ACCUMULATORS = 22
-    LOADS = 23
-    """Loads of the large operand of a thread that are in flight at once."""
-    FLIGHT_BYTES = 24
-    """Bytes that all loads of an SM have in flight."""
-    COUNT = 25
+    MEET_S: shuffles, shared memory and stores at the end of blocks. SECOND_S: second kernel of split sums. RESIDENT:
+    blocks an SM holds at once; HELD: really, where the grid may be too small for more. DRAM_BYTES, L2_BYTES,
+    SHARED_TRAFFIC: of the whole kernel. LOADS: of the large operand, of a thread, in flight at once. FLIGHT_BYTES: of
+    all loads of an SM in flight.
+    """
+
+    (
+        TIME_S, FMA_S, ISSUE_S, L1_S, L2_S, DRAM_S, LATENCY_S, MEET_S, TAIL_S, SECOND_S,
+        THREADS, WARPS, BLOCKS, REGISTERS, SHARED_BYTES, RESIDENT, LIMITER, HELD, WAVES,
+        DRAM_BYTES, L2_BYTES, SHARED_TRAFFIC, ACCUMULATORS, LOADS, FLIGHT_BYTES, COUNT,
+    ) = range(26)  # fmt: skip

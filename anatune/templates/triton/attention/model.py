@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from functools import cached_property
 
 import msgspec
@@ -13,9 +12,9 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import Columns, Floats, Points
+from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
-from anatune.templates.gpu.model import BLOCK_RESOURCES, TRAFFIC, BaseGpuModel
+from anatune.templates.gpu.model import MEMORY_LANES, KernelModel, rows_of
 from anatune.templates.triton.attention.constants import ATTENTION
 from anatune.templates.triton.attention.problem import AttentionTiles
 from anatune.templates.triton.attention.resources import attention_rules
@@ -31,36 +30,7 @@ _CONSTANTS = msgspec.structs.replace(ATTENTION, common=msgspec.structs.replace(C
 """Times are compared with those of other templates, which do not count what a launch after others costs either."""
 
 
-class _Col(IntEnum):
-    """Rows of what a model fills, (COUNT, num_points): the parts of the time in their order, then the rest."""
-
-    MMA_S = 0
-    EXP_S = 1
-    ISSUE_S = 2
-    SHARED_S = 3
-    L2_S = 4
-    DRAM_S = 5
-    POWER_S = 6
-    LATENCY_S = 7
-    TAIL_S = 8
-    COMBINE_S = 9
-    LAUNCH_S = 10
-    THREADS = 11
-    WARPS = 12
-    BLOCKS = 13
-    REGISTERS = 14
-    SHARED_BYTES = 15
-    RESIDENT = 16
-    LIMITER = 17
-    HELD = 18
-    WAVES = 19
-    DRAM_BYTES = 20
-    L2_BYTES = 21
-    ACCUMULATORS = 22
-    COUNT = 23
-
-
-class AttentionModel(BaseGpuModel):
+class AttentionModel(KernelModel):
     """Predicts the time of attention's kernels of `workload` on `hardware`, and ranks them exactly.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
@@ -74,15 +44,9 @@ class AttentionModel(BaseGpuModel):
     """
 
     space: AttentionSpace
-    parts, rows = PARTS, _Col
-    resources = ("registers_per_thread", *BLOCK_RESOURCES, *TRAFFIC)
+    parts, rows = PARTS, rows_of(PARTS)
     composition = Composition(
-        lanes=(
-            Lane(("shared_s",), ("mma_s", "exp_s", "latency_s", "tail_s")),
-            Lane(("l2_s",)),
-            Lane(("dram_s",)),
-            Lane(("power_s",)),
-        ),
+        lanes=(Lane(("shared_s",), ("mma_s", "exp_s", "latency_s", "tail_s")), *MEMORY_LANES, Lane(("power_s",))),
         added=("combine_s", "launch_s"),
     )
 
@@ -91,10 +55,6 @@ class AttentionModel(BaseGpuModel):
         self.space = AttentionSpace(workload, hardware, self._is_legal)
         self.problem = self.space.problem
         self.rules = attention_rules(hardware, self.problem)
-
-    @property
-    def _sharing_threads(self) -> int:
-        return 0  # matrix units read operands where they lie
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
@@ -126,35 +86,9 @@ class AttentionModel(BaseGpuModel):
         need = scores.resources
         rules[:] = need.rule
         times[:] = scores.time_s
-        if not len(columns):
-            return
-        columns[: len(PARTS)] = [scores.parts[name] for name in PARTS]
-        columns[len(PARTS) :] = [
-            need.threads,
-            tiles.num_warps,
-            need.blocks,
-            need.registers,
-            need.shared_bytes,
-            need.resident,
-            need.limiter,
-            np.minimum(need.resident, np.ceil(need.blocks / self.hardware.compute.num_sms)),
-            scores.waves,
-            scores.dram_bytes,
-            scores.l2_bytes,
-            need.accumulators,
-        ]
-
-    def _own_columns(self, out: Floats) -> Columns:
-        """Return the features of [ICS24] Sec. 4.1."""
-        flop, accumulators = float(self.workload.flop), out[_Col.ACCUMULATORS]
-        l2_bytes = np.maximum(out[_Col.L2_BYTES], 1.0)
-        threads = out[_Col.BLOCKS] * out[_Col.THREADS]
-        return {
-            "OI_Global_Mem": flop / l2_bytes,
-            "OI_Shared_Mem": flop / l2_bytes,  # what is staged is what came from L2
-            "Reg_Reuse_Factor": flop / np.maximum(threads * accumulators, 1.0),
-            "ILP": accumulators / 4.0,
-        }
+        needs = need.threads, need.registers, need.shared_bytes, need.resident, need.limiter, need.accumulators
+        parts = (scores.parts[name] for name in PARTS)
+        self._write(columns, parts, needs, need.blocks, scores.waves, (scores.moved.dram, scores.moved.l2))
 
     @cached_property
     def floor_s(self) -> float:

@@ -16,10 +16,12 @@ from anatune.templates.triton.resources import (
     GRID,
     LEAST_REGISTERS,
     Resources,
+    first_broken,
     is_wide,
     most_registers,
     register_cap,
     residency,
+    wide_units,
 )
 
 __all__ = [
@@ -34,7 +36,6 @@ __all__ = [
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_WIDE_ROWS, _WIDE_WARPS, _MOST_TCGEN05_WARPS = 64, 4, 8
 OWN_REGISTERS = 44.0
 """Addresses, counters, running values of a thread. Read off compiled kernels."""
 _BARRIERS = 1024
@@ -62,13 +63,7 @@ def attention_units(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuS
     """Return what multiplies, of `Unit`."""
     found = instructions_of(spec.arch, problem.dtype)
     assert found is not None
-    wide, small = found
-    if wide.unit not in (Unit.WGMMA, Unit.TCGEN05):
-        return np.full(len(tiles), wide.unit, dtype=np.int64)
-    fits = (tiles.block_m >= _WIDE_ROWS) & (tiles.num_warps % _WIDE_WARPS == 0)
-    if wide.unit == Unit.TCGEN05:
-        fits &= tiles.num_warps <= _MOST_TCGEN05_WARPS
-    return np.where(fits, wide.unit, small.unit).astype(np.int64)
+    return wide_units(tiles.block_m, tiles.num_warps, *found)
 
 
 def warp_grid(tiles: AttentionTiles) -> tuple[Floats, Floats]:
@@ -139,10 +134,7 @@ def attention_resources(
         (blocks > GRID, blocks),
         ((tiles.descriptors == 1) & (problem.page_size > 0), tiles.block_n),
     ]
-    rule, needed = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles))
-    for code, (broken, need) in reversed(list(enumerate(limits, 1))):
-        rule[broken] = code
-        needed[broken] = need[broken]
+    rule, needed = first_broken(limits)
     resident, limiter = residency(spec, threads, registers, shared)
     spilled = np.maximum(0.0, wanted - cap) if known is None else known[2]
     accumulators = np.maximum(1, np.ceil(sums)).astype(np.int64)

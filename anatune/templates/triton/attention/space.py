@@ -10,8 +10,8 @@ from types import MappingProxyType
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.space import LegalityCheck, Part
-from anatune.templates.triton.attention.rules import LEVELS, OPTIONS, check_supported, options_of
-from anatune.templates.triton.rules import LEAST_TILE, is_amd
+from anatune.templates.triton.attention.rules import OPTIONS, check_supported, options_of
+from anatune.templates.triton.rules import LEAST_TILE
 from anatune.templates.triton.space import TileSpace
 
 __all__ = ["AttentionSpace"]
@@ -46,10 +46,7 @@ class AttentionSpace(TileSpace):
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         self.problem = check_supported(workload, hardware)
-        super().__init__(workload, hardware, is_legal)
-        self.axes = tuple(LEVELS)
-        self.extents = {"m": self.problem.rows, "n": self.problem.seq_kv}
-        self.levels = {axis: ("tile",) for axis in self.axes}
+        super().__init__(workload, hardware, is_legal, {"m": self.problem.rows, "n": self.problem.seq_kv})
         self.choices = {name: self._values_of(name) for name in options_of(self.problem, hardware)}
 
     def _axis(self, axis: str) -> Part:
@@ -57,15 +54,10 @@ class AttentionSpace(TileSpace):
 
     def _values_of(self, option: str) -> tuple[int, ...]:
         """Return the values of an option that are tried."""
-        amd = is_amd(self.hardware)
-        values: dict[str, tuple[int, ...]] = {
-            "split_kv": self._splits(),
-            "num_warps": (1, 2, 4, 8) if amd else (2, 4, 8, 16),
-            "num_stages": (1, 2) if amd else (1, 2, 3, 4, 5),
-            "descriptors": (0, 1),
-            "waves_per_eu": (0,),
-        }
-        return values[option]
+        if option == "split_kv":
+            return self._splits()
+        values = super()._values_of(option)
+        return values[:-1] if option == "num_stages" else values
 
     def _splits(self) -> tuple[int, ...]:
         """Return the parts of the keys that are tried: more than one only where tiles do not fill the device."""

@@ -23,27 +23,18 @@ from anatune.templates.triton.attention.resources import attention_resources, re
 from anatune.templates.triton.attention.steps import Steps, count_steps
 from anatune.templates.triton.constants import Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors
-from anatune.templates.triton.memory import PART_BYTES, combining_s, kept_share
+from anatune.templates.triton.memory import PART_BYTES, Traffic, combining_s, kept_share
 from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
-from anatune.templates.triton.times import in_waves, norm, sustained_flop_per_s
+from anatune.templates.triton.times import TileScores, in_waves, norm, sustained_flop_per_s
 
-__all__ = ["PARTS", "AttentionScores", "score_attention"]
+__all__ = ["PARTS", "score_attention"]
 
 Floats = NDArray[np.float64]
 
 PARTS = (
-    "mma_s",
-    "exp_s",
-    "issue_s",
-    "shared_s",
-    "l2_s",
-    "dram_s",
-    "power_s",
-    "latency_s",
-    "tail_s",
-    "combine_s",
+    "mma_s", "exp_s", "issue_s", "shared_s", "l2_s", "dram_s", "power_s", "latency_s", "tail_s", "combine_s",
     "launch_s",
-)
+)  # fmt: skip
 _SPILL_BYTES = 64.0
 """Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
 
@@ -53,18 +44,6 @@ off kernels of Triton 3.9 for sm_90 (PRMT, STS.U8); sm_100 takes values as they 
 _COPIES = 2.0
 """Of a line that is read again by other SMs: each half of L2 keeps what its own SMs read. Source: NVIDIA A100
 whitepaper, L2 partitions; assumed of other devices."""
-
-
-@dataclass(frozen=True)
-class AttentionScores:
-    """What the model says of a batch of tiles, (num_tiles,) each; see `triton.times.TileScores`."""
-
-    time_s: Floats
-    resources: Resources
-    parts: dict[str, Floats]
-    waves: Floats
-    dram_bytes: Floats
-    l2_bytes: Floats
 
 
 @dataclass(frozen=True)
@@ -90,7 +69,7 @@ def score_attention(
     known: Floats | None = None,
     steps: Steps | None = None,
     own: AttentionConstants = ATTENTION,
-) -> AttentionScores:
+) -> TileScores:
     """Predict the time of every tile.
 
     Parameters
@@ -158,13 +137,7 @@ def score_attention(
         "combine_s": combine_s,
         "launch_s": np.broadcast_to(launch_s, len(tiles)),
     }
-    return AttentionScores(time_s, need, parts, waves, moved.dram, moved.l2)
-
-
-@dataclass(frozen=True)
-class _Moved:
-    dram: Floats
-    l2: Floats
+    return TileScores(time_s, need, parts, waves, moved)
 
 
 @dataclass(frozen=True)
@@ -188,7 +161,7 @@ def _flow(
     need: Resources,
     step: _Step,
     blocks: Floats,
-    moved: _Moved,
+    moved: Traffic,
     l2_cycle: Floats,
     spec: GpuSpec,
     own: AttentionConstants,
@@ -268,7 +241,7 @@ def _step(
 
 def _moved(
     problem: AttentionProblem, tiles: AttentionTiles, steps: Steps, spec: GpuSpec, resident: Floats, warm: bool
-) -> _Moved:
+) -> Traffic:
     """Return the bytes that cross DRAM and L2."""
     element = float(problem.element_bytes)
     own = float(problem.groups * problem.rows * problem.head_dim)
@@ -286,8 +259,8 @@ def _moved(
     read = keys * np.where(held > 0.5 * spec.l2.size_bytes, again, 1.0)
     kept = kept_share(_COPIES * (keys + rows), spec) if warm else 0.0
     dram = (rows + read) * (1.0 - kept) + np.where(parts > 0.5 * spec.l2.size_bytes, parts, 0.0)
-    stage = 2.0 * tiles.block_n * problem.head_dim * element
-    return _Moved(dram, rows + parts + steps.blocks * steps.mean * stage)
+    stage: Floats = 2.0 * tiles.block_n * problem.head_dim * element
+    return Traffic(stage, rows + parts + steps.blocks * steps.mean * stage, dram, kept)
 
 
 def _l2_bytes_per_s(tiles: AttentionTiles, spec: GpuSpec, constants: Constants) -> Floats:

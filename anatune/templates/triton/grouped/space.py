@@ -12,7 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.base.space import LegalityCheck, Part
 from anatune.templates.triton.grouped.rules import check_supported, least_tile, options_of, warps_of
-from anatune.templates.triton.rules import LEVELS, OPTIONS, is_amd
+from anatune.templates.triton.rules import OPTIONS
 from anatune.templates.triton.space import MOST_DEPTH, MOST_TILE, TileSpace, splits
 
 __all__ = ["ScaledSpace"]
@@ -42,11 +42,9 @@ class ScaledSpace(TileSpace):
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         self.problem = check_supported(workload, hardware)
-        super().__init__(workload, hardware, is_legal)
+        extents = {"m": self.problem.rows, "n": self.problem.columns, "k": self.problem.k}
+        super().__init__(workload, hardware, is_legal, extents)
         self.least = least_tile(self.problem, hardware)
-        self.axes = tuple(LEVELS)
-        self.extents = {"m": self.problem.rows, "n": self.problem.columns, "k": self.problem.k}
-        self.levels = {axis: ("tile",) for axis in self.axes}
         self.choices = {name: self._values_of(name) for name in options_of(self.problem, hardware)}
 
     def _axis(self, axis: str) -> Part:
@@ -63,13 +61,9 @@ class ScaledSpace(TileSpace):
 
     def _values_of(self, option: str) -> tuple[int, ...]:
         """Return the values of an option that are tried."""
-        amd = is_amd(self.hardware)
         values: dict[str, tuple[int, ...]] = {
             "group_m": (1, 16) if self.problem.experts else (1, 8),
             "split_k": splits(self.problem.rows * self.problem.columns, self.problem.k, self.hardware),
             "num_warps": warps_of(self.problem, self.hardware),
-            "num_stages": (1, 2, 3) if amd else (1, 2, 3, 4, 5, 6),
-            "descriptors": (0, 1),
-            "waves_per_eu": (0,),
         }
-        return values[option]
+        return values[option] if option in values else super()._values_of(option)

@@ -8,7 +8,7 @@ from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.space import LegalityCheck, Part
-from anatune.templates.triton.rows.rules import LEVELS, OPTIONS, check_supported
+from anatune.templates.triton.rows.rules import OPTIONS, check_supported
 from anatune.templates.triton.space import TileSpace
 
 __all__ = ["RowSpace"]
@@ -38,11 +38,8 @@ class RowSpace(TileSpace):
         self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD
     ) -> None:
         self.rows = check_supported(workload, hardware)
-        super().__init__(workload, hardware, is_legal)
+        super().__init__(workload, hardware, is_legal, {"rows": self.rows.rows, "cols": self.rows.cols})
         self.accuracy = checked_accuracy("accuracy", accuracy)
-        self.axes = tuple(LEVELS)
-        self.extents = {"rows": self.rows.rows, "cols": self.rows.cols}
-        self.levels = {axis: ("tile",) for axis in self.axes}
         most = hardware.compute.max_threads_per_block // hardware.compute.warp_size
         self.choices = {"num_warps": tuple(2**e for e in range(min(32, most).bit_length()))}
 

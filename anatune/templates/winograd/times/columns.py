@@ -52,46 +52,20 @@ class Tiling(NamedTuple):
 class WinogradPoint(IntEnum):
     """Columns of a point."""
 
-    CALLS = 0
-    ROWS = 1
-    SLIVERS = 2
-    VECTORS = 3
-    UNROLL = 4
-    OUTPUT_TILE = 5
-    SPLIT = 6
+    CALLS, ROWS, SLIVERS, VECTORS, UNROLL, OUTPUT_TILE, SPLIT = range(7)
 
 
 class WinogradCol(IntEnum):
-    """Rows of what `time.run_points` fills: seconds of the busiest thread, bytes of all, counts."""
+    """Rows of what `time.run_points` fills: seconds of the busiest thread, bytes of all, counts.
 
-    TIME_S = 0
-    PRODUCT_S = 1
-    INPUT_S = 2
-    OUTPUT_S = 3
-    OVERHEAD_S = 4
-    """Entries, drains and stores of the microkernel's calls; part of `PRODUCT_S`, too."""
-    L2_S = 5
-    L3_S = 6
-    DRAM_S = 7
-    START_S = 8
-    CORE_S = 9
-    MEMORY_S = 10
-    L1_BYTES = 11
-    """Bytes that cross into L1, L2 and L3."""
-    L2_BYTES = 12
-    L3_BYTES = 13
-    REGISTERS = 14
-    ACCUMULATORS = 15
-    UNROLLED_FMA = 16
-    THREADS = 17
-    CHUNKS = 18
-    """Iterations of the parallel loop."""
-    WEIGHT_BYTES = 19
-    """Bytes of the transformed weights."""
-    DATA_BYTES = 20
-    """Bytes of a block's transformed inputs."""
-    PRODUCT_BYTES = 21
-    """Bytes of its products with a chunk of the output channels."""
-    USEFUL = 22
-    """Share of the products that belong to outputs and channels there are, in (0, 1]."""
-    COUNT = 23
+    OVERHEAD_S: entries, drains and stores of the microkernel's calls; part of PRODUCT_S, too. L1_BYTES, L2_BYTES,
+    L3_BYTES: what crosses into these. CHUNKS: iterations of the parallel loop. WEIGHT_BYTES: of the transformed
+    weights. DATA_BYTES: of a block's transformed inputs. PRODUCT_BYTES: of its products with a chunk of the output
+    channels. USEFUL: share of the products that belong to outputs and channels there are, in (0, 1].
+    """
+
+    (
+        TIME_S, PRODUCT_S, INPUT_S, OUTPUT_S, OVERHEAD_S, L2_S, L3_S, DRAM_S, START_S, CORE_S, MEMORY_S,
+        L1_BYTES, L2_BYTES, L3_BYTES, REGISTERS, ACCUMULATORS, UNROLLED_FMA, THREADS, CHUNKS,
+        WEIGHT_BYTES, DATA_BYTES, PRODUCT_BYTES, USEFUL, COUNT,
+    ) = range(24)  # fmt: skip

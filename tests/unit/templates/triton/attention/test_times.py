@@ -12,7 +12,7 @@ def test_halves_of_l2_keep_keys_twice():
 
     def dram_bytes(seq_kv: int) -> float:
         problem = AttentionProblem(64, 8, 8, 1, seq_kv, 128, causal=True)
-        return float(score_attention(problem, tiles, A100, warm=True).dram_bytes[0])
+        return float(score_attention(problem, tiles, A100, warm=True).moved.dram[0])
 
     size = A100.l2.size_bytes / (64 * 8 * 2 * 128 * 2)  # keys and values that fill L2
     assert dram_bytes(int(0.3 * size)) == 0.0
