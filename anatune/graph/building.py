@@ -31,43 +31,12 @@ from anatune.graph.operators import OPERATORS, applied
 from anatune.graph.orders import pool_sizes
 
 __all__ = [
-    "RefusedError",
-    "along",
-    "arg_extreme",
-    "broadcast",
-    "cast",
-    "concat",
-    "constant",
-    "convolution",
-    "cumulative",
-    "elementwise",
-    "flat_places",
-    "from_start",
-    "gathered",
-    "histogram",
-    "in_float32",
-    "inside",
-    "layer_norm",
-    "made",
-    "matmul",
-    "padded",
-    "permute",
-    "pool",
-    "reduced",
-    "reshape",
-    "rows_at",
-    "scattered",
-    "sliced",
-    "softmax",
-    "sorted_places",
-    "split",
-    "standardised",
-    "taken",
-    "taken_at",
-    "top_places",
-    "turned",
-    "where",
-]
+    "RefusedError", "along", "arg_extreme", "broadcast", "cast", "concat", "constant", "convolution",
+    "cumulative", "elementwise", "flat_places", "from_start", "gathered", "histogram", "in_float32", "inside",
+    "layer_norm", "made", "matmul", "padded", "permute", "pool", "reduced", "reshape", "rows_at", "scattered",
+    "sliced", "softmax", "sorted_places", "split", "standardised", "statistics", "taken", "taken_at",
+    "top_places", "turned", "where",
+]  # fmt: skip
 
 _MOST_TOP = 64
 """Elements that are chosen without all being sorted."""
@@ -248,13 +217,27 @@ def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bo
         return value
     sizes = [1 if axis in named else size for axis, size in enumerate(kind.shape)]
     shape = tuple(sizes if keepdims else (size for axis, size in enumerate(sizes) if axis not in named))
+    if math.prod(kind.shape) == 0:
+        return broadcast(constant(_of_nothing(name, kind.dtype), kind.dtype), shape)
     return made(name, (value,), TensorType(shape, kind.dtype), axis=named, keepdims=keepdims)
+
+
+def _of_nothing(name: str, dtype: str) -> float:
+    """Return what a reduction of no elements is; extremes have the number that loses against all others."""
+    if name not in ("max", "min"):
+        return {"sum": 0.0, "prod": 1.0, "mean": np.nan}[name]
+    is_max = name == "max"
+    if not dtype.startswith(("int", "uint")):
+        return -np.inf if is_max else np.inf
+    return int(np.iinfo(dtype).min if is_max else np.iinfo(dtype).max)
 
 
 def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
     """Return where "argmax" or "argmin" is along an axis, the first place, int64."""
     shape = list(tensor_type(value).shape)
     axis = _within(axis, len(shape))
+    if not shape[axis]:
+        raise RefusedError(f"chooses one of no elements along axis {axis} of {tensor_type(value)}, expected some")
     shape[axis : axis + 1] = [1] if keepdims else []
     return made(name, (value,), TensorType(tuple(shape), "int64"), axis=axis, keepdims=keepdims)
 
@@ -310,8 +293,25 @@ def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], eps
     for one in (factor, term):
         if tensor_type(one).shape != sizes:
             raise ValueError(f"a norm of {tensor_type(data)} along {len(axes)} dimensions by {tensor_type(one)}")
+    dtype = tensor_type(data).dtype
+    if dtype not in ("float16", "float32"):  # TVM has norms of these alone
+        wide = in_float32(data)
+        first = len(tensor_type(data).shape) - len(axes)
+        normed = statistics(wide, range(first, first + len(axes)), epsilon)[0]
+        for word, one in (("multiply", factor), ("add", term)):
+            normed = elementwise(word, normed, cast(one, tensor_type(wide).dtype))
+        return cast(normed, dtype)
     own = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
     return made("nn.layer_norm", (data, factor, term), tensor_type(data), **own)
+
+
+def statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+    """Return a value without its mean along axes over its standard deviation, and 1 over that deviation."""
+    away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
+    variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=True)
+    deviation = elementwise("sqrt", elementwise("add", variance, epsilon))
+    one = constant(1, tensor_type(value).dtype)
+    return elementwise("divide", away, deviation), elementwise("divide", one, deviation)
 
 
 def standardised(value: Value, count: int, epsilon: float) -> Value:

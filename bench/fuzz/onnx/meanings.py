@@ -35,6 +35,19 @@ def _layer_norm(own: Mapping[str, Any], x: Array, factor: Array, term: Array | N
     return scaled * factor + (0 if term is None else term)
 
 
+def _group_norm(own: Mapping[str, Any], x: Array, factor: Array, term: Array) -> Array:
+    """Return a norm by groups of channels; old factors and terms are of groups."""
+    rows = x.reshape(x.shape[0], own["num_groups"], -1)
+    found = _layer_norm(own, rows, np.ones(1)).reshape(x.shape)
+    factor, term = (np.repeat(one, x.shape[1] // len(one)).reshape(-1, *[1] * (x.ndim - 2)) for one in (factor, term))
+    return found * factor + term
+
+
+def _batch_norm(own: Mapping[str, Any], x: Array, *rest: Array) -> Array:
+    factor, term, mean, variance = (one.reshape(-1, *[1] * (x.ndim - 2)) for one in rest)
+    return (x - mean) / np.sqrt(variance + own.get("epsilon", 1e-5)) * factor + term
+
+
 def _rms_norm(own: Mapping[str, Any], x: Array, factor: Array) -> Array:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + own.get("epsilon", 1e-5)) * factor
 
@@ -59,6 +72,11 @@ def _fused_matmul(own: Mapping[str, Any], a: Array, b: Array) -> Array:
 def _saturated(x: Array, scale: Array, zero: Array) -> Array:
     limits = np.iinfo(zero.dtype)
     return np.clip(np.round(x / scale) + zero.astype(np.float64), limits.min, limits.max).astype(zero.dtype)
+
+
+def _quantised(own: Mapping[str, Any], x: Array, scale: Array, zero: Array | None = None) -> Array:
+    """Return integers of the tensor's one scale, cut off at the ends of their dtype."""
+    return _saturated(x, scale, np.uint8(0) if zero is None else zero)
 
 
 def _numbers(x: Array, scale: Array, zero: Array) -> Array:
@@ -96,6 +114,24 @@ def _lp_norm(own: Mapping[str, Any], x: Array) -> Array:
     axis = own.get("axis", -1)
     length = np.abs(x).sum(axis, keepdims=True) if own.get("p", 2) == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
     return np.where(length == 0, 0.0, x / length)
+
+
+def _square_sum(own: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
+    named = own.get("axes", axes)
+    if (named is None or not len(named)) and own.get("noop_with_empty_axes"):
+        return x * x
+    along = None if named is None or not len(named) else tuple(int(axis) for axis in named)
+    return (x * x).sum(along, keepdims=bool(own.get("keepdims", 1)), dtype=x.dtype)
+
+
+def _lrn(own: Mapping[str, Any], x: Array) -> Array:
+    before = (own["size"] - 1) // 2
+    squares = [
+        (x[:, max(0, row - before) : row - before + own["size"]] ** 2).sum(1, keepdims=True)
+        for row in range(x.shape[1])
+    ]
+    base = own.get("bias", 1.0) + own.get("alpha", 1e-4) / own["size"] * np.concatenate(squares, 1)
+    return x / base ** own.get("beta", 0.75)
 
 
 def _global_lp_pool(own: Mapping[str, Any], x: Array) -> Array:
@@ -167,8 +203,16 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "MaxPool": _max_pool,
     "MaxUnpool": _max_unpool,
     "Erf": lambda own, x: _erf(x),
+    "BatchNormalization": _batch_norm,  # the reference takes opsets 9 to 13 for training
+    "LRN": _lrn,  # the reference takes the number of batches for that of channels
+    "QuantizeLinear": _quantised,  # the reference wraps around where quotients exceed int32
+    "ReduceSumSquare": _square_sum,  # the reference sums int32 in int64
     "LpNormalization": _lp_norm,  # the reference takes no magnitudes where p is 1
     "GlobalLpPool": _global_lp_pool,
+    "Gelu": lambda own, x: (
+        _tanh_gelu(x) if own.get("approximate") == "tanh" else _gelu(x)
+    ),  # with a float32 root of 2 in the reference
+    "GroupNormalization": _group_norm,  # the reference norms in float32
     "BiasGelu": lambda own, x, b: _gelu(x + b),
     "FastGelu": lambda own, x, b=None: _tanh_gelu(x if b is None else x + b),
     "QuickGelu": lambda own, x: x / (1 + np.exp(-own.get("alpha", 1.702) * x)),

@@ -149,6 +149,8 @@ def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[s
         return not bool((np.abs(power) < 2.0**24).all())
     if step.op in _OF_FINITE and not all(np.isfinite(one).all() for one in arrays if one is not None):
         return True
+    if step.op == "Attention" and len(arrays) > 3 and not all(np.isfinite(one).all() for one in arrays[:3]):
+        return True  # whether a NaN counts that a mask takes out: it does where masks are added
     if step.op == "DynamicQuantizeLinear" and not first.any():
         return True
     if step.op in ("ArgMax", "ArgMin", "TopK", "Hardmax", "QuantizeLinear", "DynamicQuantizeLinear", "Unique", "Sign"):

@@ -23,6 +23,7 @@ from anatune.graph.building import (
     sliced,
     softmax,
     standardised,
+    statistics,
     top_places,
     where,
 )
@@ -60,17 +61,12 @@ def _log_sum_exp(value: Value, axes: Sequence[int] | None, keepdims: bool) -> Va
 
 
 def _mean(value: Value, axes: Sequence[int] | None, keepdims: bool) -> Value:
-    dtype = tensor_type(value).dtype
-    if dtype.startswith(("int", "uint")):
-        shape, rank = tensor_type(value).shape, len(tensor_type(value).shape)
-        count = math.prod(shape if axes is None else (shape[axis] for axis in {axis % rank for axis in axes}))
-        return elementwise("divide", reduced("sum", value, axes, keepdims=keepdims), count)
-    return reduced("mean", value, axes, keepdims=keepdims)
-
-
-_EMPTY: dict[str, float] = {"ReduceMax": -np.inf, "ReduceMin": np.inf, "ReduceProd": 1.0, "ReduceLogSum": -np.inf,
-                            "ReduceLogSumExp": -np.inf}  # fmt: skip
-"""What a reduction of no elements is, where it is not 0."""
+    shape, rank = tensor_type(value).shape, len(tensor_type(value).shape)
+    count = math.prod(shape if axes is None else (shape[axis] for axis in {axis % rank for axis in axes}))
+    if count and not tensor_type(value).dtype.startswith(("int", "uint")):
+        return reduced("mean", value, axes, keepdims=keepdims)
+    total = reduced("sum", value, axes, keepdims=keepdims)
+    return elementwise("divide", total, count) if count else total  # of nothing 0, as onnxruntime has it
 
 
 def _summed_in(op: str, dtype: str) -> str:
@@ -93,21 +89,9 @@ def _reduction(reduce: Reduce) -> Convert:
             axes = None
         if call.rank == 0:
             return cast(reduce(reshape(value, (1,)), [0], False), kind.dtype)
-        found = cast(reduce(value, axes, keepdims), kind.dtype)
-        return found if math.prod(kind.shape) else _of_nothing(call, found)
+        return cast(reduce(value, axes, keepdims), kind.dtype)
 
     return read
-
-
-def _of_nothing(call: Call, found: Value) -> Value:
-    kind = tensor_type(found)
-    number = _EMPTY.get(call.op, 0.0)
-    if kind.dtype == "bool":
-        number = float(number > 0)
-    if kind.dtype.startswith(("int", "uint")) and np.isinf(number):
-        limits = np.iinfo(kind.dtype)
-        number = limits.min if number < 0 else limits.max
-    return broadcast(constant(number, kind.dtype), kind.shape)
 
 
 def _arg(word: str) -> Convert:
@@ -179,16 +163,6 @@ def _top_k(call: Call) -> Sequence[Value]:
 # ---- norms ----
 
 
-def _statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
-    """Return what is left of a value without its mean along axes, and that over its standard deviation."""
-    away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
-    variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=True)
-    deviation = elementwise("sqrt", elementwise("add", variance, epsilon))
-    return elementwise("divide", away, deviation), elementwise(
-        "divide", constant(1, tensor_type(value).dtype), deviation
-    )
-
-
 def _along_channels(value: Value, rank: int) -> Value:
     """Return a vector of channels as a tensor that is broadcast along the second dimension."""
     return reshape(value, (-1, *(1,) * (rank - 2)))
@@ -253,13 +227,13 @@ def _layer_norm(call: Call) -> Sequence[Value]:
     if tensor_type(factor).shape == tensor_type(term).shape == sizes:
         normed = layer_norm(value, factor, term, [place - call.rank for place in axes], epsilon)
     else:  # they vary along other dimensions, too
-        normed = _statistics(value, axes, epsilon)[0]
+        normed = statistics(value, axes, epsilon)[0]
         normed = elementwise("add", elementwise("multiply", normed, factor), term)
     if tensor_type(normed).shape != kind.shape:
         raise RefusedError(f"has {call.kind(1)} as factors of {kind}")
     found: list[Value] = [cast(normed, kind.dtype)]
     if len(call.outputs) > 1:
-        found += [reduced("mean", value, axes, keepdims=True), _statistics(value, axes, epsilon)[1]]
+        found += [reduced("mean", value, axes, keepdims=True), statistics(value, axes, epsilon)[1]]
     return found[: len(call.outputs)]
 
 
@@ -278,7 +252,7 @@ def _skip_layer_norm(call: Call) -> Sequence[Value]:
         found = layer_norm(total, call[2], zero if term is None else term, [-1], epsilon)
     wide, nothing = in_float32(total), constant(np.zeros(0), "float32")
     mean = nothing if simplified else reduced("mean", wide, [call.rank - 1], keepdims=True)
-    deviation = nothing if simplified else _statistics(wide, [call.rank - 1], epsilon)[1]
+    deviation = nothing if simplified else statistics(wide, [call.rank - 1], epsilon)[1]
     return [found, mean, deviation, total][: max(1, len(call.outputs))]
 
 

@@ -56,12 +56,12 @@ def _reduction(word: str) -> Convert:
 
 
 def _any(call: Call) -> Value:
-    truths = cast(call.operand("self", "bool"), "int8")
+    truths = cast(call.operand("self", "bool"), "uint8")
     return cast(reduced("max", truths, _axes(call), keepdims=bool(call.get("keepdim"))), "bool")
 
 
 def _all(call: Call) -> Value:
-    truths = cast(call.operand("self", "bool"), "int8")
+    truths = cast(call.operand("self", "bool"), "uint8")
     return cast(reduced("min", truths, _axes(call), keepdims=bool(call.get("keepdim"))), "bool")
 
 

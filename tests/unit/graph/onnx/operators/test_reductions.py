@@ -5,7 +5,7 @@ import pytest
 
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import tensor_type
-from tests.unit.graph.onnx.one_node import check, model_of, read
+from tests.unit.graph.onnx.one_node import check, found, model_of, read
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 4)).astype(np.float32)
@@ -44,9 +44,59 @@ def test_sums_of_16_bits_are_of_32(op, more, own):
     assert tensor_type(graph.outputs[0]).dtype == "float16"
 
 
-@pytest.mark.parametrize(("op", "want"), [("ReduceMax", False), ("ReduceMin", True)])
-def test_extremes_of_no_truth_values(op, want):
-    check(op, np.zeros((0, 2), bool), np.array([0], np.int64), want=[np.full((1, 2), want)])
+_LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1), "int8": (-128, 127), "uint8": (0, 255),
+           "bool": (False, True), "float32": (-np.inf, np.inf), "float64": (-np.inf, np.inf)}  # fmt: skip
+
+
+@pytest.mark.parametrize(("axes", "shape"), [([1], (2, 3)), ([0, 1], (3,)), ([0, 1, 2], ())])
+@pytest.mark.parametrize("dtype", sorted(_LIMITS))
+def test_reductions_of_no_elements(dtype, axes, shape):
+    nothing, axes = np.zeros((2, 0, 3), dtype), np.array(axes)
+    want = dict(zip(("ReduceMax", "ReduceMin"), _LIMITS[dtype], strict=True))
+    if dtype not in ("bool", "int8", "uint8"):
+        want |= {"ReduceSum": 0, "ReduceMean": 0, "ReduceProd": 1, "ReduceL1": 0, "ReduceL2": 0, "ReduceSumSquare": 0}
+    if dtype.startswith("float"):
+        want |= {"ReduceLogSum": -np.inf, "ReduceLogSumExp": -np.inf}
+    for op, number in want.items():
+        for unknown in ((), (0,)):  # known only after reading, too
+            output = read(model_of(op, nothing, axes, opset=20, keepdims=0, unknown=unknown)).outputs[0]
+            assert output.array.dtype == dtype
+            np.testing.assert_array_equal(output.array, np.full(shape, number, dtype))
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_no_element_is_the_largest_of_none(op):
+    with pytest.raises(WorkloadError, match="chooses one of no elements along axis 1 of 2x0"):
+        read(model_of(op, np.zeros((2, 0), np.float32), unknown=(0,), axis=1))
+    assert read(model_of(op, np.zeros((2, 0), np.float32), unknown=(0,), axis=0, keepdims=0)).outputs
+
+
+_NORMS = [
+    ("InstanceNormalization", "", (3, 3), {}),
+    ("GroupNormalization", "", (3, 3), {"num_groups": 3}),
+    ("LayerNormalization", "", (4, 4), {}),
+    ("LayerNormalization", "", ((3, 4), (3, 4)), {"axis": 1}),
+    ("SkipLayerNormalization", "com.microsoft", (X.shape, 4, 4), {}),
+]
+
+
+@pytest.mark.parametrize(("op", "domain", "sizes", "own"), _NORMS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_norms_are_computed_in_their_dtype_where_tvm_has_none(op, domain, sizes, own, dtype):
+    dtype = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
+    operands = [RNG.standard_normal(size).astype(dtype) for size in (X.shape, *sizes)]
+    nodes = read(model_of(op, *operands, unknown=range(len(operands)), domain=domain, **own)).nodes()
+    assert {tensor_type(node).dtype for node in nodes if node.op == "nn.layer_norm"} <= {"float32"}
+    if dtype == "float64":
+        assert {tensor_type(node).dtype for node in nodes} == {"float64"}
+        x = (operands[0] + operands[1] if domain else operands[0]).reshape(2, 3, 4)
+        axes = (1, 2) if own.get("axis") else (2,)
+        factor, term = operands[-2:] if axes == (1, 2) or op.endswith("LayerNormalization") else (
+            one.reshape(3, 1) for one in operands[-2:]
+        )  # fmt: skip
+        want = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + (1e-12 if domain else 1e-5))
+        got = found(op, *operands, domain=domain, **own)[0]
+        np.testing.assert_allclose(got, want * factor + term, rtol=1e-7)
 
 
 def test_softmax_of_old_versions_is_of_matrices():
