@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 from anatune.core.workload.access import Access
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.elementary import MIDDLE, NORMAL_TAIL
 from anatune.emit.script import Script
 from anatune.errors import BuildError
 
@@ -27,10 +29,16 @@ TRITON_TYPES = {
 }
 """Dtype -> attribute of ``triton.language``."""
 _GELU_SCALE = 2.0 * math.sqrt(2.0 / math.pi)
+_TAIL = functools.reduce(lambda rest, factor: f"({rest} * {{x}}_ratio + {factor})", map(str, NORMAL_TAIL))
+_GELU_PARTS = (
+    f"{{x}}_ratio = tl.abs({{x}}) / (tl.abs({{x}}) + {MIDDLE})",
+    f"{{x}}_below = {{x}} * (1.0 - {{x}}_ratio) * tl.exp(-0.5 * {{x}} * {{x}}) * {_TAIL}",
+)
+"""x times the normal distribution of -\\|x\\|, as `emit.elementary` has it: one and an error function would cancel."""
 _FUNCTIONS = {
     "relu6": "tl.minimum(tl.maximum({x}, 0.0), 6.0)",
     "silu": "{x} / (1.0 + tl.exp(-{x}))",
-    "gelu": f"0.5 * {{x}} * (1.0 + tl.erf({{x}} * {math.sqrt(0.5)!r}))",
+    "gelu": "tl.where({x} > 10.0, {x}, tl.where({x} > 0.0, {x} - {x}_below, {x}_below))",
     "gelu_tanh": f"{{x}} / (1.0 + tl.exp(-{{x}} * ({_GELU_SCALE!r} + {0.044715 * _GELU_SCALE!r} * {{x}} * {{x}})))",
 }
 """Step -> its formula, as `core.activations`; tanh as in `emit.activations`."""
@@ -64,6 +72,8 @@ def write_steps(text: Script, workload: Workload, value: str, load: Callable[[Ac
         elif step == "relu":
             text.line(f"{value} = tl.maximum({value}, {0 if is_integer else 0.0})")
         elif step in _FUNCTIONS:
+            for part in _GELU_PARTS if step == "gelu" else ():
+                text.line(part.format(x=value))
             text.line(f"{value} = {_FUNCTIONS[step].format(x=value)}")
         else:
             raise BuildError(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import anatune
+from anatune.core.activations import ACTIVATIONS
 from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
@@ -68,6 +69,21 @@ def test_operands_are_rounded_to_tf32() -> None:
     assert made[0, 0] == 1 + ulp
     made = run(DOT, matrix([1 + 0.49 * ulp], "float32"), matrix([-1], "float32", column=True))
     assert made[0, 0] == -1
+
+
+@pytest.mark.parametrize("step", sorted(ACTIVATIONS))
+def test_fused_steps_are_right_in_tails(step: str) -> None:
+    """Products by the unit matrix: the results are the steps of the left operand, whose numbers TF32 keeps."""
+    steps = np.concatenate([np.linspace(-12.5, 12.5, 201), [0, 15, 100, 1e-6, -1e-6, 2.0**-120, -(2.0**-120)]])
+    x = (steps.astype(np.float32).view(np.int32) & -(1 << 13)).view(np.float32)
+    x = np.resize(x, (16, 16))
+    workload = anatune.matmul(16, 16, 16, dtype="float32", epilogue=(step,))
+    space = anatune.space(workload, anatune.hardware("a100"), template="triton")
+    program = triton_program(space.schedule({"m": 16, "n": 16, "k": 16}))
+    names = [name for name in program.tensors if name != program.result]
+    made = interpret(program, dict(zip(names, (x, np.eye(16, dtype=np.float32)), strict=True)), 60.0)[program.result]
+    want = ACTIVATIONS[step](x.astype(np.float64))
+    assert np.all(np.abs(made - want) <= 2e-5 * np.abs(want) + 1e-37)
 
 
 @pytest.mark.parametrize(
