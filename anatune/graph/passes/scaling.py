@@ -22,6 +22,8 @@ __all__ = ["channel_axis", "channel_values", "scalars_last", "without_batch_norm
 
 _CHANNELS_FIRST = {"NCW", "NCHW", "NCDHW"}
 _OUTPUTS_FIRST = {"OIW", "OIHW", "OIDHW"}
+_CANCELLED = 2.0**-14
+"""Of the constants of two sums: where less is left of all, the first of them was there to round."""
 
 
 def channel_axis(node: Node) -> int | None:
@@ -136,9 +138,8 @@ def _scaled(node: Node, alone: set[int]) -> Value | None:
         inner = _scaled(Node("multiply", (data.arguments[0], factors), node.type), alone)
         if inner is None:
             return None
-        kind = tensor_type(data.arguments[1])
-        sums = (data.arguments[1].array.astype(np.float64) * factors.array).astype(kind.dtype)
-        return applied("add", inner, Constant(sums))
+        sums = _rounded(data.arguments[1].array.astype(np.float64) * factors.array, data.arguments[1].array)
+        return None if sums is None else applied("add", inner, Constant(sums))
     axis = channel_axis(data)
     if axis is None:
         return None
@@ -148,7 +149,9 @@ def _scaled(node: Node, alone: set[int]) -> Value | None:
     weight = data.arguments[1].array
     along = 0 if data.op in CONVOLUTIONS else weight.ndim - 1
     shape = tuple(-1 if place == along else 1 for place in range(weight.ndim))
-    scaled = (weight.astype(np.float64) * values.reshape(shape)).astype(weight.dtype)
+    scaled = _rounded(weight.astype(np.float64) * values.reshape(shape), weight)
+    if scaled is None:
+        return None
     made = data.of((data.arguments[0], Constant(scaled)))
     alone.add(id(made))
     return made
@@ -164,5 +167,17 @@ def _summed(node: Node, alone: set[int]) -> Value | None:
         return None
     if first.array.shape != second.array.shape:
         return None
-    total = (first.array.astype(np.float64) + second.array).astype(second.array.dtype)
-    return applied("add", data.arguments[0], Constant(total))
+    exact = first.array.astype(np.float64) + second.array
+    if (abs(exact) < _CANCELLED * abs(second.array)).all():  # a sum that rounds what it is added to: (x + c) - c
+        return None
+    total = _rounded(exact, second.array)
+    return None if total is None else applied("add", data.arguments[0], Constant(total))
+
+
+def _rounded(exact: Array, like: Array) -> Array | None:
+    """Return float64 numbers in the dtype of others; None: it has no number near the largest one."""
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(like.dtype)
+        largest = abs(exact[np.isfinite(exact)]).max(initial=0)
+        error = abs(float(largest.astype(like.dtype)) - largest)
+    return rounded if error <= largest * 2.0**-7 else None

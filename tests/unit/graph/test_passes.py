@@ -151,3 +151,27 @@ def test_operators_on_constants_are_computed():
     x = g.source(3, 4)
     made = check(g.graph(g.add(x, g.relu(x)), g.add(g.constant(3, 4), g.constant(3, 4, seed=2)), inputs=[x]))
     assert isinstance(made.outputs[1], Constant)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_rounding"),
+    [(12582912, -12582912, True), (12582912, -12582910, True), (0.1, 2, False), (0, 0, False)],
+)
+def test_sums_that_round_stay_two_behind_products(first, second, is_rounding):
+    x, numbers = g.source(3, 4), [np.full(4, number, np.float32) for number in (first, second)]
+    summed = g.add(g.add(g.matmul(x, g.constant(4, 4)), Constant(numbers[0])), Constant(numbers[1]))
+    graph = g.graph(summed, inputs=[x])
+    made = g.prepared(graph)
+    steps = [step for node in made.nodes() if node.op in PRODUCTS for step in node.attributes["epilogue"]]
+    assert len(steps) + ops(made).count("add") == 1 + is_rounding
+    operand = g.array(3, 4, seed=9)
+    np.testing.assert_allclose(run(made, operand)[0], run(graph, operand)[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e-30])
+def test_factors_that_leave_the_dtype_stay_beside_the_weights(factor):
+    x, weight = g.source(3, 4), Constant(np.full((4, 4), factor, np.float32))
+    product = g.multiply(g.matmul(x, weight), Constant(np.full(4, factor, np.float32)))
+    made = g.prepared(g.graph(product, inputs=[x]))
+    operand = np.full((3, 4), 1 / factor, np.float32)
+    np.testing.assert_allclose(run(made, operand)[0], np.full((3, 4), 4 * factor), rtol=1e-6)

@@ -164,7 +164,23 @@ def element_call(builder: TvmObject, name: str, operands: Sequence[TvmObject]) -
     return builder.call_te(compute, *operands, primfunc_name_hint=name)
 
 
+def _calculate(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
+    """Return what writes an operator of two tensors: a constant zero is read, for TVM takes ``x * 0.0`` for zero."""
+
+    def legalise(builder: TvmObject, call: TvmObject) -> TvmObject:
+        tvm = import_tvm()
+        from tvm import topi
+
+        known = [one.value for one in call.args if isinstance(one, tvm.ir.Constant)]
+        if any("float" in str(one.dtype) and not one.numpy().any() for one in known):
+            return builder.call_te(getattr(topi, word), *call.args)
+        return tvm.ir.Op.get(f"relax.{word}").get_attr("FLegalize")(builder, call)
+
+    return legalise
+
+
 LEGALISED: dict[str, Callable[[TvmObject, TvmObject], TvmObject]] = {
+    **{f"relax.{word}": _calculate(word) for word in ("add", "divide", "multiply", "subtract")},
     "relax.argmax": _find_extreme("max"),
     "relax.argmin": _find_extreme("min"),
     "relax.argsort": _order("argsort"),
