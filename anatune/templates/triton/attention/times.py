@@ -259,7 +259,7 @@ def _moved(
     read = keys * np.where(held > 0.5 * spec.l2.size_bytes, again, 1.0)
     kept = kept_share(_COPIES * (keys + rows), spec) if warm else 0.0
     dram = (rows + read) * (1.0 - kept) + np.where(parts > 0.5 * spec.l2.size_bytes, parts, 0.0)
-    stage: Floats = 2.0 * tiles.block_n * problem.head_dim * element
+    stage = 2.0 * tiles.block_n.astype(np.float64) * problem.head_dim * element
     return Traffic(stage, rows + parts + steps.blocks * steps.mean * stage, dram, kept)
 
 
