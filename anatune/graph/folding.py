@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from anatune.core.sizes import at_run_time
 from anatune.graph import meanings
 from anatune.graph.nodes import (
     HALVES,
@@ -129,6 +130,8 @@ def _known(argument: Argument, *, is_half: bool = False) -> object:
     if isinstance(argument, Shape):
         return tuple(argument)
     if isinstance(argument, Scalar):
+        if at_run_time(argument.value):
+            return None
         return argument.value if argument.dtype.startswith("int") else np.dtype(argument.dtype).type(argument.value)
     if isinstance(argument, tuple):
         found = [_known(one, is_half=is_half) for one in argument]

@@ -20,7 +20,7 @@ import numpy as np
 
 from anatune.core.sizes import Size, at_run_time
 from anatune.errors import WorkloadError
-from anatune.graph.building import made
+from anatune.graph.building import constant, made, reshape, where
 from anatune.graph.nodes import (
     LEADING,
     Argument,
@@ -34,6 +34,7 @@ from anatune.graph.nodes import (
     TensorType,
     Value,
     is_unknown,
+    tensor_type,
 )
 from anatune.graph.operators import ATTENTION
 
@@ -51,6 +52,9 @@ _PLACES = 4096
 
 _MOST_AXES = 4
 """Of a constant that may begin elsewhere along each of them."""
+
+_MOST_NUMBERS, _MOST_TABLE = 8, 1 << 16
+"""Of a constant: different expressions of the sizes, and the largest number that one can have."""
 
 
 class Reading(NamedTuple):
@@ -212,7 +216,8 @@ class _Joined:
             largest = given[-1].array
             starts = next(filter(partial(self.is_part, given, largest), self.starts(given, largest)), None)
             if starts is None:
-                raise _DiffersError("reads a constant whose values depend on the sizes")
+                self.constants[key] = self.numbers([one.array for one in given])
+                return self.constants[key]
             self.constants[key] = found = Constant(largest)
             if len({one.array.shape for one in given}) > 1 or any(starts):
                 shape = self.sizes([one.array.shape for one in given])
@@ -220,6 +225,26 @@ class _Joined:
                 kind = TensorType(shape, largest.dtype.name)
                 self.constants[key] = _part(found, shape, starts) if is_known else Node(LEADING, (found,), kind)
         return self.constants[key]
+
+    def numbers(self, arrays: Sequence[Array]) -> Value:
+        """Return whole numbers that are expressions of the sizes: each is an element of a table of all numbers."""
+        kind = tensor_type(Constant(arrays[0]))
+        rows = np.stack(arrays, -1) if len({one.shape for one in arrays}) == 1 else np.zeros(0)
+        varying = sorted({tuple(map(int, row)) for row in rows.reshape(-1, len(arrays)) if len(set(row)) > 1})
+        if rows.dtype.kind not in "iu" or not 0 < len(varying) <= _MOST_NUMBERS:
+            raise _DiffersError("reads a constant whose values depend on the sizes")
+        value: Value = constant(arrays[0], kind.dtype)
+        for numbers in varying:
+            size = self.fit(numbers)
+            ends = [self.fit.ranges.get(name, (number, number)) for name, number in self.fit.environments[-1].items()]
+            corners = [dict(zip(self.fit.symbols, corner, strict=True)) for corner in itertools.product(*ends)]
+            reached = [size.at(corner) for corner in corners] if isinstance(size, Size) else [-1]
+            if min(reached) < 0 or max(reached) > _MOST_TABLE or max(numbers) > max(reached):
+                raise _DiffersError("reads a constant whose values depend on the sizes")
+            table = Constant(np.arange(max(reached) + 1).astype(kind.dtype))
+            part = reshape(_part(table, (1,), (size,)), (1,) * len(kind.shape))
+            value = where(constant((rows == numbers).all(-1), "bool"), part, value) if kind.shape else part
+        return value
 
     def starts(self, given: Sequence[Constant], largest: Array) -> Iterator[tuple[int, ...]]:
         """Yield where a constant may begin in the largest one: at 0, or behind what a state holds."""

@@ -110,6 +110,11 @@ def _multi_head(own: Mapping[str, Any], q: Array, k: Array, v: Array) -> Array:
     return found.transpose(0, 2, 1, 3).reshape(found.shape[0], found.shape[2], -1)
 
 
+def _log_softmax(own: Mapping[str, Any], x: Array) -> Array:
+    away = x - x.max(own.get("axis", -1), keepdims=True)
+    return away - np.log(np.exp(away).sum(own.get("axis", -1), keepdims=True))
+
+
 def _lp_norm(own: Mapping[str, Any], x: Array) -> Array:
     axis = own.get("axis", -1)
     length = np.abs(x).sum(axis, keepdims=True) if own.get("p", 2) == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
@@ -207,6 +212,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "LRN": _lrn,  # the reference takes the number of batches for that of channels
     "QuantizeLinear": _quantised,  # the reference wraps around where quotients exceed int32
     "ReduceSumSquare": _square_sum,  # the reference sums int32 in int64
+    "LogSoftmax": _log_softmax,  # the reference has the logarithm of a softmax of 0
     "LpNormalization": _lp_norm,  # the reference takes no magnitudes where p is 1
     "GlobalLpPool": _global_lp_pool,
     "Gelu": lambda own, x: (

@@ -35,7 +35,7 @@ _SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "Group
 
 
 _OF_FINITE = words(
-    "Resize GridSample DeformConv DFT STFT AveragePool LpPool AffineGrid DynamicQuantizeLinear ReduceLogSumExp"
+    "Resize GridSample DeformConv DFT STFT AveragePool LpPool AffineGrid DynamicQuantizeLinear ReduceLogSumExp RoiAlign"
 )
 """Operators of finite numbers: whether those outside of a window, or with a weight of 0, count is open."""
 

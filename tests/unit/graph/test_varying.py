@@ -5,8 +5,8 @@ import pytest
 
 from anatune.core.sizes import Size
 from anatune.errors import WorkloadError
-from anatune.graph.building import elementwise, reshape, sliced, taken
-from anatune.graph.nodes import LEADING, Constant, Graph, Input, TensorType, tensor_type
+from anatune.graph.building import cast, elementwise, reshape, sliced, taken
+from anatune.graph.nodes import LEADING, Constant, Graph, Input, TensorType, Value, tensor_type
 from anatune.graph.varying import Reading, together
 
 SIZES = [{"b": 5, "t": 23}, {"b": 7, "t": 23}, {"b": 5, "t": 13}, {"b": 7, "t": 13}, {"b": 32, "t": 64}]
@@ -57,9 +57,41 @@ def test_constants_that_are_the_same_everywhere_stay_small():
     assert found.arguments[1].arguments[0].array.shape == (1, 1, 8)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_whole_numbers_that_are_expressions_of_sizes_are_computed_at_run_time(dtype):
+    def number(t, b):
+        return np.array([[t - 1, 0, 3], [b, 2 * t, t - 1]], dtype)
+
+    found, _ = joined(lambda x, b, t: numbered(x, number(t, b)))
+    for t, b in ((1, 1), (9, 2), (64, 32)):
+        np.testing.assert_array_equal(value_at(found.arguments[1], t=t, b=b), number(t, b))
+    found, _ = joined(lambda x, b, t: numbered(x, np.array(t + 1, dtype)))
+    assert value_at(found.arguments[1], t=9, b=2) == 10
+
+
+def numbered(x, array):
+    """Return a node whose second operand is an array of whole numbers."""
+    first = cast(sliced(x, [0, 1, 2], [0, 0, 0], [1, 1, 1]), array.dtype.name)
+    return elementwise("add", first, Constant(array))
+
+
+def value_at(value, **sizes):
+    """Return the array that a table's element and masks are at some sizes."""
+    if isinstance(value, Constant):
+        return value.array
+    array, *others = (value_at(one, **sizes) for one in value.arguments if isinstance(one, Value))
+    if value.op == "strided_slice":
+        (start,) = value.arguments[2]
+        return array[start.value.at(sizes) :][:1]
+    return np.where(array, *others) if value.op == "where" else array.reshape(tensor_type(value).shape)
+
+
 @pytest.mark.parametrize(
     ("make", "what"),
     [
+        (lambda x, b, t: numbered(x, np.arange(10) * t), "values depend"),
+        (lambda x, b, t: numbered(x, np.array(-t)), "values depend"),
+        (lambda x, b, t: numbered(x, np.array(t * 10**6)), "values depend"),
         (lambda x, b, t: elementwise("multiply" if t > 20 else "add", x, x), "add or multiply"),
         (lambda x, b, t: elementwise("add", x, Constant(np.full((1, 1, 8), t, np.float32))), "values depend"),
         (lambda x, b, t: taken(x, Constant(np.array([t % 7, 0, 3])), 1), "values depend"),

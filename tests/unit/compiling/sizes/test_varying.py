@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import anatune
 from anatune.compiling.memory import new_memory
@@ -54,9 +55,37 @@ def convolutions(tmp_path_factory):
 
 
 def expected(path, *inputs):
-    evaluator = onnx.reference.ReferenceEvaluator(onnx.load(path))
+    evaluator = ReferenceEvaluator(onnx.load(path))
     names = [value.name for value in onnx.load(path).graph.input]
     return evaluator.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+
+_PLACES = """
+<ir_version: 10, opset_import: ["" : 21]>
+places (float[2, n, 3] x, int64[4] i, int64[2, 5, 3] j, int64[4, 2] k) => (s, z, g, e, d, last, m) {
+  s = Shape(x)
+  z = Size(x)
+  g = Gather<axis = 1>(x, i)
+  e = GatherElements<axis = 1>(x, j)
+  d = GatherND(x, k)
+  last = Gather<axis = 1>(x, ends)
+  m = ArgMax<axis = 1, select_last_index = 1>(x)
+}"""
+
+
+def test_places_and_sizes_along_a_dimension_that_varies(tmp_path):
+    model = onnx.parser.parse_model(_PLACES)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1, 0]), "ends"))
+    onnx.save(model, tmp_path / "places.onnx")
+    compiled = anatune.compile(tmp_path / "places.onnx", threads=1, check=False, sizes={"n": (2, 16)})
+    random = np.random.default_rng(0)
+    for n in (2, 7, 16):
+        x = random.integers(0, 3, (2, n, 3)).astype(np.float32)
+        i, j = random.integers(-n, n, 4), random.integers(-n, n, (2, 5, 3))
+        k = np.stack([random.integers(-2, 2, 4), random.integers(-n, n, 4)], -1)
+        want = ReferenceEvaluator(model).run(None, {"x": x, "i": i, "j": j, "k": k})
+        for got, other in zip(compiled(x, i, j, k), want, strict=True):
+            np.testing.assert_array_equal(got, other)
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +271,7 @@ def test_outputs_have_memory_of_their_own(tmp_path, rows):
     for _ in range(2):  # what the first call returned is written into
         given = x.copy()
         outputs = model(x)
-        wanted = onnx.reference.ReferenceEvaluator(onnx.load(tmp_path / "m.onnx")).run(None, {"x": given})
+        wanted = ReferenceEvaluator(onnx.load(tmp_path / "m.onnx")).run(None, {"x": given})
         for own, want in zip(outputs, wanted, strict=True):
             np.testing.assert_allclose(own, want, rtol=1e-6)
             own[...] = 7

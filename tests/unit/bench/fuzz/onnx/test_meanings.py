@@ -17,6 +17,7 @@ LARGE = np.array([1e30, -1e30, np.inf, -np.inf, 3e9, 0.0, 0.06, -0.06], np.float
 STEPS = [
     *(("LRN", 21, [X], {"size": size, "alpha": 0.5, "bias": 1.5}) for size in (1, 3, 5)),
     *(("QuantizeLinear", 21, [LARGE, np.float32(0.02), np.array(7, dtype)], {}) for dtype in ("int8", "uint8")),
+    *(("LogSoftmax", 13, [X * factor], {"axis": axis}) for factor in (1, 1e4) for axis in (1, -1)),
     *(("Gelu", 21, [X], {"approximate": word}) for word in ("none", "tanh")),
     ("ReduceSumSquare", 21, [(X * 9).astype(np.int32), np.array([1, 3])], {"keepdims": 0}),
     ("ReduceSumSquare", 21, [(X * 9).astype(np.int32)], {}),
