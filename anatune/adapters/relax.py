@@ -4,7 +4,8 @@
     executable = tvm.relax.build(module, relax.target(), relax_pipeline="anatune")  # or relax.pipeline(threads=1)
 
 Weights that are constants of the module are packed once and stay constants of it; those that are arguments are packed
-in every call. Other functions of Relax than ``main`` are refused.
+in every call. Other functions of Relax than ``main`` are refused. Functions of loops leave the pipeline as machine
+code, in the attribute "external_mods": anatune has passes of its own behind TVM's for them (`codegen.extremes`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.codegen.compat import lacks_feature
-from anatune.codegen.relax.building import lowered
+from anatune.codegen.extremes import register_pipeline
+from anatune.codegen.relax.building import lowered, split_module
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
 from anatune.compiling.memory import views
@@ -72,7 +74,10 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
             memory, places = pack_weights(weights, cpu.target)
             return [tvm.runtime.tensor(weight) for weight in views(memory, places)]
 
-        return lowered(written(planned.graph, cpu.kernels(planned), known).module, cpu.target, cpu.threads)[0]
+        model = written(planned.graph, cpu.kernels(planned), known).module
+        rest, loops = split_module(lowered(model, cpu.target, cpu.threads)[0])
+        code = tvm.tirx.build(tvm.IRModule(loops), present or cpu.target, pipeline=register_pipeline(tvm))
+        return rest.with_attr("external_mods", [code])
 
     return tvm.transform.module_pass(transform, opt_level=0, name="anatune")
 

@@ -11,7 +11,6 @@ gain, or one that writes into its inputs; a warning says so once.
 from __future__ import annotations
 
 import inspect
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
 from anatune.graph.nodes import HALVES
 from anatune.report import units
+from anatune.threads import in_turn, new_lock, one_by_one
 from anatune.untyped import TorchObject
 
 __all__ = ["OPTIONS", "backend"]
@@ -126,7 +126,7 @@ class _SubGraph:
         self._digests = WeightDigests(self._torch) if is_checked else None
         self._outputs: Outputs | None = None
         self._models: list[_Compiled] = []
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._left = False
         self._said: set[str] = set()
 
@@ -137,18 +137,11 @@ class _SubGraph:
         known = {place: one for place, one in enumerate(arguments) if is_static(one) or place in self._numbers}
         weights = [one for place, one in known.items() if place not in self._numbers]
         inputs = self._inputs(arguments)
-        with self._lock:
-            mark = self._mark(known, weights)
-            compiled, pieces = self._model_of(mark, weights, inputs), None
+        compiled, pieces = self._model_of(known, weights, inputs), None
+        if compiled is None:
+            compiled, pieces = self._compile(arguments, known, weights)
             if compiled is None:
-                try:
-                    compiled, pieces = self._compiled(arguments, known, weights, mark)
-                except AnatuneError as error:
-                    if self._strict:
-                        raise
-                    self._left = True
-                    self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}")
-                    return self._graph(*arguments)
+                return self._graph(*arguments)
         assert self._outputs is not None
         pieces = compiled.call(known, inputs) if pieces is None else pieces
         return self._outputs.restore(arguments, pieces if isinstance(pieces, tuple) else (pieces,))
@@ -160,10 +153,12 @@ class _SubGraph:
             return (tuple(known), numbers, self._digests.digest([*weights, *self._held]))
         return (tuple(known), numbers, *((self._version(weight), weight.data_ptr()) for weight in weights))
 
+    @in_turn
     def _model_of(
-        self, mark: tuple[object, ...], weights: Sequence[TorchObject], inputs: Sequence[TorchObject]
+        self, known: Mapping[int, TorchObject], weights: Sequence[TorchObject], inputs: Sequence[TorchObject]
     ) -> _Compiled | None:
         """Return a model that was compiled for equal constants and for inputs of these sizes."""
+        mark = self._mark(known, weights)
         for model in self._models:
             if model.mark != mark or not model.takes(inputs):
                 continue
@@ -182,12 +177,31 @@ class _SubGraph:
             if isinstance(one, self._torch.Tensor) and not is_static(one) and place not in self._numbers
         )
 
-    def _compiled(
-        self,
-        arguments: Sequence[TorchObject],
-        known: Mapping[int, TorchObject],
-        weights: Sequence[TorchObject],
-        mark: tuple[object, ...],
+    @one_by_one  # before the lock of this sub-graph, as where a thread that compiles calls sub-graphs
+    @in_turn
+    def _compile(
+        self, arguments: Sequence[TorchObject], known: Mapping[int, TorchObject], weights: Sequence[TorchObject]
+    ) -> tuple[_Compiled | None, TorchObject]:
+        """Return a model for a set of weights, and what it returns where compiling has run it; None: PyTorch runs it.
+
+        Raises
+        ------
+        AnatuneError
+            It cannot be compiled, and that is to be an error.
+        """
+        if self._left or (model := self._model_of(known, weights, self._inputs(arguments))) is not None:
+            return (None if self._left else model), None  # another thread has compiled it
+        try:
+            return self._compile_new(arguments, known, weights)
+        except AnatuneError as error:
+            if self._strict:
+                raise
+            self._left = True
+            self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}")
+            return None, None
+
+    def _compile_new(
+        self, arguments: Sequence[TorchObject], known: Mapping[int, TorchObject], weights: Sequence[TorchObject]
     ) -> tuple[_Compiled, TorchObject]:
         """Compile for a set of weights; return the model, and what it returns where compiling has run it.
 
@@ -203,7 +217,7 @@ class _SubGraph:
             raise WorkloadError(
                 f"it has run with {_MOST_MODELS} sets of weights, expected weights that stay as they are"
             )
-        inputs = self._inputs(arguments)
+        inputs, mark = self._inputs(arguments), self._mark(known, weights)  # before they are read: they may change
         call, pieces = self._torch.compiler.disable(self._call)(self._outputs.module, known, inputs)
         shapes = [one.shape for one in inputs]
         if isinstance(call, CompiledModel):
@@ -217,7 +231,7 @@ class _SubGraph:
     def _call(
         self, module: TorchObject, known: Mapping[int, TorchObject], inputs: tuple[TorchObject, ...]
     ) -> tuple[CompiledModel | Call, TorchObject]:
-        """Return what computes a sub-graph, and what it returns where that was run; errors as `_compiled`."""
+        """Return what computes a sub-graph, and what it returns where that was run; errors as `_compile_new`."""
         axes, sizes = varying_sizes(self._torch, module, known)
         numbers = {place: float(known[place]) for place in self._numbers}
         graph = with_constants(self._torch, with_numbers(self._torch, module, numbers), known, sizes)
@@ -250,7 +264,7 @@ class _SubGraph:
         return parts.run, parts.pieces
 
     def _model(self, model: TorchObject, inputs: tuple[TorchObject, ...]) -> CompiledModel:
-        """Return a compiled program or module; errors as `_compiled`."""
+        """Return a compiled program or module; errors as `_compile_new`."""
         compiled = session.compile(model, inputs, **self._settings)
         if not compiled.summary.kernels:
             raise WorkloadError("it has no convolution and no matrix product, and nothing would be gained")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.extremes import keeping_nan
+from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
@@ -274,10 +274,10 @@ def device_part_of(module: TvmObject, target: TvmObject, *, has_scalars: bool = 
             options["tirx.disable_cse_tir"] = True
         with tvm.transform.PassContext(config=options):
             bound = tirx.transform.BindTarget(target)(module)
-            pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
+            pipeline, _, finalize_device = tirx.get_tir_pipeline(register_pipeline(tvm))
             _, devices = split_host_device_mods(pipeline(bound))
             ((device_target, device),) = devices.items()
-            return DevicePart(keeping_nan(tvm, finalize_device()(device)), device_target)
+            return DevicePart(finalize_device()(device), device_target)
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 

@@ -18,7 +18,7 @@ from anatune.codegen.relax.rest.schedule import scheduled, with_gathers
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 
-__all__ = ["Built", "built", "built_for_gpu", "fused", "lowered"]
+__all__ = ["Built", "built", "built_for_gpu", "fused", "lowered", "split_module"]
 
 
 class Built(NamedTuple):
@@ -56,14 +56,11 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> Built:
     BuildError
         TVM has no code for an operator, or refuses the program; the message is the last line of its own.
     """
-    tvm = import_tvm()
     from tvm import relax
 
     try:
         module, plain = lowered(model.module, target, threads)
-        functions = {str(name.name_hint): function for name, function in module.functions_items()}
-        own = {name: function for name, function in functions.items() if isinstance(function, tvm.tirx.PrimFunc)}
-        rest = tvm.IRModule({name: one for name, one in module.functions_items() if name.name_hint not in own})
+        rest, own = split_module(module)
         executable = relax.build(rest, target, relax_pipeline=None, exec_mode="bytecode")
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from error
@@ -71,6 +68,14 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> Built:
     for part in objects.modules():
         executable.mod.import_module(part)
     return Built(executable, plain, aliases=objects.aliases, triple=triple_of(target))
+
+
+def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
+    """Return a module of Relax's functions, and those of loops by name."""
+    tvm = import_tvm()
+    items = list(module.functions_items())
+    loops = {str(name.name_hint): one for name, one in items if isinstance(one, tvm.tirx.PrimFunc)}
+    return tvm.IRModule({name: one for name, one in items if name.name_hint not in loops}), loops
 
 
 def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:

@@ -7,6 +7,7 @@ import pytest
 
 import anatune.adapters.torch as adapter
 from anatune.errors import WorkloadError
+from tests.concurrency import at_once
 
 torch = pytest.importorskip("torch")
 tomllib = pytest.importorskip("tomllib")
@@ -78,6 +79,35 @@ def test_weights_that_change_in_place_are_packed_again(compiled):
     module.first.weight.mul_(3)
     assert close(run(X), module(X))
     assert len(compiled) == 2
+
+
+def test_sub_graphs_are_compiled_in_one_thread_at_a_time(monkeypatch):
+    working, most = [], []
+
+    def export(*given):
+        working.append(1)
+        most.append(len(working))
+        program = exported(*given)
+        working.pop()
+        return program
+
+    def keep(graph, examples):
+        run = adapter.backend(graph, examples, options={"threads": 1, "strict": True})
+        return lambda *given: calls.append((run, given)) or graph(*given)
+
+    exported, calls = adapter.exported, []
+    monkeypatch.setattr(adapter, "exported", export)
+    modules = [Layers(torch.tanh), Layers(torch.sigmoid), Layers(torch.relu)]
+    for module in modules:
+        torch.compile(module, backend=keep)(X)
+
+    def work(number):
+        run, given = calls[number]
+        with torch.no_grad():
+            return close(run(*given)[0], modules[number](X))
+
+    assert all(at_once(work, 3))
+    assert most == [1, 1, 1]
 
 
 def test_graph_breaks_make_two_models(compiled):
