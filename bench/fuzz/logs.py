@@ -265,7 +265,8 @@ def _read(case: LogCase, path: Path) -> list[float | None]:
     elif case.form == "spec":
         anatune.plan(anatune.matmul(32, 32, 32), path, top_k=1)
     elif case.form == "schedule":
-        anatune.predict(anatune.Schedule.from_json(case.data.decode(errors="replace")))
+        schedule = anatune.Schedule.from_json(case.data.decode(errors="replace"))
+        anatune.predict(schedule.workload, schedule.hardware, [schedule])
     elif case.form == "workload":
         from anatune.core.workload.text import parse_workload
 

@@ -68,6 +68,7 @@ ELEMENTS = [
     (lambda a: a.masked_fill(a > 0, -torch.inf), X),
     (torch.bitwise_xor, W, HIGH),
 ]
+# fmt: off
 REDUCTIONS = [
     (torch.sum, W.int()),
     (lambda a: a.sum((0, 2)), b(2, 3, 4)),
@@ -99,9 +100,20 @@ REDUCTIONS = [
     (lambda a: functional.layer_norm(a, (3, 4)), X),
     (lambda a: functional.group_norm(a, 2, torch.arange(4.0)), r(2, 4, 5)),
     (functional.instance_norm, r(2, 3, 4)),
+    *((norm, r(2, 4, 5).double()) for norm in (
+        functional.instance_norm, lambda a: functional.group_norm(a, 2, torch.arange(4.0).double()),
+        lambda a: functional.layer_norm(a, (4, 5)),
+    )),
+    *((reduction, given) for given in (r(2, 0, 3), b(2, 0, 3)) for reduction in (
+        lambda a: a.any(1), lambda a: a.all(1), torch.any, torch.all, lambda a: a.prod(1), lambda a: a.sum(1),
+    )),
+    *((reduction, r(2, 0, 3)) for reduction in (
+        lambda a: a.mean(1), lambda a: a.var(1), lambda a: a.logsumexp(1), lambda a: torch.linalg.vector_norm(a, dim=1),
+    )),
     (lambda a: functional.rms_norm(a, (4,)), X),
     (lambda a: functional.batch_norm(a, torch.ones(3), HIGH[0, :3] * 1.0), r(2, 3)),
 ]
+# fmt: on
 SHAPES = [
     (lambda a: a[..., 1:4:2], r(2, 5)),
     (lambda a: a[-2:, -1], r(3, 5)),

@@ -18,6 +18,7 @@ STEPS = [
     *(("LRN", 21, [X], {"size": size, "alpha": 0.5, "bias": 1.5}) for size in (1, 3, 5)),
     *(("QuantizeLinear", 21, [LARGE, np.float32(0.02), np.array(7, dtype)], {}) for dtype in ("int8", "uint8")),
     *(("LogSoftmax", 13, [X * factor], {"axis": axis}) for factor in (1, 1e4) for axis in (1, -1)),
+    ("Det", 21, [X[0, :, :, :3] * 1e9], {}),
     *(("Gelu", 21, [X], {"approximate": word}) for word in ("none", "tanh")),
     ("ReduceSumSquare", 21, [(X * 9).astype(np.int32), np.array([1, 3])], {"keepdims": 0}),
     ("ReduceSumSquare", 21, [(X * 9).astype(np.int32)], {}),
