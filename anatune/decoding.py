@@ -7,15 +7,16 @@ happens behind a lock, once for each type.
 
 from __future__ import annotations
 
-import threading
 from functools import cache
 from typing import Any, TypeVar, overload
 
 import msgspec
 
+from anatune.threads import new_lock
+
 __all__ = ["converted", "from_json", "from_message"]
 
-_DESCRIBING = threading.Lock()
+_DESCRIBING = new_lock()
 _T = TypeVar("_T")
 
 

@@ -120,18 +120,13 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
     fused = partitioner.fuse_partitions(blocks, prefix="block_")
     if in_order != [node.name for node in fused.graph.nodes if _has_effects(torch, node)]:
         raise WorkloadError(f"blocks would change the order of {', '.join(in_order)}, which may have effects")
-    # those of `with_constants` are given in each call
-    held = {name: None if _place(target) is not None else tensor for name, (target, tensor) in weights.items()}
-    places = {name: _place(target) for name, (target, _) in weights.items()}
-
-    def arguments(known: Mapping[int, TorchObject], given: Sequence[TorchObject]) -> list[TorchObject]:
-        return [*(held[name] if place is None else known[place] for name, place in places.items()), *given]
-
+    # tensors that stay, and places of those of `with_constants`, which are given in each call
+    held = [tensor if (place := _place(target)) is None else place for target, tensor in weights.values()]
     first = _FirstRun(torch, fused, compile_block, {name: tensor for name, (_, tensor) in weights.items()})
     pieces = first.run([tensor for _, tensor in weights.values()], inputs)
 
     def run(known: Mapping[int, TorchObject], given: Sequence[TorchObject]) -> TorchObject:
-        every = arguments(known, given)
+        every = [*(known[weight] if isinstance(weight, int) else weight for weight in held), *given]
         return _separate(fused(*every), every)
 
     return Divided(run, tuple(first.models), tuple(dict.fromkeys(first.failed)), pieces, first.left_share)

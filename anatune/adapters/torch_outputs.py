@@ -8,7 +8,6 @@ of inputs.
 
 from __future__ import annotations
 
-import functools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -179,8 +178,8 @@ class Outputs:
                 note(value, operator.itemgetter(place))
             elif isinstance(value, self._torch.Tensor):
                 for axis in range(value.dim()):
-                    note(value.shape[axis], functools.partial(_size, place=place, axis=axis))
-                    note(value.stride(axis), functools.partial(_stride, place=place, axis=axis))
+                    note(value.shape[axis], lambda given, place=place, axis=axis: given[place].shape[axis])
+                    note(value.stride(axis), lambda given, place=place, axis=axis: given[place].stride(axis))
         return readers
 
     def _output(self, node: TorchObject, value: TorchObject) -> _Output:
@@ -285,14 +284,6 @@ def _restore(output: _Output, arguments: Sequence[TorchObject], pieces: Sequence
     if base.dtype != output.dtype:
         base = base.view(-1).view(output.dtype)
     return base.as_strided(size, stride, offset)
-
-
-def _size(arguments: Sequence[TorchObject], place: int, axis: int) -> int:
-    return int(arguments[place].shape[axis])
-
-
-def _stride(arguments: Sequence[TorchObject], place: int, axis: int) -> int:
-    return int(arguments[place].stride(axis))
 
 
 def _is_whole(output: _Output, piece: TorchObject) -> bool:

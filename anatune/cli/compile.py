@@ -168,8 +168,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
 @spread
 def compile_model(
     model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="An ONNX file, or a program that torch.export.save wrote (.pt2)."),
+        Path, typer.Argument(metavar="MODEL", help="An ONNX file, or a program that torch.export.save wrote (.pt2).")
     ],
     asked: CompileOptions,
     elsewhere: Elsewhere,

@@ -75,8 +75,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def anatune(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and stop."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and stop.")
     ] = False,
 ) -> None:
     """Choose schedules for tensor kernels on GPUs and CPUs from an analytical model: no device is needed."""

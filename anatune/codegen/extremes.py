@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from anatune.codegen.bodies import change_bodies
 from anatune.codegen.divisions import with_safe_divisions
 from anatune.codegen.floats import guard_floats, unguard_floats
 from anatune.codegen.formulas import with_device_functions, with_formulas
@@ -28,12 +29,7 @@ PIPELINE = "anatune"
 
 def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
     """Return a module of lowered functions in which maxima and minima of floating-point numbers keep NaN."""
-    for name, function in module.functions_items():
-        if isinstance(function, tvm.tirx.PrimFunc):
-            body = _Extremes(tvm, function.body).body
-            if not body.same_as(function.body):
-                module[name] = function.with_body(body)
-    return module
+    return change_bodies(tvm, module, lambda body: _Extremes(tvm, body).body)
 
 
 @lru_cache(maxsize=1)

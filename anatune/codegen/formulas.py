@@ -7,13 +7,14 @@ the name is read, so that a function of a function took a minute to compile.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from anatune.codegen.bodies import change_bodies
 from anatune.emit.elementary import FORMULAS, FUNCTIONS
 from anatune.emit.kernels import Function
 from anatune.emit.llvm import LlvmCode
+from anatune.threads import new_lock
 from anatune.untyped import TvmObject
 
 __all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
@@ -29,7 +30,7 @@ ELEMENTARY = {*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"} - {"copysign"}
 """Functions that take longer than a store and a load of their result."""
 _PURE = 1
 """TVM's number for functions that do nothing besides."""
-_REGISTERING = threading.Lock()
+_REGISTERING = new_lock()
 _C_TYPE = {"float32": ("float", "f"), "float64": ("double", "")}
 
 
@@ -88,7 +89,7 @@ def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
         text = tvm.ir.StringImm(_module(needed.values()))
         return tvm.tirx.AttrStmt(tvm.tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
 
-    return _change_bodies(tvm, module, change)
+    return change_bodies(tvm, module, change)
 
 
 def with_device_functions(tvm: TvmObject, module: TvmObject) -> TvmObject:
@@ -106,16 +107,7 @@ def with_device_functions(tvm: TvmObject, module: TvmObject) -> TvmObject:
         symbol = f"{name}{_C_TYPE[kind][1]}"
         return tvm.tirx.call_pure_extern(kind, symbol, *call.args) if name in _LIBRARY else call
 
-    return _change_bodies(tvm, module, lambda body: _map_calls(tvm, body, called))
-
-
-def _change_bodies(tvm: TvmObject, module: TvmObject, change: Callable[[TvmObject], TvmObject]) -> TvmObject:
-    for name, function in module.functions_items():
-        if isinstance(function, tvm.tirx.PrimFunc):
-            body = change(function.body)
-            if not body.same_as(function.body):
-                module[name] = function.with_body(body)
-    return module
+    return change_bodies(tvm, module, lambda body: _map_calls(tvm, body, called))
 
 
 def _map_calls(tvm: TvmObject, body: TvmObject, called: Callable[[TvmObject], TvmObject]) -> TvmObject:

@@ -35,9 +35,6 @@ __all__ = [
 ]
 
 
-_VIEWS = (ITEM, LEADING, "reshape")
-"""Operators that name memory anew."""
-
 _SUMS = ("max", "mean", "min", "prod", "sum")
 
 

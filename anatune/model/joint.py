@@ -22,14 +22,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
-from anatune.model.learned.corrections import (
-    AUTO,
-    NONE,
-    SavedCorrection,
-    corrected,
-    find_correction,
-    named_correction,
-)
+from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, corrected, find_correction, named_correction
 from anatune.model.plan import AppliedCorrection, JoinedSpace, LeftOut, Plan, prediction_row
 from anatune.templates import joined_templates, make_model, template_named, template_of
 from anatune.templates.base.model import Guarantee, Model, Ranking

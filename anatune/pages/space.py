@@ -17,10 +17,7 @@ __all__ = ["space_sections"]
 
 
 def space_sections(
-    plan: Plan,
-    candidates: Candidates | None = None,
-    measured: Sequence[Measured] = (),
-    cut_s: float | None = None,
+    plan: Plan, candidates: Candidates | None = None, measured: Sequence[Measured] = (), cut_s: float | None = None
 ) -> list[Section]:
     """Return the anatomy of a plan's spaces, after [NoSE] Sec. V-C.
 

@@ -88,10 +88,7 @@ def share_lines(shares: Sequence[WorkerShare], width: int) -> list[Line]:
 
 
 def _with_reasons(
-    cells: Cells,
-    left: Sequence[str],
-    workers: Sequence[WorkerState | WorkerStatus],
-    width: int,
+    cells: Cells, left: Sequence[str], workers: Sequence[WorkerState | WorkerStatus], width: int
 ) -> list[Line]:
     """Return a table of workers, and below those that are not ready why."""
     heading, *rows = table(cells, left, width=width)

@@ -100,12 +100,7 @@ def check_start(start: str) -> str:
 
 
 def make_strategy(
-    name: str,
-    model: Model,
-    *,
-    seed: int = 0,
-    start: str = "model",
-    ranked: Integers | None = None,
+    name: str, model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None
 ) -> Strategy:
     """Return a new strategy.
 

@@ -125,11 +125,7 @@ def _is_legal(schedule: Schedule, source: Source) -> bool:
 
 
 def best_recorded(
-    workload: Workload,
-    device: HardwareSpec,
-    template: str | None,
-    accuracy: str,
-    records: str | Path | ServerAddress,
+    workload: Workload, device: HardwareSpec, template: str | None, accuracy: str, records: str | Path | ServerAddress
 ) -> Callable[[Mapping[str, Model]], MeasuredSchedule | None]:
     """Read the best record of what is planned; return what tells of it, given the models of the plan."""
     with RecordStore(records, read_only=True) as store:

@@ -35,14 +35,7 @@ from anatune.tuning.places.local import energy_counters
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
-from anatune.tuning.reuse import (
-    LEARNED_UNTIL,
-    MOST_REUSED,
-    Learned,
-    learned_of,
-    session_to_resume,
-    suggested_schedules,
-)
+from anatune.tuning.reuse import LEARNED_UNTIL, MOST_REUSED, Learned, learned_of, session_to_resume, suggested_schedules
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.target import Source, source_of_manifest, source_of_model, target_of
 

@@ -193,11 +193,7 @@ class Source(NamedTuple):
 
 
 def source_of_model(
-    target: Target,
-    strategy: str,
-    seed: int,
-    start: str = "model",
-    learned: Mapping[str, ResidualModel] | None = None,
+    target: Target, strategy: str, seed: int, start: str = "model", learned: Mapping[str, ResidualModel] | None = None
 ) -> Source:
     """Rank and start a strategy; of several templates one for each, which share the trials.
 

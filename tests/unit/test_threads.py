@@ -1,11 +1,14 @@
 """Locks of threads and of children of ``fork``, attributes that are computed once, functions that run one by one."""
 
 import os
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import anatune
 from anatune.threads import LockedProperty, in_turn, new_lock, one_by_one
 from tests.concurrency import at_once, is_true_in_child
 
@@ -77,3 +80,15 @@ def test_a_lock_that_another_thread_holds_is_free_in_a_child():
     assert not lock.acquire(timeout=0.01)
     may_go.set()
     thread.join(30)
+
+
+def test_locks_of_the_process_come_from_new_lock():
+    """A lock that a module makes when it is imported, and that a thread holds during ``fork``, would hang the child."""
+    folder = Path(anatune.__file__).parent
+    others = [
+        f"{path.relative_to(folder)}: {line}"
+        for path in folder.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.match(r"\w.*= .*\bthreading\.R?Lock\(\)", line)
+    ]
+    assert others == []

@@ -259,15 +259,7 @@ def check(
         print_lines(judged_lines(judged, line_width(), shape))
 
 
-def _write(
-    server: Server,
-    layer: Layer,
-    writing: Writing,
-    run: Run,
-    hw: str,
-    *,
-    down: bool = False,
-) -> None:
+def _write(server: Server, layer: Layer, writing: Writing, run: Run, hw: str, *, down: bool = False) -> None:
     from anatune.adapters.serving.files import Request, write_configs
     from anatune.adapters.serving.report import written_lines
     from anatune.adapters.serving.shapes import Experts

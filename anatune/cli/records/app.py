@@ -95,12 +95,7 @@ def _list_sessions(store: RecordStore, workload: Workload | None, which: Trials,
 
 @app.command("best", cls=Grouped)
 @spread
-def best(
-    which: Selection,
-    words: Words = None,
-    accuracy: Accuracy = "standard",
-    as_json: AsJson = False,
-) -> None:
+def best(which: Selection, words: Words = None, accuracy: Accuracy = "standard", as_json: AsJson = False) -> None:
     """Show the best schedule of each workload, hardware and number of threads.
 
     Of a session that ended with a final comparison it is the schedule that `anatune tune` returned. The winners of

@@ -15,11 +15,7 @@ __all__ = ["report_records"]
 
 @spread
 def report_records(
-    which: Selection,
-    words: Words = None,
-    worker: WorkerName = None,
-    html: Html = None,
-    as_json: AsJson = False,
+    which: Selection, words: Words = None, worker: WorkerName = None, html: Html = None, as_json: AsJson = False
 ) -> None:
     """Say what sessions found: the best, the end, how well it was predicted, failures, drift, why the winner won.
 

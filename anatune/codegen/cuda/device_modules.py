@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import secrets
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.codegen.cuda.preamble import NUMBERS, preamble
 from anatune.errors import BuildError
 from anatune.templates.gpu.kernel import CudaKernel
+from anatune.threads import new_lock
 
 __all__ = ["Cubins"]
 
@@ -30,7 +30,7 @@ _SOURCE, _CUBIN = b"cuda", b"cubin"
 """TVM's words for what a CUDA module holds."""
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 _TYPES = {"float16": "half", "bfloat16": "nv_bfloat16"}
-_hooks = threading.Lock()
+_hooks = new_lock()
 """Callbacks are the process's."""
 
 

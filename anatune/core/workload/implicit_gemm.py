@@ -201,10 +201,7 @@ def reduction_orders(axes: list[str], extents: Mapping[str, int]) -> list[tuple[
 
 
 def _fetch_order(
-    workload: Workload,
-    left: tuple[Access, tuple[str, ...]],
-    right: tuple[Access, tuple[str, ...]],
-    k: tuple[str, ...],
+    workload: Workload, left: tuple[Access, tuple[str, ...]], right: tuple[Access, tuple[str, ...]], k: tuple[str, ...]
 ) -> tuple[int, float]:
     """Return what to minimise: first the widest vectors, then the fewest bytes that a warp's elements lie in."""
     width, touched = 0, 0.0

@@ -76,11 +76,7 @@ class Certificates:
 
 
 def make_certificates(
-    folder: str | os.PathLike[str],
-    hosts: Iterable[str] = (),
-    days: int = 365,
-    *,
-    now: datetime.datetime | None = None,
+    folder: str | os.PathLike[str], hosts: Iterable[str] = (), days: int = 365, *, now: datetime.datetime | None = None
 ) -> Certificates:
     """Write the certificates of a lab into a folder, which is made if it is not there.
 

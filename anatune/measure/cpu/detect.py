@@ -78,12 +78,7 @@ def detect_cpu(root: str | Path = "/", *, allowed: Collection[int] | None = None
 
 
 def _cpu_spec(
-    found: Processor,
-    model: str,
-    num_cores: int,
-    clock_hz: float,
-    clock_from: str,
-    caches: dict[int, dict[str, int]],
+    found: Processor, model: str, num_cores: int, clock_hz: float, clock_from: str, caches: dict[int, dict[str, int]]
 ) -> CpuSpec:
     micro = found.micro
     doubts = {"clock_hz", "fma_latency_cycles", "reachable_fraction", *found.doubts}

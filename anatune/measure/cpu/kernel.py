@@ -187,11 +187,7 @@ class Kernel:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        artifact: CpuArtifact,
-        folder: Path | None = None,
-        constants: Constants | None = None,
+        self, workload: Workload, artifact: CpuArtifact, folder: Path | None = None, constants: Constants | None = None
     ) -> None:
         self.workload = workload
         self.artifact = artifact

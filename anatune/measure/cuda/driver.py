@@ -319,12 +319,7 @@ class GpuDevice:
         self._backend.synchronize()
 
     def time_calls(
-        self,
-        call: Callable[[], None],
-        *,
-        samples: int = 1,
-        launches: int = 1,
-        before: Callable[[], None] | None = None,
+        self, call: Callable[[], None], *, samples: int = 1, launches: int = 1, before: Callable[[], None] | None = None
     ) -> list[float]:
         """Return the seconds of one launch, sample by sample, by events around them.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import threading
 from collections.abc import Mapping
 
 from anatune.core.workload.nest import Workload
@@ -12,6 +11,7 @@ from anatune.errors import RunError
 from anatune.measure.run.correctness import Array, Correctness, Expected, compare_all
 from anatune.measure.run.process import Worker, refusal
 from anatune.templates.triton.program import TritonProgram
+from anatune.threads import new_lock
 
 __all__ = ["UNSEEN", "check_program", "interpret"]
 
@@ -26,7 +26,7 @@ _FLOP_PER_S = 1e8
 _PROGRAM_S = 0.5
 """An interpreter makes more of each, on a busy core; small tiles make it slow."""
 _START_S = 60.0
-_one_at_a_time = threading.Lock()
+_one_at_a_time = new_lock()
 
 
 @functools.cache

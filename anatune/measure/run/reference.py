@@ -219,12 +219,7 @@ def _summed_alone(values: Values, axes: tuple[str, ...], wanted: set[str]) -> tu
     return (values.sum(axis=alone), tuple(axis for axis in axes if axis in wanted)) if alone else (values, axes)
 
 
-def _matrix_product(
-    left: Values,
-    right: Values,
-    result: Values,
-    sizes: tuple[int, int, int, int],
-) -> None:
+def _matrix_product(left: Values, right: Values, result: Values, sizes: tuple[int, int, int, int]) -> None:
     """Multiply (batch, rows, inner) by (batch, inner, columns) into `result`, in parts that bound the copies.
 
     `sizes` are the numbers of dimensions of batch, rows, inner, columns. Views overlap, so that a matrix of all

@@ -100,12 +100,7 @@ class CorrectedModel(Model):
         ]
 
     def rank(
-        self,
-        top_k: int,
-        time_limit_s: float | None = None,
-        *,
-        distinct: bool = False,
-        progress: Progress | None = None,
+        self, top_k: int, time_limit_s: float | None = None, *, distinct: bool = False, progress: Progress | None = None
     ) -> Ranking:
         """Return the `top_k` points of smallest corrected time among the first of the analytical ranking.
 

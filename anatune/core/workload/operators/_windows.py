@@ -145,11 +145,7 @@ def _per_dimension(operator: str, name: str, value: object, count: int, minimum:
 
 
 def _paddings(
-    operator: str,
-    value: object,
-    sizes: tuple[int, ...],
-    spans: tuple[int, ...],
-    strides: tuple[int, ...],
+    operator: str, value: object, sizes: tuple[int, ...], spans: tuple[int, ...], strides: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the zeros before and after each dimension."""
     count = len(sizes)

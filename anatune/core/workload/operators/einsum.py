@@ -80,11 +80,7 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
     return extents
 
 
-def einsum(
-    subscripts: str,
-    shapes: Sequence[Sequence[int]] | Mapping[str, int],
-    dtype: str = "float32",
-) -> Workload:
+def einsum(subscripts: str, shapes: Sequence[Sequence[int]] | Mapping[str, int], dtype: str = "float32") -> Workload:
     """Return a product of tensors, summed over the letters that the result lacks.
 
     Parameters

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import (
-    checked_choice,
-    checked_dtype,
-    checked_integer,
-    checked_shape,
-)
+from anatune.core.workload.operators._arguments import checked_choice, checked_dtype, checked_integer, checked_shape
 from anatune.core.workload.operators._product import access_of
 from anatune.errors import WorkloadError
 
@@ -37,10 +32,7 @@ def _access(tensor: str, dtype: str, shape: tuple[int, ...], dimensions: Sequenc
 
 
 def reduction(
-    shape: Sequence[int],
-    axes: int | Sequence[int] | None = None,
-    kind: str = "sum",
-    dtype: str = "float32",
+    shape: Sequence[int], axes: int | Sequence[int] | None = None, kind: str = "sum", dtype: str = "float32"
 ) -> Workload:
     """Return the reduction of one tensor over some of its dimensions (dropped from the result).
 

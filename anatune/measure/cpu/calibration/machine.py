@@ -44,16 +44,7 @@ from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.timing import Timed, timed
 
-__all__ = [
-    "CALL_DEPTHS",
-    "CALL_TILE",
-    "FOOTPRINT",
-    "Machine",
-    "beside_pool",
-    "one_core",
-    "own_call",
-    "pointer_chain",
-]
+__all__ = ["CALL_DEPTHS", "CALL_TILE", "FOOTPRINT", "Machine", "beside_pool", "one_core", "own_call", "pointer_chain"]
 
 _SAMPLE_S = 0.1e-3
 """Length of most samples."""
