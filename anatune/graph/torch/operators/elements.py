@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
 
 from anatune.graph.building import broadcast, cast, constant, elementwise, where
-from anatune.graph.nodes import Value, tensor_type
+from anatune.graph.nodes import HALVES, Value, tensor_type
 from anatune.graph.torch.call import Call, Convert, RefusedError, converted, is_float
 
 __all__ = ["READERS", "filled", "power_of"]
@@ -65,6 +66,21 @@ def _sum(sign: str) -> Convert:
         if call.kind.dtype == "bool":
             return elementwise("logical_or", one, other)
         return elementwise(sign, one, other if alpha == 1 else elementwise("multiply", other, alpha))
+
+    return read
+
+
+def _with_wide_numbers(convert: Convert) -> Convert:
+    """Return what reads an operator in float32 where a number is too large or too small for a result in 16 bits."""
+
+    def read(call: Call) -> Value:
+        dtype, numbers = call.kind.dtype, [one for one in call.arguments.values() if isinstance(one, float)]
+        with np.errstate(over="ignore"):
+            kept = [float(constant(one, dtype).array) for one in numbers] if dtype in HALVES else numbers
+        if all(other == one or abs(other - one) <= abs(one) / 256 for one, other in zip(numbers, kept, strict=True)):
+            return convert(call)  # type: ignore[return-value]
+        wide = dataclasses.replace(call, kinds=(call.kind._replace(dtype="float32"),))
+        return cast(convert(wide), dtype)  # type: ignore[arg-type]
 
     return read
 
@@ -299,7 +315,7 @@ _ALL: dict[str, Convert] = {
         }.items()
     },
     "_to_copy": _same,
-    "add": _sum("add"),
+    "add": _with_wide_numbers(_sum("add")),
     "alias": _same,
     "arange": _arange,
     "atan2": _pair("atan2"),
@@ -311,7 +327,7 @@ _ALL: dict[str, Convert] = {
     "clone": _same,
     "copy": _copy,
     "copysign": _pair("copysign"),
-    "div": _divided,
+    "div": _with_wide_numbers(_divided),
     "elu": _elu,
     "empty": _full,
     "empty_permuted": _full,
@@ -335,7 +351,7 @@ _ALL: dict[str, Convert] = {
     "logical_not": lambda call: elementwise("logical_not", call.operand("self", "bool")),
     "maximum": _pair("maximum", "logical_or"),
     "minimum": _pair("minimum", "logical_and"),
-    "mul": _pair("multiply", "logical_and"),
+    "mul": _with_wide_numbers(_pair("multiply", "logical_and")),
     "native_dropout": _dropout,
     "neg": _named("negative"),
     "pow": _power,
@@ -350,10 +366,10 @@ _ALL: dict[str, Convert] = {
     "remainder": _remainder,
     "round": lambda call: _rounded(call) if "decimals" in call.arguments else _whole("round")(call),
     "rrelu_with_noise_functional": _random_slope,
-    "rsub": _reversed_difference,
+    "rsub": _with_wide_numbers(_reversed_difference),
     "scalar_tensor": _full,
     "signbit": _signbit,
-    "sub": _sum("subtract"),
+    "sub": _with_wide_numbers(_sum("subtract")),
     "tril_indices": _indices,
     "triu_indices": _indices,
     "where": _where,

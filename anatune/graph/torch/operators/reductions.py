@@ -225,6 +225,8 @@ def _bucketize(call: Call) -> Value:
     if dtype:
         edges, values = cast(edges, dtype), cast(values, dtype)
     below = elementwise("less_equal" if right else "less", edges, values)
+    if is_float(tensor_type(values).dtype):  # all boundaries lie below a NaN
+        below = elementwise("logical_or", below, elementwise("isnan", values))
     return reduced("sum", cast(below, call.kind.dtype), [-1], keepdims=False)
 
 

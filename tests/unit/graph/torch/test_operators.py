@@ -276,3 +276,34 @@ def test_places_in_rows_of_the_least_number_and_with_nan():
     inputs = [case[1] for case in cases]
     for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
         np.testing.assert_array_equal(own, other)
+
+
+@pytest.mark.parametrize("number", [1e-8, 3e-6, 7e4, 1e6, 0.125])
+def test_numbers_that_16_bits_do_not_hold(number):
+    x = torch.tensor([1, 1000, -6, 0.1, 6e4, torch.inf, torch.nan, -0.0]).half()
+    cases = [
+        lambda a: a * number,
+        lambda a: number * a,
+        lambda a: a / number,
+        lambda a: a + number,
+        lambda a: a - number,
+    ]
+    inputs = [x] * len(cases)
+    family = Family([(case, x) for case in cases]).eval()
+    for own, case in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), cases, strict=True):
+        np.testing.assert_allclose(own, case(x.double()).half(), rtol=1e-3, atol=6e-8)
+
+
+def test_places_of_nan_among_boundaries():
+    values = torch.tensor([[torch.nan, torch.inf, -torch.inf], [2, -1, 0.5]])
+    edges = torch.tensor([-3.0, -1, 0, 0, 2, torch.inf])
+    cases = [
+        (lambda a, e: torch.searchsorted(e, a), values, edges),
+        (lambda a, e: torch.searchsorted(e, a, right=True), values, edges),
+        (lambda a, e: torch.bucketize(a, e), values, edges),
+        (lambda a, e: torch.searchsorted(e.expand(2, 6).contiguous(), a), values, edges),
+    ]
+    inputs = [one for case in cases for one in case[1:]]
+    family = Family(cases).eval()
+    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
+        np.testing.assert_array_equal(own, other)
