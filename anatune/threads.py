@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
-__all__ = ["LockedProperty", "in_turn", "new_lock", "one_by_one"]
+__all__ = ["LockedProperty", "in_turn", "new_lock", "once", "one_by_one"]
 
+_A = TypeVar("_A", bound=Hashable)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _locks: WeakSet[threading.RLock] = WeakSet()
@@ -53,6 +54,18 @@ def in_turn(method: Callable[_P, _R]) -> Callable[_P, _R]:
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with args[0]._lock:  # type: ignore[attr-defined]
             return method(*args, **kwargs)
+
+    return run
+
+
+def once(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
+    """Return a function whose result for an argument one thread computes, while others wait for it."""
+    kept, lock = functools.cache(function), new_lock()
+
+    @functools.wraps(function)
+    def run(argument: _A) -> _R:
+        with lock:
+            return kept(argument)
 
     return run
 

@@ -8,6 +8,7 @@ of inputs.
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,14 @@ class _Output(NamedTuple):
     source: TorchObject
     layout: _Layout | None = None
     dtype: TorchObject = None
+
+
+def _read_size(place: int, axis: int, given: Sequence[TorchObject]) -> int:
+    return int(given[place].shape[axis])
+
+
+def _read_stride(place: int, axis: int, given: Sequence[TorchObject]) -> int:
+    return int(given[place].stride(axis))
 
 
 class Outputs:
@@ -178,8 +187,8 @@ class Outputs:
                 note(value, operator.itemgetter(place))
             elif isinstance(value, self._torch.Tensor):
                 for axis in range(value.dim()):
-                    note(value.shape[axis], lambda given, place=place, axis=axis: given[place].shape[axis])
-                    note(value.stride(axis), lambda given, place=place, axis=axis: given[place].stride(axis))
+                    note(value.shape[axis], functools.partial(_read_size, place, axis))
+                    note(value.stride(axis), functools.partial(_read_stride, place, axis))
         return readers
 
     def _output(self, node: TorchObject, value: TorchObject) -> _Output:

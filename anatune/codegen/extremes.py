@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 from anatune.codegen.bodies import change_bodies
 from anatune.codegen.divisions import with_safe_divisions
 from anatune.codegen.floats import guard_floats, unguard_floats
 from anatune.codegen.formulas import with_device_functions, with_formulas
 from anatune.codegen.indices import guard_indices, unguard_indices
+from anatune.threads import once
 from anatune.untyped import TvmObject
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
@@ -32,7 +32,7 @@ def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
     return change_bodies(tvm, module, lambda body: _Extremes(tvm, body).body)
 
 
-@lru_cache(maxsize=1)
+@once
 def register_pipeline(tvm: TvmObject) -> str:
     """Make TVM's passes with anatune's (indices, formulas, NaN, safe divisions) known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline

@@ -8,8 +8,7 @@ products for zero when it makes them, stay tensors (`rest.legalising`).
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from anatune.threads import once
 from anatune.untyped import TvmObject
 
 __all__ = ["guard_floats", "unguard_floats"]
@@ -18,7 +17,7 @@ _GUARDED = ("Sub", "EQ", "NE", "LT", "LE", "GT", "GE")
 """Kinds of expressions whose rules for floating-point numbers are wrong, or which such rules read."""
 
 
-@lru_cache(maxsize=1)
+@once
 def _operators(tvm: TvmObject) -> dict[str, TvmObject]:
     """Return the operator that stands for each kind of expression, by its name in TVM."""
     from tvm.ir.op import register_op_attr

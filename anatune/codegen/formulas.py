@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
 from anatune.codegen.bodies import change_bodies
 from anatune.emit.elementary import FORMULAS, FUNCTIONS
 from anatune.emit.kernels import Function
 from anatune.emit.llvm import LlvmCode
-from anatune.threads import new_lock
+from anatune.threads import once
 from anatune.untyped import TvmObject
 
 __all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
@@ -30,18 +29,12 @@ ELEMENTARY = {*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"} - {"copysign"}
 """Functions that take longer than a store and a load of their result."""
 _PURE = 1
 """TVM's number for functions that do nothing besides."""
-_REGISTERING = new_lock()
 _C_TYPE = {"float32": ("float", "f"), "float64": ("double", "")}
 
 
+@once
 def _register(tvm: TvmObject) -> None:
-    """Make `_ADDED` operators of TVM's, once, and all functions ones that vectors may be of."""
-    with _REGISTERING:  # modules are compiled in several threads
-        _register_once(tvm)
-
-
-@lru_cache(maxsize=1)
-def _register_once(tvm: TvmObject) -> None:
+    """Make `_ADDED` operators of TVM's, and all functions ones that vectors may be of."""
     from tvm.ir.op import register_op_attr
 
     for name in (_name(function) for function in _ADDED):
