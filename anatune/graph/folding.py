@@ -43,7 +43,7 @@ def computed(node: Node) -> Value:
 
     In 16 bits that is only what needs no rounding: see `anatune.graph.passes.precision`.
     """
-    if not isinstance(node.type, TensorType):
+    if not isinstance(node.type, TensorType) or at_run_time(tuple(node.type.shape)):
         return node
     if 0 in node.type.shape or _sums_nothing(node):
         return _zeros(node)

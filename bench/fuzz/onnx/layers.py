@@ -201,8 +201,9 @@ def _simplified_norm(b: Builder) -> None:
 def _fused(op: str, b: Builder) -> None:
     """Add an operator of onnxruntime's."""
     x = b.new((3, 5), "float32", weight=False)
-    more = {"FusedMatMul": [b.new((5, 7), "float32")], "BiasGelu": [b.new((5,), "float32")]}.get(op, [])
-    b.add(op, [x, *more], {"alpha": 0.5} if op == "FusedMatMul" else {}, domain=_MICROSOFT)
+    is_product = op.endswith("MatMul")
+    more = [b.new((5, 7) if is_product else (5,), "float32")] if is_product or op == "BiasGelu" else []
+    b.add(op, [x, *more], {"alpha": 0.5} if is_product else {}, domain=_MICROSOFT)
 
 
 def _attention(b: Builder) -> None:
@@ -273,6 +274,9 @@ LAYERS: dict[str, Draw] = {
     "MultiHeadAttention": _multi_head,
     "RotaryEmbedding": _rotary,
     **{op: functools.partial(_recurrent, op) for op in ("LSTM", "GRU", "RNN")},
-    **{op: functools.partial(_fused, op) for op in ("FusedMatMul", "BiasGelu", "FastGelu", "QuickGelu")},
+    **{
+        op: functools.partial(_fused, op)
+        for op in ("FusedMatMul", "TransposeMatMul", "BiasGelu", "FastGelu", "QuickGelu")
+    },
 }
 """As `ELEMENTS`."""

@@ -11,6 +11,9 @@ from bench.fuzz.program import Array
 
 __all__ = ["MEANINGS"]
 
+_EPSILON = float(np.float32(1e-5))
+"""Of norms where it is left out: the standard's numbers are float32."""
+
 
 def _erf(x: Array) -> Array:
     from scipy import special
@@ -31,7 +34,7 @@ def _tanh_gelu(x: Array) -> Array:
 
 def _layer_norm(own: Mapping[str, Any], x: Array, factor: Array, term: Array | None = None) -> Array:
     away = x - x.mean(-1, keepdims=True)
-    scaled = away / np.sqrt((away**2).mean(-1, keepdims=True) + own.get("epsilon", 1e-5))
+    scaled = away / np.sqrt((away**2).mean(-1, keepdims=True) + own.get("epsilon", _EPSILON))
     return scaled * factor + (0 if term is None else term)
 
 
@@ -45,11 +48,11 @@ def _group_norm(own: Mapping[str, Any], x: Array, factor: Array, term: Array) ->
 
 def _batch_norm(own: Mapping[str, Any], x: Array, *rest: Array) -> Array:
     factor, term, mean, variance = (one.reshape(-1, *[1] * (x.ndim - 2)) for one in rest)
-    return (x - mean) / np.sqrt(variance + own.get("epsilon", 1e-5)) * factor + term
+    return (x - mean) / np.sqrt(variance + own.get("epsilon", _EPSILON)) * factor + term
 
 
 def _rms_norm(own: Mapping[str, Any], x: Array, factor: Array) -> Array:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + own.get("epsilon", 1e-5)) * factor
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + own.get("epsilon", _EPSILON)) * factor
 
 
 def _skip_norm(own: Mapping[str, Any], x: Array, skip: Array, factor: Array, term: Array | None = None,
@@ -141,7 +144,7 @@ def _lrn(own: Mapping[str, Any], x: Array) -> Array:
         (x[:, max(0, row - before) : row - before + own["size"]] ** 2).sum(1, keepdims=True)
         for row in range(x.shape[1])
     ]
-    base = own.get("bias", 1.0) + own.get("alpha", 1e-4) / own["size"] * np.concatenate(squares, 1)
+    base = own.get("bias", 1.0) + own.get("alpha", float(np.float32(1e-4))) / own["size"] * np.concatenate(squares, 1)
     return x / base ** own.get("beta", 0.75)
 
 
@@ -230,6 +233,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "FastGelu": lambda own, x, b=None: _tanh_gelu(x if b is None else x + b),
     "QuickGelu": lambda own, x: x / (1 + np.exp(-own.get("alpha", 1.702) * x)),
     "FusedMatMul": _fused_matmul,
+    "TransposeMatMul": _fused_matmul,
     "SimplifiedLayerNormalization": _rms_norm,
     "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms_norm,

@@ -88,6 +88,29 @@ def test_places_and_sizes_along_a_dimension_that_varies(tmp_path):
             np.testing.assert_array_equal(got, other)
 
 
+_NOTHING = """
+<ir_version: 10, opset_import: ["" : 21]>
+nothing (float[2, 0, n] x, float[n, 4] w) => (r, t, c, p, s) {
+  r = LeakyRelu(x)
+  t = Transpose<perm = [2, 1, 0]>(x)
+  c = Concat<axis = 2>(x, x)
+  p = MatMul(x, w)
+  s = ReduceSum<keepdims = 0>(t, zero)
+}"""
+
+
+def test_tensors_without_elements_have_the_sizes_that_vary(tmp_path):
+    model = onnx.parser.parse_model(_NOTHING)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1]), "zero"))
+    onnx.save(model, tmp_path / "nothing.onnx")
+    compiled = anatune.compile(tmp_path / "nothing.onnx", threads=1, check=False, sizes={"n": (1, 16)})
+    for n in (1, 5, 16):
+        x, w = np.zeros((2, 0, n), np.float32), np.ones((n, 4), np.float32)
+        want = ReferenceEvaluator(model).run(None, {"x": x, "w": w})
+        for got, other in zip(compiled(x, w), want, strict=True):
+            np.testing.assert_array_equal(got, other, strict=True)
+
+
 @pytest.fixture(scope="module")
 def of_any_tokens(transformer):
     return anatune.compile(transformer, threads=1, sizes={"batch": "1..4", "tokens": (1, 40)})
