@@ -239,7 +239,7 @@ class _Joined:
             ends = [self.fit.ranges.get(name, (number, number)) for name, number in self.fit.environments[-1].items()]
             corners = [dict(zip(self.fit.symbols, corner, strict=True)) for corner in itertools.product(*ends)]
             reached = [size.at(corner) for corner in corners] if isinstance(size, Size) else [-1]
-            if min(reached) < 0 or max(reached) > _MOST_TABLE or max(numbers) > max(reached):
+            if size is None or min(reached) < 0 or max(reached) > _MOST_TABLE or max(numbers) > max(reached):
                 raise _DiffersError("reads a constant whose values depend on the sizes")
             table = Constant(np.arange(max(reached) + 1).astype(kind.dtype))
             part = reshape(_part(table, (1,), (size,)), (1,) * len(kind.shape))
