@@ -238,13 +238,8 @@ class _Joined:
             size = self.fit(numbers)
             ends = [self.fit.ranges.get(name, (number, number)) for name, number in self.fit.environments[-1].items()]
             corners = [dict(zip(self.fit.symbols, corner, strict=True)) for corner in itertools.product(*ends)]
-            reached = [size.at(corner) for corner in corners] if isinstance(size, Size) else []
-            if (
-                not isinstance(size, Size)
-                or min(reached) < 0
-                or max(reached) > _MOST_TABLE
-                or max(numbers) > max(reached)
-            ):
+            reached = [size.at(corner) for corner in corners] if isinstance(size, Size) else [-1]
+            if size is None or min(reached) < 0 or max(reached) > _MOST_TABLE or max(numbers) > max(reached):
                 raise _DiffersError("reads a constant whose values depend on the sizes")
             table = Constant(np.arange(max(reached) + 1).astype(kind.dtype))
             part = reshape(_part(table, (1,), (size,)), (1,) * len(kind.shape))

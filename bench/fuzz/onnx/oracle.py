@@ -42,6 +42,8 @@ _OF_FINITE = words(
 
 _IN_FLOAT32 = words("DeformConv RoiAlign GridSample AffineGrid")
 """Operators whose places between elements the reference, or everybody, computes in float32."""
+_OF_SQUARES, _ROOT = words("LayerNormalization GroupNormalization InstanceNormalization"), 1e17
+"""Norms whose standard takes the variance in float32, and the numbers whose squares leave that: infinity, hence 0."""
 _OF_SMALL, _SMALL = words("ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd"), 1e4
 """Reductions of integers that are of fractions meanwhile, or leave their dtype: of small ones alone."""
 
@@ -151,6 +153,8 @@ def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[s
         return True
     if step.op == "Attention" and len(arrays) > 3 and not all(np.isfinite(one).all() for one in arrays[:3]):
         return True  # whether a NaN counts that a mask takes out: it does where masks are added
+    if step.op in _OF_SQUARES and dtypes[0] == "float32":
+        return bool((np.abs(first[np.isfinite(first)]) > _ROOT).any())
     if step.op == "DynamicQuantizeLinear" and not first.any():
         return True
     if step.op in ("ArgMax", "ArgMin", "TopK", "Hardmax", "QuantizeLinear", "DynamicQuantizeLinear", "Unique", "Sign"):

@@ -26,7 +26,7 @@ ALSO: dict[str, list[str]] = {
     "clone": words("alias copy lift_fresh_copy"),
     "flip (move)": words("diagonal expand unsqueeze split_with_sizes as_strided repeat_interleave _unsafe_view"),
     "view": words("_reshape_copy view_copy permute_copy as_strided_copy"),
-    "hardtanh (activation)": words("rrelu_with_noise_functional"),
+    "hardtanh (activation)": words("hardswish mish rrelu_with_noise_functional"),
     "index": words("_unsafe_index"),
     "index_put": words("_unsafe_index_put index_add"),
     "lstm": words("gru rnn_tanh"),

@@ -8,7 +8,7 @@ pytest.importorskip("onnxruntime")
 
 import onnxruntime
 
-from bench.fuzz.onnx.oracle import evaluated, model_of_step
+from bench.fuzz.onnx.oracle import _is_undefined, evaluated, model_of_step
 from bench.fuzz.program import Step
 
 RNG = np.random.default_rng(0)
@@ -43,3 +43,10 @@ def test_a_meaning_is_that_of_onnxruntime(op, opset, arrays, own):
         got = evaluated(step, opset)(wide)[0]
     assert got.dtype == (np.float64 if want.dtype.kind == "f" else want.dtype)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_leaves_float32_meanwhile_is_not_compared():
+    for op in ("LayerNormalization", "GroupNormalization", "InstanceNormalization"):
+        step = Step(op, ("x",), ("y",), {})
+        for array, dtype, want in ((X, "float32", False), (X * 1e24, "float32", True), (X * 1e24, "float64", False)):
+            assert _is_undefined(step, [array.astype(np.float64)], [dtype], dtype) == want
