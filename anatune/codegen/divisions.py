@@ -7,6 +7,7 @@ that kernels of `codegen.cpu.divisors` raise before; on a GPU it is any number, 
 
 from __future__ import annotations
 
+from anatune.codegen.bodies import change_bodies
 from anatune.untyped import TvmObject
 
 __all__ = ["with_safe_divisions"]
@@ -16,13 +17,8 @@ def with_safe_divisions(tvm: TvmObject, module: TvmObject) -> TvmObject:
     """Return a module of lowered functions that divide whole numbers by what is no constant safely."""
     import tvm_ffi
 
-    for name, function in module.functions_items():
-        if isinstance(function, tvm.tirx.PrimFunc):
-            kinds = [((tvm.tirx.Div, tvm.tirx.Mod), lambda node: _guarded(tvm.tirx, node))]
-            body = tvm_ffi.structural_map(function.body, kinds)
-            if not body.same_as(function.body):
-                module[name] = function.with_body(body)
-    return module
+    kinds = [((tvm.tirx.Div, tvm.tirx.Mod), lambda node: _guarded(tvm.tirx, node))]
+    return change_bodies(tvm, module, lambda body: tvm_ffi.structural_map(body, kinds))
 
 
 def _guarded(tirx: TvmObject, node: TvmObject) -> TvmObject:

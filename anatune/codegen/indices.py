@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.codegen.bodies import change_bodies
 from anatune.untyped import TvmObject
 
 __all__ = ["guard_indices", "unguard_indices"]
@@ -47,12 +48,8 @@ def unguard_indices(tvm: TvmObject, module: TvmObject) -> TvmObject:
         other = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
         return node.a if isinstance(other, tirx.IntImm) and other.value == 0 else node
 
-    for name, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(function.body, [(tirx.BitwiseOr, remove)])
-            if not body.same_as(function.body):
-                module[name] = function.with_body(body)
-    return module
+    remove_all = [(tirx.BitwiseOr, remove)]
+    return change_bodies(tvm, module, lambda body: tvm_ffi.structural_map(body, remove_all))
 
 
 def _has_division(tvm: TvmObject, function: TvmObject) -> bool:
