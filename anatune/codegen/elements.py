@@ -68,7 +68,8 @@ def _guard_whole(tvm: TvmObject, store: TvmObject, guard: TvmObject) -> TvmObjec
     from tvm_ffi import structural_map, structural_walk
 
     tirx, load = tvm.tirx, tvm.ir.expr.TensorLoad
-    kinds, hidden = tuple(getattr(tirx, kind) for kind in {*_FLOATS, *_SUMS}), {}
+    kinds = tuple(getattr(tirx, kind) for kind in {*_FLOATS, *_SUMS})
+    hidden: dict[TvmObject, TvmObject] = {}
 
     def hide(node: TvmObject) -> TvmObject:
         name = tirx.Var(f"element{len(hidden)}", node.ty)
