@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from anatune.codegen.bodies import change_bodies
 from anatune.codegen.divisions import with_safe_divisions
-from anatune.codegen.floats import guard_floats, unguard_floats
+from anatune.codegen.elements import guard_elements, unguard_elements
 from anatune.codegen.formulas import with_device_functions, with_formulas
 from anatune.codegen.indices import guard_indices, unguard_indices
 from anatune.threads import once
@@ -42,12 +42,12 @@ def register_pipeline(tvm: TvmObject) -> str:
 
     def with_it(finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
         unguard, keep_nan = own(unguard_indices, "UnguardIndices"), own(keeping_nan, "KeepNan")
-        last = [own(unguard_floats, "UnguardFloats"), keep_nan, own(with_safe_divisions, "Divide")]
+        last = [own(unguard_elements, "UnguardElements"), keep_nan, own(with_safe_divisions, "Divide")]
         return lambda: tvm.transform.Sequential([unguard, finish(), *last])
 
     def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
-        guards = [own(guard_floats, "GuardFloats"), own(guard_indices, "GuardIndices")]
+        guards = [own(guard_elements, "GuardElements"), own(guard_indices, "GuardIndices")]
         guarded = tvm.transform.Sequential([*guards, passes])
 
         def behind(change: Callable[..., TvmObject], finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:

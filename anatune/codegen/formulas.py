@@ -30,6 +30,9 @@ ELEMENTARY = {*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"} - {"copysign"}
 _PURE = 1
 """TVM's number for functions that do nothing besides."""
 _C_TYPE = {"float32": ("float", "f"), "float64": ("double", "")}
+_WRAPPING = {"guarded_Add": "add", "guarded_Mul": "mul", "guarded_Sub": "sub"}
+"""Operators of `elements` -> LLVM's for whole numbers: those that TVM writes must not overflow."""
+_WHOLE = {"int32": "i32", "int64": "i64", "uint32": "i32", "uint64": "i64"}
 
 
 @once
@@ -67,6 +70,7 @@ def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
         if dtype == "float64" and name in _SPELT:
             return _map_calls(tvm, _SPELT[name](tvm, *call.args), called)
         is_known = (name in FORMULAS and dtype == "float32") or (name in _LIBRARY and dtype in _C_TYPE)
+        is_known |= name in _WRAPPING and dtype in _WHOLE
         if not is_known or not (lanes or "1").isdigit():
             return call
         symbol = f"anatune_{name}_{kind}"
@@ -152,14 +156,16 @@ def _module(functions: Iterable[Function]) -> str:
 def _function(name: str, symbol: str, dtype: str, lanes: int, count: int) -> Function:
     """Return a function of `count` numbers or vectors: a formula, or the library's, element by element."""
     code = LlvmCode(lanes, "float32", "add")
-    element, letter = _C_TYPE[dtype]
+    element, letter = _C_TYPE.get(dtype) or (_WHOLE[dtype], "")
     vector = f"<{lanes} x {element}>"
     kind = element if lanes == 1 else vector
     names = [f"%x{number}" for number in range(count)]
     given = ", ".join(f"{kind} {operand}" for operand in names)
     code.line(f"define internal {kind} @{symbol}({given}) alwaysinline nounwind {{")
     code.line("entry:")
-    if name in FORMULAS and dtype == "float32":
+    if name in _WRAPPING:
+        value = code.emit(f"{_WRAPPING[name]} {kind} %x0, %x1")
+    elif name in FORMULAS and dtype == "float32":
         x = code.emit(f"insertelement {vector} poison, float %x0, i64 0") if lanes == 1 else "%x0"
         value = FUNCTIONS[name](code, x)
         value = code.emit(f"extractelement {vector} {value}, i64 0") if lanes == 1 else value

@@ -135,7 +135,8 @@ def _norm(b: Builder) -> None:
     word = b.choice(["LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm", "BatchNorm", "local"])
     if word in ("LayerNorm", "RMSNorm"):
         x = b.pick(low=2, high=4)
-        b.call("{m0}({0})", x, modules=[f"torch.nn.{word}({b.arrays[x].shape[-1]})"])
+        epsilon = ", eps=1e-5" if word == "RMSNorm" else ""  # else it is the dtype's, and float64 has another one
+        b.call("{m0}({0})", x, modules=[f"torch.nn.{word}({b.arrays[x].shape[-1]}{epsilon})"])
         return
     rank = b.integer(1, 2)
     x = _image(b, channels := b.choice([2, 4, 6]), rank)

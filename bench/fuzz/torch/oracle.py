@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from bench.fuzz.oracle import EXACT, INNER, MOVE, OUTER, Noise, worst_error
 from bench.fuzz.program import Array, words
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["Sampling", "UndefinedError", "as_array", "as_tensor", "doubles", "outputs_of"]
 
@@ -101,6 +105,17 @@ class Sampling(TorchDispatchMode):
         super().__init__()
         self._noise, self._dtype = noise, dtype
         self.is_exact = self.has_signs = True
+
+    def __enter__(self) -> Self:
+        """Begin; attention is products and a softmax: PyTorch's kernel for CPUs takes scores of NaN for masked ones."""
+        self._attention = sdpa_kernel(SDPBackend.MATH)
+        self._attention.__enter__()
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *raised: Any) -> None:
+        """End."""
+        super().__exit__(*raised)
+        self._attention.__exit__(*raised)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""

@@ -1,4 +1,6 @@
-"""Expressions that are equal for real numbers and differ for floating-point ones: what NumPy computes, and no other."""
+"""Expressions that are equal for real numbers and differ for those of computers: what NumPy computes, and no other."""
+
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ MEANINGS = {
     "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Div": np.divide, "Equal": np.equal, "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal, "Mul": np.multiply,
     "Neg": np.negative, "Not": np.logical_not, "Or": np.logical_or, "Sub": np.subtract, "Where": np.where,
+    "Sum": lambda x: x.sum(keepdims=True), "Wide": lambda x: x.astype(np.int64),
 }  # fmt: skip
 COMPARED = [
     ("Not", (kind, *pair))
@@ -39,6 +42,21 @@ EXPRESSIONS = [
     *(("Where", condition, "x", "y") for condition in COMPARED), ("Where", ("Less", "x", 0.0), ("Mul", "x", 0.0), "x"),
 ]  # fmt: skip
 
+WHOLE = [
+    ("Wide", ("Add", "x", "x")), ("Wide", ("Mul", "x", "y")), ("Wide", ("Sub", "x", "y")), ("Wide", ("Neg", "x")),
+    ("Less", "x", ("Add", "x", 1.0)), ("Greater", ("Add", "x", "y"), "x"), ("Equal", ("Mul", "x", "y"), "y"),
+    ("Wide", ("Add", ("Abs", "x"), "y")), ("Sub", ("Mul", "x", 5.0), ("Mul", "x", 3.0)),
+    ("Sum", ("Wide", ("Mul", "x", 3.0))), ("Sub", ("Add", "x", "y"), "y"),
+    ("Less", ("Sub", "x", "y"), 0.0), ("Less", ("Mul", "x", 2.0), ("Mul", "y", 2.0)), ("Sub", "x", ("Mul", "y", "y")),
+]  # fmt: skip
+"""Sums and products of elements that leave their dtype; "Wide" is the same number in int64."""
+
+
+def limits(dtype):
+    """Return the numbers of a dtype that are next to its ends and to zero."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return np.array([least, least + 1, 0, 1, 2, 3, 7, most // 2, most - 1, most, *([-1, -5] if least else [])], dtype)
+
 
 class Writer:
     """Writes expressions as a network's nodes, of inputs of their own each: TVM joins no two of them."""
@@ -46,7 +64,8 @@ class Writer:
     def __init__(self, dtype):
         self.dtype, self.kind = np.dtype(dtype), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         self.nodes, self.constants, self.inputs, self.outputs, self.want = [], [], {}, [], []
-        first, second = np.meshgrid(np.array(NUMBERS, dtype), np.array(NUMBERS, dtype))
+        numbers = np.array(NUMBERS, dtype) if self.dtype.kind == "f" else limits(self.dtype)
+        first, second = np.meshgrid(numbers, numbers)
         self.operands = {"x": first.ravel(), "y": second.ravel()}
 
     def add(self, expression):
@@ -68,8 +87,10 @@ class Writer:
             return self.constants[-1].name, self.dtype.type(expression)
         kind, *parts = expression
         names, values = zip(*(self.write(part, number) for part in parts), strict=True)
-        self.nodes.append(helper.make_node(kind, names, [f"t{len(self.nodes)}"]))
-        return self.nodes[-1].output[0], MEANINGS[kind](*values)
+        own = {"to": onnx.TensorProto.INT64} if kind == "Wide" else {}
+        kind = {"Sum": "ReduceSum", "Wide": "Cast"}.get(expression[0], kind)
+        self.nodes.append(helper.make_node(kind, names, [f"t{len(self.nodes)}"], **own))
+        return self.nodes[-1].output[0], MEANINGS[expression[0]](*values)
 
     def run(self):
         from anatune.adapters.onnx import InferenceSession
@@ -93,3 +114,15 @@ def test_no_rule_of_real_numbers_is_applied(dtype):
         if not is_same.all():
             wrong.append((expression, got[~is_same][:3], want[~is_same][:3]))
     assert not wrong
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_whole_numbers_wrap(dtype):
+    expressions = [
+        one for one in WHOLE if dtype.startswith("int") or not {"Neg", "Abs"} & set(re.findall(r"\w+", str(one)))
+    ]
+    writer = Writer(dtype)
+    for expression in expressions:
+        writer.add(expression)
+    for expression, got, want in zip(expressions, writer.run(), writer.want, strict=True):
+        np.testing.assert_array_equal(got, want, err_msg=str(expression))

@@ -1,0 +1,105 @@
+"""Arithmetic of elements that TVM would simplify wrongly stays as it is.
+
+TVM simplifies floating-point numbers as if none were NaN or infinite and no sum were rounded (`RewriteSimplifier`,
+0.27): ``(x + y) - y`` becomes x, ``x - x`` zero, ``x == x`` true and ``not x < y`` ``y <= x``. Whole numbers are
+indices to it, which never overflow: ``x + 1 > x`` is true; and LLVM extends sums of signed numbers to 64 bits before
+they are added. Such operators are functions that TVM does not know until its passes are done; those of whole numbers
+wrap then (on CPUs they are `formulas`, on GPUs operators of unsigned numbers). Constants that are zero stay tensors
+(`rest.legalising`): TVM takes products of them for zero when it makes these.
+"""
+
+from __future__ import annotations
+
+from anatune.codegen.bodies import change_bodies
+from anatune.threads import once
+from anatune.untyped import TvmObject
+
+__all__ = ["guard_elements", "unguard_elements"]
+
+_FLOATS = ("Sub", "EQ", "NE", "LT", "LE", "GT", "GE")
+"""Kinds of expressions whose rules for floating-point numbers are wrong, or which such rules read."""
+_SUMS = ("Add", "Sub", "Mul")
+
+
+@once
+def _operators(tvm: TvmObject) -> dict[str, TvmObject]:
+    """Make operators known to TVM, and return the kind of expression that each stands for, by its name."""
+    from tvm.ir.op import register_op_attr
+
+    names = {f"tirx.anatune.guarded_{kind}": kind for kind in {*_FLOATS, *_SUMS}}
+    for name in names:
+        register_op_attr(name, "TCallEffectKind", 1)  # pure
+        register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+        register_op_attr(name, "TVectorizable", True)
+    return {name: getattr(tvm.tirx, kind) for name, kind in names.items()}
+
+
+def guard_elements(tvm: TvmObject, module: TvmObject) -> TvmObject:
+    """Return a module of functions whose arithmetic of elements TVM does not know."""
+    from tvm_ffi import structural_map
+
+    names = {kind: name for name, kind in _operators(tvm).items()}
+    floats = tuple(getattr(tvm.tirx, kind) for kind in _FLOATS)
+
+    def guard(node: TvmObject) -> TvmObject:
+        return tvm.tirx.call_intrin(node.ty, names[type(node)], node.a, node.b)
+
+    def guard_float(node: TvmObject) -> TvmObject:
+        return guard(node) if str(node.a.ty).startswith("float") else node
+
+    def guard_store(store: TvmObject) -> TvmObject:
+        value = _guard_whole(tvm, store, guard)
+        return store if value is store.value else tvm.tirx.BufferStore(store.buffer, value, store.indices)
+
+    callbacks = [(floats, guard_float), (tvm.tirx.BufferStore, guard_store)]
+    return change_bodies(tvm, module, lambda body: structural_map(body, callbacks))
+
+
+def _guard_whole(tvm: TvmObject, store: TvmObject, guard: TvmObject) -> TvmObject:
+    """Return a store's value in which the arithmetic of whole elements is guarded, not that of their indices."""
+    from tvm_ffi import structural_map, structural_walk
+
+    tirx, load = tvm.tirx, tvm.ir.expr.TensorLoad
+    kinds = tuple(getattr(tirx, kind) for kind in {*_FLOATS, *_SUMS})
+    hidden: dict[TvmObject, TvmObject] = {}
+
+    def hide(node: TvmObject) -> TvmObject:
+        name = tirx.Var(f"element{len(hidden)}", node.ty)
+        hidden[name] = node
+        return name
+
+    def has_element(node: TvmObject) -> bool:
+        names: list[TvmObject] = []
+        structural_walk(node, [(tirx.Var, lambda name: names.append(name) if name in hidden else None)])
+        return bool(names)
+
+    def is_result(node: TvmObject) -> bool:
+        return node in hidden and hidden[node].source.same_as(store.buffer)
+
+    def guard_known(node: TvmObject) -> TvmObject:
+        if is_result(node.a) or is_result(node.b):  # a reduction, which TVM has to know
+            return node
+        return guard(node) if "int" in str(node.a.ty) and has_element(node) else node
+
+    def show(name: TvmObject) -> TvmObject:
+        return structural_map(hidden[name], [(tirx.Var, show)]) if name in hidden else name
+
+    changed = structural_map(structural_map(store.value, [(load, hide)]), [(kinds, guard_known)])
+    return structural_map(changed, [(tirx.Var, show)]) if hidden else store.value
+
+
+def unguard_elements(tvm: TvmObject, module: TvmObject) -> TvmObject:
+    """Return a module in which what `guard_elements` replaced is back."""
+    from tvm_ffi import structural_map
+
+    kinds = _operators(tvm)
+
+    def unguard(call: TvmObject) -> TvmObject:
+        kind = kinds.get(str(getattr(call.op, "name", "")))
+        if kind is None:
+            return call
+        if not str(call.ty).startswith("int"):
+            return kind(*call.args)
+        return tvm.tirx.Cast(str(call.ty), kind(*(tvm.tirx.Cast(f"u{call.ty}", one) for one in call.args)))
+
+    return change_bodies(tvm, module, lambda body: structural_map(body, [(tvm.ir.Call, unguard)]))
