@@ -127,7 +127,10 @@ class SqliteDatabase(Database):
             raise RecordError(f"{self.place}: is {kind}, expected a record file; name a file, as tuning.sqlite")
 
     def _prepared(self, connection: Connection) -> Connection:
-        version = self._version(connection)
+        try:
+            version = self._version(connection)
+        except UnicodeDecodeError:  # Python's sqlite3 decodes what SQLite says of a damaged schema
+            raise RecordError(f"{self.place}: is damaged (its schema is no text); {_SALVAGE}") from None
         if self.read_only and version == 0:
             raise RecordError(
                 f"{self.place}: is empty, expected a record file; `anatune tune --records {self.place}` fills it"

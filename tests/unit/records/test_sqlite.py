@@ -134,6 +134,19 @@ def test_overwritten_pages(path, options):
     assert path.read_bytes() == data
 
 
+def test_a_damaged_schema_is_one_line(path):
+    data = path.read_bytes()
+    lines = []
+    for place in range(data.index(b"CREATE TRIGGER"), data.index(b"CREATE TRIGGER") + 320, 32):
+        path.write_bytes(data[:place] + b"SE\x97\xcd" + data[place + 4 :])
+        try:
+            RecordStore(path, read_only=True).close()
+        except RecordError as error:  # bytes within a message of a trigger damage nothing
+            lines.append(str(error))
+    assert len(lines) >= 5
+    assert all("is damaged" in line and "recover" in line and "\n" not in line for line in lines)
+
+
 def test_a_damaged_row_is_named_and_the_others_are_read(path):
     data = path.read_bytes()
     assert data.count(b'"number":17,') == 1
