@@ -79,10 +79,10 @@ def main(folder, hardware="rtx3090"):
 
     class Plain(Machine):
         def run(self, *inputs):
-            found = self._main(*(one.copyto(self._device) for one in inputs))
-            return found.copyto(self._host)
+            result = self.take().main(*(one.copyto(self._device) for one in inputs))
+            return result.copyto(self._host)
 
-    machine = Plain(folder / "planned.so", [], spec.arch)
+    machine = Plain(folder / "planned.so", [], arch=spec.arch)
     try:
         got = machine.run(*(tensor_of(array) for array in operands.values())).numpy()
     except Exception as error:  # noqa: BLE001 - the device knows what happened
