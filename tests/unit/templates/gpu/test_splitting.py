@@ -188,7 +188,7 @@ def faults():
     yield "a step twice", changed(split, r"% 3\) \* 3", "% 3) * 2"), wrong
     yield (
         "a step behind the end",
-        changed(split, r"7 - max\((\w+_ptr\[0\]), 4\)", r"8 - max(\1, 4)"),
+        changed(split, r"7(\W*) - (\W*\(uint\)\w+_ptr\[0\])", r"8\1 - \2"),
         "elements are wrong|at byte",
     )
     yield (
