@@ -135,9 +135,10 @@ class Sampling(TorchDispatchMode):
             _check_finite(args)
         if name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
-        errors = []
+        errors: list[float] = []
+        natives: list[Any] = []
         if how == INNER and not schema.is_mutable and self._noise.sample > 1:
-            errors = self._inner_errors(func, args, kwargs)
+            errors, natives = self._compute_natively(func, args, kwargs)
             args, kwargs = tree_map(self._operand, (args, kwargs))
         found = func(*args, **kwargs)
         tensors = found if isinstance(found, (tuple, list)) else (found,)
@@ -147,11 +148,13 @@ class Sampling(TorchDispatchMode):
                 self.has_signs &= how == MOVE
                 if how != MOVE and one.numel() and not (0 in one.stride() and max(one.shape) > 1):
                     wide = self._noise.inner(one.numpy(), errors[place] if errors else 0.0)
+                    if natives and self._noise.sample == 2:  # what overflows inside of the operator
+                        wide = np.where(np.isinf(natives[place]), natives[place], wide)
                     one.copy_(torch.from_numpy(np.asarray(self._noise.result(wide, self._dtype, how))))
         return found
 
-    def _inner_errors(self, func: Any, args: Any, kwargs: Any) -> list[float]:
-        """Return how far each result is off at most where PyTorch computes in the program's dtype."""
+    def _compute_natively(self, func: Any, args: Any, kwargs: Any) -> tuple[list[float], list[Any]]:
+        """Return how far each result is off at most where PyTorch computes in the program's dtype, and the results."""
         narrow = getattr(torch, self._dtype)
 
         def native(value: Any) -> Any:
@@ -163,13 +166,13 @@ class Sampling(TorchDispatchMode):
         try:
             computed = func(*tree_map(native, args), **tree_map(native, kwargs))
         except (RuntimeError, NotImplementedError):
-            return []
+            return [], []
         wide = func(*args, **kwargs)
-        pairs = zip(*(one if isinstance(one, (tuple, list)) else (one,) for one in (computed, wide)), strict=True)
-        return [
-            worst_error(as_array(one), as_array(other)) if isinstance(one, torch.Tensor) else 0.0
-            for one, other in pairs
-        ]
+        natives, wides = (
+            [as_array(one) if isinstance(one, torch.Tensor) else np.zeros(()) for one in results]
+            for results in (one if isinstance(one, (tuple, list)) else (one,) for one in (computed, wide))
+        )
+        return [worst_error(one, other) for one, other in zip(natives, wides, strict=True)], natives
 
     def _operand(self, value: Any) -> Any:
         if self._noise.sample <= 1 or not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
