@@ -120,7 +120,7 @@ class Sampling(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         kwargs = {name: torch.float64 if value in _FLOATS else value for name, value in (kwargs or {}).items()}
-        args = tuple(torch.float64 if isinstance(one, torch.dtype) and one in _FLOATS else one for one in args)
+        args = tuple(self._scalar(one) for one in args)
         schema = func._schema
         name = schema.name.partition("::")[2].removesuffix("_") if "::__" not in schema.name else schema.name[6:]
         if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns):
@@ -149,7 +149,7 @@ class Sampling(TorchDispatchMode):
                 if how != MOVE and one.numel() and not (0 in one.stride() and max(one.shape) > 1):
                     wide = self._noise.inner(one.numpy(), errors[place] if errors else 0.0)
                     if natives and self._noise.sample == 2:  # what overflows inside of the operator
-                        wide = np.where(np.isinf(natives[place]), natives[place], wide)
+                        wide = np.where(np.isfinite(natives[place]), wide, natives[place])
                     one.copy_(torch.from_numpy(np.asarray(self._noise.result(wide, self._dtype, how))))
         return found
 
@@ -173,6 +173,13 @@ class Sampling(TorchDispatchMode):
             for results in (one if isinstance(one, (tuple, list)) else (one,) for one in (computed, wide))
         )
         return [worst_error(one, other) for one, other in zip(natives, wides, strict=True)], natives
+
+    def _scalar(self, value: Any) -> Any:
+        """Return an argument in float64; PyTorch rounds a number beside tensors of fewer bits to float32."""
+        if isinstance(value, torch.dtype) and value in _FLOATS:
+            return torch.float64
+        is_rounded = isinstance(value, float) and self._noise.sample == 0 and self._dtype != "float64"
+        return float(np.float32(value)) if is_rounded else value
 
     def _operand(self, value: Any) -> Any:
         if self._noise.sample <= 1 or not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
