@@ -84,11 +84,9 @@ class Noise:
             return array
         if self.sample > 1:
             array = array if how == EXACT else self._shaken(array, dtype)
-            both = [
-                np.ones(array.shape),
-                -np.ones(array.shape),
-            ]  # each sign is in one of the first two of these samples
-            signs = both[self.sample - 2] if self.sample < 4 else self._random.integers(0, 2, array.shape) * 2.0 - 1
+            # The first two of these samples have one sign each, so that a zero or a NaN may have either.
+            alike = {2: 1.0, 3: -1.0}.get(self.sample)
+            signs = alike or self._random.integers(0, 2, array.shape) * 2.0 - 1
             array = np.where((array == 0) | np.isnan(array), np.copysign(array, signs), array)
         return array if self.sample == 1 else rounded(array, dtype)
 
