@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ class Sampling(TorchDispatchMode):
         if how == INNER and not schema.is_mutable and self._noise.sample > 1:
             errors, natives = self._compute_natively(func, args, kwargs)
             args, kwargs = tree_map(self._operand, (args, kwargs))
-        found = func(*args, **kwargs)
+        found = _gelu(*args, **kwargs) if name == "gelu" else func(*args, **kwargs)
         tensors = found if isinstance(found, (tuple, list)) else (found,)
         for place, one in enumerate(tensors):
             if isinstance(one, torch.Tensor) and one.dtype == torch.float64:
@@ -187,6 +188,13 @@ class Sampling(TorchDispatchMode):
         found = torch.empty_like(value)
         found.copy_(torch.from_numpy(np.asarray(self._noise.operand(value.numpy(), self._dtype))))
         return found
+
+
+def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """Return GELU in float64; PyTorch's ``x * (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3, far above denormals."""
+    if approximate == "tanh":
+        return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+    return x * torch.erfc(-x / math.sqrt(2)) / 2
 
 
 def _check_finite(args: Sequence[Any]) -> None:
