@@ -192,7 +192,11 @@ def _arrays(inputs: Example) -> Arrays | None:
     if inputs is None:
         return None
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return [any_array("an example input", array, WorkloadError) for array in given]
+    arrays = [any_array("an example input", array, WorkloadError) for array in given]
+    for one, array in zip(given, arrays, strict=True):
+        if array.dtype.kind in "OU" and not isinstance(one, np.ndarray):
+            raise WorkloadError(f"an example input is a {type(one).__name__}, expected an array or a tensor")
+    return arrays
 
 
 def exported(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
@@ -403,6 +407,8 @@ def decomposed(program: TorchObject, name: str, *, may_write: bool = False) -> T
 
 def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, asked: _Asked) -> Imported:
     """Return an ONNX model; `where` it is, for messages."""
+    if not model.graph.output:
+        raise WorkloadError(f"{where}: no ONNX model, expected one with operators and outputs; export it again")
     example = _arrays(example_inputs)
     shapes = onnx_shapes(model, where, example if not asked.ranges else None)
     words = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))

@@ -232,6 +232,8 @@ class _Reader:
         )
         inputs += [buffers[target] for target in written]
         kept = (*(one for one in own if isinstance(one, Value)), *changed)
+        if not kept:
+            raise WorkloadError(f"{name} returns no tensor, expected one at least; return what it computes")
         self.graph = Graph(tuple(inputs), kept, is_tuple=True)
 
     def outputs_of(self, module: TorchObject, values: dict[TorchObject, Given]) -> list[Given]:

@@ -35,7 +35,8 @@ _SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "Group
 
 
 _OF_FINITE = words(
-    "Resize GridSample DeformConv DFT STFT AveragePool LpPool AffineGrid DynamicQuantizeLinear ReduceLogSumExp RoiAlign"
+    """Resize GridSample DeformConv DFT STFT AveragePool LpPool AffineGrid DynamicQuantizeLinear ReduceLogSumExp
+    RoiAlign Det GRU LSTM RNN"""
 )
 """Operators of finite numbers: whether those outside of a window, or with a weight of 0, count is open."""
 
@@ -157,6 +158,8 @@ def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[s
         return bool((np.abs(first[np.isfinite(first)]) > _ROOT).any())
     if step.op == "DynamicQuantizeLinear" and not first.any():
         return True
+    if step.op in ("ScatterElements", "ScatterND") and step.attributes.get("reduction") in ("max", "min"):
+        return any(is_float(dtypes[place]) and bool(np.isnan(arrays[place]).any()) for place in (0, 2))
     if step.op in ("ArgMax", "ArgMin", "TopK", "Hardmax", "QuantizeLinear", "DynamicQuantizeLinear", "Unique", "Sign"):
         return first is not None and is_float(dtypes[0]) and bool(np.isnan(first).any())
     return False

@@ -148,6 +148,33 @@ def test_inputs_that_are_no_tensors(path):
         onnx_inputs(path)
 
 
+def test_models_without_outputs(path):
+    import onnx
+
+    model = onnx.load(path)
+    del model.graph.output[:]
+    path.write_bytes(model.SerializeToString())
+    for source in (path, model):
+        refused(source, r"no ONNX model, expected one with operators and outputs; export it again")
+
+
+def test_modules_without_outputs():
+    torch = pytest.importorskip("torch")
+
+    class Constant(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    with pytest.raises(WorkloadError, match="Constant returns no tensor, expected one at least"):
+        imported(Constant().eval(), 5).graph()
+
+
+@pytest.mark.parametrize("example", [{"data": [1.0]}, "abc", [None], [{"data": 1}]])
+def test_example_inputs_that_are_no_arrays(path, example):
+    with pytest.raises(WorkloadError, match=r"an example input is a \w+, expected an array or a tensor"):
+        imported(path, example)
+
+
 _READ = """
 import logging, sys
 from pathlib import Path
