@@ -78,6 +78,17 @@ class Noise:
         with np.errstate(all="ignore"):
             return np.where(array == 0, array, array + error * self._random.uniform(-1, 1, array.shape))
 
+    def overflow(self, array: Array, native: Array) -> Array:
+        """Return a result in which what leaves the dtype's range inside of its operator is NaN or infinite.
+
+        The order of sums decides which, so that one of these samples each has what `native`, PyTorch's or the
+        reference's result in the dtype, has, and the two infinities.
+        """
+        if not 2 <= self.sample <= 4 or native.shape != array.shape:
+            return array
+        values = (native, np.inf, -np.inf)[self.sample - 2]
+        return np.where(np.isfinite(array) & ~np.isfinite(native), values, array)
+
     def result(self, array: Array, dtype: str, how: str) -> Array:
         """Return a result in float64 as its operator rounds; of integers as it is."""
         if how == MOVE or not is_float(dtype):

@@ -212,6 +212,7 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
             ]
         results.append(run(arrays))
     errors = [0.0] * len(step.outputs)
+    native: list[Array] = []
     if how == INNER and len(noises) > 2:
         errors, native = _computed_natively(run, operands, results[0])
         if step.op == "Resize" and is_float(dtypes[0]):  # places between elements are numbers of float32
@@ -232,6 +233,9 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
         if is_float(dtype):
             wides = [np.asarray(one, np.float64) for one in samples]
             samples = [noise.inner(one, errors[place]) for noise, one in zip(noises, wides, strict=True)]
+            if native:
+                own = np.asarray(native[place], np.float64)
+                samples = [noise.overflow(one, own) for noise, one in zip(noises, samples, strict=True)]
             samples = [
                 noise.result(np.asarray(one, np.float64), dtype, how)
                 for noise, one in zip(noises, samples, strict=True)

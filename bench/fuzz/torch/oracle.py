@@ -149,8 +149,7 @@ class Sampling(TorchDispatchMode):
                 self.has_signs &= how == MOVE
                 if how != MOVE and one.numel() and not (0 in one.stride() and max(one.shape) > 1):
                     wide = self._noise.inner(one.numpy(), errors[place] if errors else 0.0)
-                    if natives and self._noise.sample == 2:  # what overflows inside of the operator
-                        wide = np.where(np.isfinite(natives[place]), wide, natives[place])
+                    wide = self._noise.overflow(wide, natives[place]) if natives else wide
                     one.copy_(torch.from_numpy(np.asarray(self._noise.result(wide, self._dtype, how))))
         return found
 
