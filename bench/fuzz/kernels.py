@@ -260,6 +260,8 @@ def _compared(
         most = {"float16": 65504.0, "float32": 3.4028235e38, "bfloat16": 3.39e38}.get(dtype, np.inf)
         wide = got.astype(np.float64)
         open_ = ~np.isfinite(size) | (size + slack >= most)  # infinities: which sums meet first is open
+        if template == "winograd" and not all(np.isfinite(array).all() for array in arrays):
+            open_ = np.ones_like(open_)  # a tile's transform mixes all of its elements
         bad = ~(np.abs(wide - expected) <= slack) & ~open_
         bad |= open_ & ~np.isfinite(expected) & np.isfinite(wide) & (template != "winograd")
         return bad, wide, expected

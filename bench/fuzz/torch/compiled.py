@@ -61,6 +61,9 @@ class CompileBuilder(TorchBuilder):
         if weights and self.chance(0.5):
             edits = [self.choice(_EDITS).replace("{w}", f"m.{self.choice(weights)}") for _ in edits]
         layouts = {name: self.choice(_LAYOUTS) for name in self.inputs}
+        for step in self.steps:
+            if "ldexp" in step.op:  # PyTorch says other strides of its result than the result has
+                layouts |= {name: "" for name in step.inputs if name in layouts}
         settings = {
             "varies": False,
             "threads": 1,
