@@ -18,6 +18,7 @@ from anatune.codegen.divisions import with_safe_divisions
 from anatune.codegen.elements import guard_elements, unguard_elements
 from anatune.codegen.formulas import with_device_functions, with_formulas
 from anatune.codegen.indices import guard_indices, unguard_indices
+from anatune.codegen.remainders import with_safe_remainders
 from anatune.threads import once
 from anatune.untyped import TvmObject
 
@@ -50,10 +51,10 @@ def register_pipeline(tvm: TvmObject) -> str:
         guards = [own(guard_elements, "GuardElements"), own(guard_indices, "GuardIndices")]
         guarded = tvm.transform.Sequential([*guards, passes])
 
-        def behind(change: Callable[..., TvmObject], finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
-            return with_it(lambda: tvm.transform.Sequential([own(change, "Formulas"), finish()]))
+        def behind(finish: Callable[[], TvmObject], *changes: Callable[..., TvmObject]) -> Callable[[], TvmObject]:
+            return with_it(lambda: tvm.transform.Sequential([*(own(one, one.__name__) for one in changes), finish()]))
 
-        return guarded, behind(with_formulas, host), behind(with_device_functions, device)
+        return guarded, behind(host, with_safe_remainders, with_formulas), behind(device, with_device_functions)
 
     register_tir_pipeline(PIPELINE, factory)
     return PIPELINE
