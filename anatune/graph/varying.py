@@ -130,6 +130,27 @@ class _Joined:
         except _DiffersError as error:
             raise self.refusal(name, readings, f"the outputs: {error}") from error
         self.graph = Graph(tuple(inputs), outputs, is_tuple=graphs[0].is_tuple)
+        self.check_ends(name, ranges)
+
+    def check_ends(self, name: str, ranges: Mapping[str, tuple[int, int]]) -> None:
+        """Refuse a model that chooses elements which it has not where a size is at an end of its range.
+
+        Readings are at other sizes: ``x[:, -3:]`` of 5 elements begins at the third, of two it is all of them.
+        """
+        ends = [ranges.get(word, (size, size)) for word, size in self.fit.environments[0].items()]
+        values = [{least, min(max(least, 1), most), most} for least, most in ends]
+        for corner in itertools.product(*values):
+            lookup = dict(zip(self.fit.symbols, corner, strict=True))
+            for node in self.graph.nodes():
+                for numbers in _choices(node):
+                    size, *chosen = (one.at(lookup) if isinstance(one, Size) else one for one in numbers)
+                    if size > 0 and [0, *chosen, size] != sorted([0, *chosen, size]):
+                        at = ", ".join(f"{word.rstrip('_')}={value}" for word, value in lookup.items())
+                        read = " to ".join(map(str, chosen))
+                        raise WorkloadError(
+                            f"{name} is not one model at all sizes: with {at}, {node.op} ({node}) takes {read} of "
+                            f"{size} elements; compile it for fixed sizes, or for a smaller range"
+                        )
 
     def refusal(self, name: str, readings: Sequence[Reading], what: str) -> WorkloadError:
         sizes = "; ".join(
@@ -265,6 +286,19 @@ class _Joined:
             if not _equal(part, one.array):
                 return False
         return True
+
+
+def _choices(node: Node) -> Iterator[tuple[int, ...]]:
+    """Yield each size that varies of which a node takes elements, and how many, or where it begins and ends."""
+    if node.op not in ("topk", "strided_slice"):
+        return
+    shape = tensor_type(node.arguments[0]).shape
+    rows: list[tuple[int, ...]] = [(node.attributes["axis"], node.attributes["k"])] if node.op == "topk" else []
+    if node.op == "strided_slice":
+        rows = [tuple(one.value for one in row) for row in zip(*node.arguments[1:4], strict=True)]
+    for axis, *chosen in rows:
+        if isinstance(shape[axis], Size):
+            yield shape[axis], *chosen
 
 
 def _causal(attributes: Mapping[str, Argument]) -> dict[str, Argument]:

@@ -5,7 +5,7 @@ import pytest
 
 from anatune.core.sizes import Size
 from anatune.errors import WorkloadError
-from anatune.graph.building import cast, elementwise, reshape, sliced, taken
+from anatune.graph.building import cast, elementwise, reshape, sliced, taken, top_places
 from anatune.graph.nodes import LEADING, Constant, Graph, Input, TensorType, Value, tensor_type
 from anatune.graph.varying import Reading, together
 
@@ -104,3 +104,24 @@ def test_a_model_that_differs_is_refused_in_a_line(make, what):
         joined(make)
     assert "it is not one model at all sizes, looked at with b=5, t=23; " in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [
+        (lambda x, b, t: sliced(x, [1], [-3], [t]), 3),
+        (lambda x, b, t: sliced(x, [1], [2], [5]), 5),
+        (lambda x, b, t: sliced(x, [1], [3], [t]), 3),
+        (lambda x, b, t: sliced(x, [1], [-1], [t]), 1),
+        (lambda x, b, t: top_places(x, 4, 1, largest=True), 4),
+    ],
+)
+def test_elements_that_a_model_takes_are_there_at_all_sizes(make, least):
+    most = max(sizes["t"] for sizes in SIZES)
+    for begin in range(1, 7):
+        ranges = {"b": (1, 64), "t": (begin, most)}
+        if begin >= least:
+            together(readings(make), "it", ranges)
+            continue
+        with pytest.raises(WorkloadError, match=f"it is not one model at all sizes: with b=1, t={begin}, .* takes"):
+            together(readings(make), "it", ranges)
