@@ -75,12 +75,12 @@ class Noise:
         """Return an operand of an operator that combines its operands."""
         return self._flushed(self._shaken(array, dtype), dtype) if self.sample > 1 else array
 
-    def inner(self, array: Array, error: float, dtype: str) -> Array:
+    def inner(self, array: Array, error: float | Array, dtype: str) -> Array:
         """Return a result in float64 with the error that combining operands makes at most; zeros stay.
 
         Denormal numbers that a processor may compute as zeros are such zeros before there is an error.
         """
-        if self.sample <= 1 or not error:
+        if self.sample <= 1 or not np.any(error):
             return array
         array = self._flushed(array, dtype)
         with np.errstate(all="ignore"):
