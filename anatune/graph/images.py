@@ -63,6 +63,7 @@ def neighbours(
         weights = np.where((places >= 0) & (places < size), weights, 0)
     weights = weights / weights.sum(axis=1, keepdims=True)
     used = np.any(weights != 0, axis=0)
+    used[0] |= not len(weights)  # a sum of no taps has no shape
     return np.clip(places, 0, size - 1).astype(np.int64)[:, used], weights[:, used]
 
 

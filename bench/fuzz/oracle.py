@@ -16,7 +16,10 @@ import numpy as np
 
 from bench.fuzz.program import Array
 
-__all__ = ["EXACT", "INNER", "MOVE", "NUM_SAMPLES", "OUTER", "Noise", "Undefined", "fault", "is_float", "rounded"]
+__all__ = [
+    "EXACT", "INNER", "MOST", "MOVE", "NUM_SAMPLES", "OUTER", "WIDER", "Noise", "Undefined", "fault", "is_float",
+    "rounded", "worst_error",
+]  # fmt: skip
 
 MOVE, EXACT, OUTER, INNER = "move", "exact", "outer", "inner"
 """How an operator rounds: elements are copied, signs of zeros included; results are exact, signs of zeros apart; the
@@ -30,7 +33,8 @@ WIDER = 3.0
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 _LEAST = {"float16": 1.2e-7, "bfloat16": 1.2e-38, "float32": 1.2e-38, "float64": 2.3e-308}
 """Least normal numbers, of float16 the least there is: smaller results of inexact operators may be zero."""
-_MOST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028235e38, "float64": np.finfo("float64").max}
+MOST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028235e38, "float64": float(np.finfo("float64").max)}
+"""Largest finite numbers."""
 
 
 class Undefined:
@@ -71,10 +75,14 @@ class Noise:
         """Return an operand of an operator that combines its operands."""
         return self._flushed(self._shaken(array, dtype), dtype) if self.sample > 1 else array
 
-    def inner(self, array: Array, error: float) -> Array:
-        """Return a result in float64 with the error that combining operands makes at most; zeros stay."""
-        if self.sample <= 1 or not error:
+    def inner(self, array: Array, error: float | Array, dtype: str) -> Array:
+        """Return a result in float64 with the error that combining operands makes at most; zeros stay.
+
+        Denormal numbers that a processor may compute as zeros are such zeros before there is an error.
+        """
+        if self.sample <= 1 or not np.any(error):
             return array
+        array = self._flushed(array, dtype)
         with np.errstate(all="ignore"):
             return np.where(array == 0, array, array + error * self._random.uniform(-1, 1, array.shape))
 
@@ -153,12 +161,12 @@ def fault(samples: Sequence[Array], got: Array, dtype: str, *, exact: bool, sign
         is_nan = np.isnan(stack)
         low, high = np.where(is_nan, np.inf, stack).min(0), np.where(is_nan, -np.inf, stack).max(0)
         size = np.maximum(np.abs(low), np.abs(high))
-        width = np.nan_to_num(np.minimum(high, _MOST[dtype]) - np.maximum(low, -_MOST[dtype]), nan=0.0)
+        width = np.nan_to_num(np.minimum(high, MOST[dtype]) - np.maximum(low, -MOST[dtype]), nan=0.0)
         slack = np.zeros_like(width) if exact else WIDER * width + 2 * _EPSILON[dtype] * size + _LEAST[dtype]
         slack = np.where(np.isfinite(slack), slack, 0.0)
         inside = (wide >= low - slack) & (wide <= high + slack)
-        inside |= np.isposinf(wide) & (high + slack >= _MOST[dtype]) & ~np.isneginf(high)
-        inside |= np.isneginf(wide) & (low - slack <= -_MOST[dtype]) & ~np.isposinf(low)
+        inside |= np.isposinf(wide) & (high + slack >= MOST[dtype]) & ~np.isneginf(high)
+        inside |= np.isneginf(wide) & (low - slack <= -MOST[dtype]) & ~np.isposinf(low)
         bad = np.where(np.isnan(wide), ~is_nan.any(0), ~inside)
     if signs:
         bad |= (wide == 0) & (stack == 0).all(0) & (np.signbit(stack) != np.signbit(wide)).all(0)

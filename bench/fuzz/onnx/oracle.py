@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 
 from bench.fuzz.onnx.meanings import MEANINGS
-from bench.fuzz.oracle import EXACT, INNER, MOVE, NUM_SAMPLES, OUTER, Noise, Undefined, is_float, worst_error
+from bench.fuzz.oracle import (
+    EXACT,
+    INNER,
+    MOST,
+    MOVE,
+    NUM_SAMPLES,
+    OUTER,
+    WIDER,
+    Noise,
+    Undefined,
+    is_float,
+    worst_error,
+)
 from bench.fuzz.program import Array, Program, Step, words
 
 __all__ = ["Sampled", "agrees", "evaluated", "is_strange", "model_of_step", "rounding", "sampled"]
@@ -45,6 +57,8 @@ _IN_FLOAT32 = words("DeformConv RoiAlign GridSample AffineGrid")
 """Operators whose places between elements the reference, or everybody, computes in float32."""
 _OF_SQUARES, _ROOT = words("LayerNormalization GroupNormalization InstanceNormalization"), 1e17
 """Norms whose standard takes the variance in float32, and the numbers whose squares leave that: infinity, hence 0."""
+_PLACE_OF_LARGEST = {"TopK": -1, "ArgMax": 0, "ArgMin": 0}
+"""Operators whose last result is the place of largest elements, and the axis where none is given."""
 _OF_SMALL, _SMALL = words("ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd"), 1e4
 """Reductions of integers that are of fractions meanwhile, or leave their dtype: of small ones alone."""
 
@@ -154,6 +168,14 @@ def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[s
         return True
     if step.op == "Attention" and len(arrays) > 3 and not all(np.isfinite(one).all() for one in arrays[:3]):
         return True  # whether a NaN counts that a mask takes out: it does where masks are added
+    if step.op == "Attention" and any(np.isinf(one).any() for one in arrays[:2]):
+        return True  # scores that are all -inf without a mask: the reference and PyTorch have 0, onnxruntime NaN
+    if step.op == "Conv" and max(step.attributes.get("dilations", [1])) > 1:
+        # The reference multiplies what lies between the taps of a dilated kernel by 0, which makes NaN of infinity.
+        return not all(np.isfinite(one).all() for one in arrays if one is not None)
+    if step.op == "GatherElements":  # the reference wraps indices around that are outside of a dimension
+        size = first.shape[step.attributes.get("axis", 0)]
+        return bool(((arrays[1] < -size) | (arrays[1] >= size)).any())
     if step.op in _OF_SQUARES and dtypes[0] == "float32":
         return bool((np.abs(first[np.isfinite(first)]) > _ROOT).any())
     if step.op == "DynamicQuantizeLinear" and not first.any():
@@ -211,13 +233,16 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
                 for place, (array, dtype) in enumerate(zip(arrays, dtypes, strict=True))
             ]
         results.append(run(arrays))
-    errors = [0.0] * len(step.outputs)
+    errors: list[Any] = [0.0] * len(step.outputs)
     native: list[Array] = []
     if how == INNER and len(noises) > 2:
         errors, native = _computed_natively(run, operands, results[0])
         if step.op == "Resize" and is_float(dtypes[0]):  # places between elements are numbers of float32
             errors = [errors[0] + 64 * 2.0**-23 * float(np.abs(results[0][0]).max(initial=0))]
-        results[2] = native or results[2]  # infinities and zeros of the dtype inside of the operator
+        if step.op == "Det":
+            errors = [errors[0] + _error_of_elimination(operands[0][0][0], dtypes[0])]
+        # Infinities and zeros of the dtype inside of this operator, and of those before it.
+        results[2] = _computed_natively(run, operands, results[2], sample=2)[1] or results[2]
     for place, result in enumerate(results[0]):
         if step.op in _IN_FLOAT32 or (result is not None and result.dtype == np.float32 and "float64" in dtypes):
             errors[place] += 2.0**-21 * float(np.nan_to_num(np.abs(result), posinf=0).max(initial=0))
@@ -229,13 +254,17 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
         if not name:
             continue
         samples = [result[place] for result in results]
+        if step.op in _PLACE_OF_LARGEST and place == len(step.outputs) - 1:
+            samples = _with_open_places(step, operands[0][0], samples)
         dtype = _dtype_of(step, place, samples[0].dtype.name, floats)
         if is_float(dtype):
             wides = [np.asarray(one, np.float64) for one in samples]
-            samples = [noise.inner(one, errors[place]) for noise, one in zip(noises, wides, strict=True)]
+            samples = [noise.inner(one, errors[place], dtype) for noise, one in zip(noises, wides, strict=True)]
             if native:
                 own = np.asarray(native[place], np.float64)
                 samples = [noise.overflow(one, own) for noise, one in zip(noises, samples, strict=True)]
+            if step.op in ("Sin", "Cos", "Tan"):
+                samples = _with_open_phases(step.op, operands[0][0], samples, dtype)
             samples = [
                 noise.result(np.asarray(one, np.float64), dtype, how)
                 for noise, one in zip(noises, samples, strict=True)
@@ -248,12 +277,74 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
     return found
 
 
+def _with_open_phases(op: str, angles: Sequence[Array], samples: Sequence[Array], dtype: str) -> list[Array]:
+    """Return samples of a function of angles, two of them its limits where the hull of an angle allows all values.
+
+    Few samples of an angle that is uncertain by more than a turn, or that may be on either side of a pole of the
+    tangent, do not show how far apart the results are.
+    """
+    stack = np.stack(angles)
+    finite = np.isfinite(stack)
+    low, high = np.where(finite, stack, np.inf).min(0), np.where(finite, stack, -np.inf).max(0)
+    reach = np.where(high > low, WIDER * (high - low), 0.0)
+    low, high = low - reach, high + reach
+    if op == "Tan":
+        is_open = (reach > 0) & (np.floor(low / np.pi - 0.5) != np.floor(high / np.pi - 0.5))
+    else:
+        is_open = high - low >= 2 * np.pi
+    most = min(1e20, MOST[dtype] / 64) if op == "Tan" else 1.0  # no float is nearer to a pole
+    limits = {len(samples) - 2: most, len(samples) - 1: -most} if len(samples) > 2 else {}
+    return [np.where(is_open, limits.get(place, one), one) for place, one in enumerate(samples)]
+
+
+def _with_open_places(step: Step, values: Sequence[Array], samples: Sequence[Array]) -> list[Array]:
+    """Return samples of places of largest elements, two of them the first and last of all that may be such.
+
+    Where samples differ, rounding decides, and it may choose any element whose hull meets that of what they chose.
+    """
+    stack = np.stack(samples)
+    if len(samples) < 3 or not samples[0].size or (stack == stack[0]).all():
+        return list(samples)
+    axis = step.attributes.get("axis", _PLACE_OF_LARGEST[step.op])
+    is_reduced = step.op != "TopK" and not step.attributes.get("keepdims", 1)
+    places = [np.moveaxis(np.expand_dims(one, axis) if is_reduced else one, axis, -1) for one in samples]
+    rows = np.stack([np.moveaxis(one, axis, -1) for one in values])
+    chosen = np.stack([np.take_along_axis(row, place, -1) for row, place in zip(rows, places, strict=True)])
+    rows, low, high = rows[..., None, :], chosen.min(0)[..., None], chosen.max(0)[..., None]
+    may_be = (rows.min(0) <= high) & (rows.max(0) >= low)
+    ends = may_be.argmax(-1), may_be.shape[-1] - 1 - may_be[..., ::-1].argmax(-1)
+    ends = [np.moveaxis(one, -1, axis) for one in ends]
+    ends = [np.squeeze(one, axis) if is_reduced else one for one in ends]
+    differs = (stack != stack[0]).any(0)
+    return [*samples[:-2], *(np.where(differs, end, one) for end, one in zip(ends, samples[-2:], strict=True))]
+
+
+def _error_of_elimination(matrices: Array, dtype: str) -> Array:
+    """Return how far determinants may be off: as if elements were rounded in the size that elimination gives them.
+
+    An element is a sum of products of the triangular factors, each of which is rounded (Higham, chapter 9).
+    """
+    from scipy import linalg
+
+    errors = np.zeros(matrices.shape[:-2])
+    for place in np.ndindex(errors.shape):
+        matrix = matrices[place]
+        try:
+            inverse = linalg.inv(matrix)
+        except linalg.LinAlgError:
+            continue
+        order, lower, upper = linalg.lu(matrix)
+        sizes = order @ (np.abs(lower) @ np.abs(upper))
+        errors[place] = np.abs(linalg.det(matrix)) * (np.abs(inverse.T) * sizes).sum() * np.finfo(dtype).eps
+    return np.nan_to_num(errors, posinf=0.0)
+
+
 def _computed_natively(
-    run: Callable[..., list[Array]], operands: Sequence[Any], wide: Sequence[Array]
+    run: Callable[..., list[Array]], operands: Sequence[Any], wide: Sequence[Array], sample: int = 0
 ) -> tuple[list[float], list[Array]]:
-    """Return what the reference computes in the dtypes of the operands, and how far it is off at most."""
+    """Return how far the reference is off at most in the dtypes of the operands, of a sample, and its results."""
     try:
-        native = run([None if one is None else one[0][0].astype(one[1]) for one in operands])
+        native = run([None if one is None else one[0][sample].astype(one[1]) for one in operands])
     except Exception:  # noqa: BLE001  of the reference
         return [0.0] * len(wide), []
     return [worst_error(one, other) for one, other in zip(native, wide, strict=True)], native

@@ -148,7 +148,7 @@ class Sampling(TorchDispatchMode):
                 self.is_exact &= how in (MOVE, EXACT)
                 self.has_signs &= how == MOVE
                 if how != MOVE and one.numel() and not (0 in one.stride() and max(one.shape) > 1):
-                    wide = self._noise.inner(one.numpy(), errors[place] if errors else 0.0)
+                    wide = self._noise.inner(one.numpy(), errors[place] if errors else 0.0, self._dtype)
                     wide = self._noise.overflow(wide, natives[place]) if natives else wide
                     one.copy_(torch.from_numpy(np.asarray(self._noise.result(wide, self._dtype, how))))
         return found

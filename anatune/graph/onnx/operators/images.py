@@ -90,7 +90,7 @@ def _weights(call: Call, one: _Axis, where_from: Array) -> tuple[Array, Array]:
         old = "ceil" if one.scale < 1 else "floor"  # as onnxruntime does before version 11, which says nothing
         places = _NEAREST[own.get("nearest_mode", old)](where_from)[:, None]
         return np.clip(places, 0, one.size - 1).astype(np.int64), np.ones((one.outputs, 1))
-    shrunk = min(one.scale, 1.0) if own.get("antialias") else 1.0
+    shrunk = min(one.scale, 1.0) if own.get("antialias") and one.outputs else 1.0
     return neighbours(
         where_from, one.size, mode, shrunk=shrunk, slope=own.get("cubic_coeff_a", -0.75),
         exclude_outside=bool(own.get("exclude_outside")),
@@ -155,7 +155,12 @@ def _resize(call: Call) -> Value:
     if len(scales or sizes) != len(axes):
         raise RefusedError(f"has {len(scales or sizes)} scales or sizes, expected one for each of {len(axes)} axes")
     if sizes:
-        scales = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
+        for size, axis in zip(sizes, axes, strict=True):
+            if size and not shape[axis]:
+                raise RefusedError(f"makes {size} elements of none along axis {axis}, expected none")
+        scales = [
+            size / shape[axis] if size else float(not shape[axis]) for size, axis in zip(sizes, axes, strict=True)
+        ]
         policy = call.attributes.get("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             scales = [min(scales) if policy == "not_larger" else max(scales)] * len(axes)

@@ -338,7 +338,8 @@ def _lengths(away: Value, p: float, axes: Sequence[int]) -> Value:
     size = elementwise("abs", away)
     if p == 0:
         return reduced("sum", cast(elementwise("not_equal", away, 0), tensor_type(away).dtype), axes, keepdims=False)
-    if abs(p) == math.inf:
+    sizes = tensor_type(away).shape
+    if abs(p) == math.inf or all(sizes[axis] == 1 for axis in axes):  # the square of one number may leave the dtype
         return reduced("max" if p > 0 else "min", size, axes, keepdims=False)
     return power_of(reduced("sum", power_of(size, p), axes, keepdims=False), 1 / p)
 

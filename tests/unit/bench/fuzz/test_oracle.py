@@ -86,3 +86,12 @@ def test_sums_are_allowed_what_their_terms_are_worth():
 
 def test_bfloat16_is_rounded():
     assert rounded(np.array([1.0 + 2.0**-9]), "bfloat16")[0] == 1.0
+
+
+def test_what_a_processor_may_flush_has_no_error_of_its_operator():
+    """The sign of a softmax that is denormal is 1, or 0 where it is flushed."""
+    numbers = np.array([1e-40, 0.5])
+    samples = [noise.inner(numbers, 1e-8, "float32") for noise in NOISES]
+    assert samples[2][0] == 0
+    assert all(one[0] != 0 and one[1] != 0 for one in samples[3:])
+    assert all(one[0] != 0 for one in (noise.inner(numbers, 1e-8, "float64") for noise in NOISES))

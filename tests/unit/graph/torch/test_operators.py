@@ -97,6 +97,11 @@ REDUCTIONS = [
     (lambda a: torch.bucketize(a, torch.tensor([-1.0, 0.0, 1.0])), X),
     (lambda a: torch.histc(a, 4, -2, 2), r(20)),
     (lambda a: torch.linalg.vector_norm(a, 3, 1), X),
+    *(
+        (lambda a, p=p: torch.linalg.vector_norm(a, p, 1), torch.tensor([[1e-30], [3e28], [-3.0]]))
+        for p in (2, 3, 0.5, 0)
+    ),
+    (lambda a: functional.pairwise_distance(a, -a), torch.tensor([[3e28], [-3.0]])),
     (lambda a: functional.layer_norm(a, (3, 4)), X),
     (lambda a: functional.group_norm(a, 2, torch.arange(4.0)), r(2, 4, 5)),
     (functional.instance_norm, r(2, 3, 4)),

@@ -37,3 +37,17 @@ def test_every_generator_adds_its_operator(part):
             break
         else:
             pytest.fail(f"{name}: {builder.refusal}")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hard_swish_is_not_drawn_in_float64():
+    """Whether its sixth is one of float32 is open."""
+    for seed in range(60):
+        builder = OnnxBuilder(seed)
+        builder.dtype = "float64"
+        for name in ("Conv", "HardSwish"):
+            try:
+                OPERATORS[name](builder)
+            except Skip:
+                continue
+        assert "HardSwish" not in {step.op for step in builder.steps}

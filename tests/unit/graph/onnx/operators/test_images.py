@@ -74,6 +74,22 @@ def test_too_few_scales_are_refused():
         read(model_of("Resize", IMAGE, NONE, floats(2, 2)))
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+@pytest.mark.parametrize("flag", [0, 1])
+def test_images_of_no_elements(mode, flag):
+    own = {"mode": mode, **({"antialias": 1} if flag and mode != "nearest" else {})}
+    point, empty = IMAGE[:, :, :1, :1], IMAGE[:, :, :0]
+    for image, operands, shape in (
+        (point, (NONE, floats(1, 1, 2, 0.5)), (1, 2, 2, 0)),
+        (empty, (NONE, floats(1, 1, 2, 2)), (1, 2, 0, 8)),
+        (IMAGE, (NONE, None, ints(1, 2, 0, 4)), (1, 2, 0, 4)),
+        (empty, (NONE, None, ints(1, 2, 0, 8)), (1, 2, 0, 8)),
+    ):
+        check("Resize", image, *operands, want=[np.zeros(shape, "float32")], **own)
+    with pytest.raises(WorkloadError, match="makes 3 elements of none along axis 2, expected none"):
+        read(model_of("Resize", empty, NONE, None, ints(1, 2, 3, 4), **own))
+
+
 @pytest.mark.parametrize("own", [{}, {"strides": [2, 2], "pads": [1, 0, 1, 1], "dilations": [1, 2]}])
 def test_columns_add_up_to_images(own):
     columns = 12 if not own else 6
