@@ -256,7 +256,8 @@ def plan_range(
     """Choose few programs that serve a range of extents, and prove what that loses; no device is needed.
 
     A program is one compiled kernel that takes the extent when it is called. What it loses at an extent is its
-    predicted time over that of the best program of the single shape, less 1.
+    predicted time over that of the best schedule of the single shape, less 1. Programs of all templates that have some
+    for the range are chosen together; ``RangePlan.left_out`` names the other ones that a single shape may get.
 
     Parameters
     ----------
@@ -300,9 +301,11 @@ def plan_range(
     many = asked_range(workload, axis, extents)
     goal = checked_goal(many, kernels, loss, weights)
     device = _checked(many.largest, hw, threads)
-    names = joint.asked_templates(many.largest, device, template, STANDARD)
-    families = families_of(many, device, [template_named(name) for name in names])
-    return plan_families(families, goal, Watch(time_limit_s, progress))
+    ends = (many.largest, many.at(many.extents[0]))
+    applying = [name for end in ends for name in joint.asked_templates(end, device, None, STANDARD)]
+    names = applying if template is None else joint.asked_templates(many.largest, device, template, STANDARD)
+    families = families_of(many, device, [template_named(name) for name in dict.fromkeys(names)])
+    return plan_families(families, goal, Watch(time_limit_s, progress), list(dict.fromkeys(applying)))
 
 
 def explain(answer: Plan) -> str:

@@ -27,7 +27,8 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
     """
     axis = plan.workload.axis
     lines = paragraph(plan.workload.describe(), width, "bold")
-    for text in (f"on {place_text(plan.hardware)}", _loss_text(plan, seconds), _choice_text(plan)):
+    left_out = [_left_out_text(plan)] if plan.left_out else []
+    for text in (f"on {place_text(plan.hardware)}", _loss_text(plan, seconds), *left_out, _choice_text(plan)):
         lines += paragraph(text, width)
     served = [
         [interval for interval in plan.intervals if interval.program == number] for number in range(len(plan.programs))
@@ -41,15 +42,14 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
     ]
     heading, *rows = table(cells, (axis,), width=width)
     lines += [Line(""), heading]
-    several = len({program.schedule.template for program in plan.programs}) > 1
     for row, program in zip(rows, plan.programs, strict=True):
         schedule = program.schedule
-        told = [*template_items(schedule, among_several=several), *schedule_items(schedule)]
+        told = [*template_items(schedule, among_several=True), *schedule_items(schedule)]
         lines += [row, *item_lines(told, width)]
     legend = (
         f"tiles are those of the largest {axis} that a program serves; it takes {axis} when it is called. loss: "
-        "predicted time over that of the best program of the single shape, less 1; in the table against the best ones "
-        "that were found."
+        f"predicted time over that of the best schedule of the single shape{_of_templates(plan)}, less 1; in the table "
+        "against the best ones that were found."
     )
     return [*lines, Line(""), *paragraph(legend, width, "dim", hanging="")]
 
@@ -59,11 +59,26 @@ def _loss_text(plan: RangePlan, seconds: float | None) -> str:
     took = "" if seconds is None else f"; {units.duration(seconds)}"
     programs = units.many(len(plan.programs), "program")
     text = (
-        f"{programs}, {units.count(len(plan.intervals))} intervals: proven loss <= {_most(plan.loss)} at every one of "
-        f"{units.count(len(plan.workload.extents))} extents (worst at {plan.workload.axis}={plan.worst_extent}), "
+        f"{programs}, {units.many(len(plan.intervals), 'interval')}: {'' if plan.left_out else 'proven '}loss <= "
+        f"{_most(plan.loss)}{_of_templates(plan)} at every one of {units.count(len(plan.workload.extents))} extents "
+        f"(worst at {plan.workload.axis}={plan.worst_extent}), "
         f"{_average(plan)}{took}"
     )
     return text if plan.is_complete else f"{text}; the time limit ended the search, a longer one may prove less"
+
+
+def _of_templates(plan: RangePlan) -> str:
+    """Return against which templates losses are, where that is not against all that a single shape may get."""
+    return f" among schedules of {' and '.join(plan.templates)}" if plan.left_out else ""
+
+
+def _left_out_text(plan: RangePlan) -> str:
+    """Return in one sentence what the comparison leaves out."""
+    names = " and ".join(plan.left_out)
+    return (
+        f"left out: {names}, whose schedules a single shape may get and which may be faster there; anatune plan of one "
+        f"extent of {plan.workload.axis} ranks all templates"
+    )
 
 
 def _choice_text(plan: RangePlan) -> str:
