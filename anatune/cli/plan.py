@@ -68,10 +68,11 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False
     html: Html = None
 
-    def refuse_of_one_shape(self, correction: str | None) -> None:
+    def refuse_of_one_shape(self, predicting: Predicting) -> None:
         """Raise UsageError for the first option that is given and plans for ranges do not have."""
         given = {
-            "--top-k": self.top_k != 10, "--explain": self.explain, "--compile": self.compile, "--model": correction,
+            "--top-k": self.top_k != 10, "--explain": self.explain, "--compile": self.compile,
+            "--model": predicting.correction, "--accuracy relaxed": predicting.accuracy == "relaxed",
             "--distinct": self.distinct is not None, "--records": self.records, "--html": self.html,
         }  # fmt: skip
         for name, value in given.items():
@@ -132,7 +133,7 @@ def plan(
     what = workload.parse_range("plan", words, predicting.hw)
     hardware = predicting.hardware()
     if isinstance(what, RangedWorkload):
-        asked.refuse_of_one_shape(predicting.correction)
+        asked.refuse_of_one_shape(predicting)
         _plan_ranged(what, hardware, asked, ranges, predicting)
         return
     ranges.refuse()

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import checked_integer, shown
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
+from anatune.model.joint import asked_templates
 from anatune.model.ranges.choice import TOLERANCE, Choice, fewest, least_mean, least_worst
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
-from anatune.templates import Template
+from anatune.templates import template_named
 from anatune.templates.base.family import Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 
@@ -128,29 +130,36 @@ class _Answer(NamedTuple):
 
 
 def families_of(
-    workload: RangedWorkload, hardware: GpuSpec | CpuSpec, templates: Sequence[Template]
-) -> list[ProgramFamily]:
-    """Return the families of those templates that have programs for this range.
+    workload: RangedWorkload, hardware: GpuSpec | CpuSpec, template: str | None
+) -> tuple[list[ProgramFamily], list[str]]:
+    """Return the families to choose from, and the names of all templates that plans of the single shapes rank.
+
+    Parameters
+    ----------
+    template : str or None
+        The one whose programs are asked for; None: all that apply and have programs for this range.
 
     Raises
     ------
     SpaceError
         None of them has any.
     """
+    ends = (workload.largest, workload.at(workload.extents[0]))
+    applying = dict.fromkeys(name for end in ends for name in asked_templates(end, hardware, None, STANDARD))
+    names = applying if template is None else asked_templates(workload.largest, hardware, template, None)
     families, refusals = [], []
-    for template in templates:
-        if template.has_ranges:
+    for name in names:
+        if template_named(name).has_ranges:
             try:
-                families.append(template.family(workload, hardware))
+                families.append(template_named(name).family(workload, hardware))
             except SpaceError as error:
                 refusals.append(error)
     if not families and refusals:
         raise refusals[0]
     if not families:
-        names = ", ".join(one.name for one in templates)
         advice = "give one extent" if workload.largest.is_kernel else "leave --template out, or give one extent"
-        raise SpaceError(f"template {names} has no programs for a range of extents; {advice}")
-    return families
+        raise SpaceError(f"template {', '.join(names)} has no programs for a range of extents; {advice}")
+    return families, list(applying)
 
 
 def plan_families(

@@ -71,9 +71,11 @@ class TritonTemplate(GpuTemplate):
 
     def joins_default(self, workload: Workload, hardware: GpuSpec, accuracy: str) -> bool:
         """Return whether it is ranked with the default: what loses bits has to be asked for."""
-        return super().joins_default(workload, hardware, accuracy) and admits(
-            accuracy, _family_of(workload).least_accuracy(workload)
-        )
+        return super().joins_default(workload, hardware, accuracy) and admits(accuracy, self.least_accuracy(workload))
+
+    def least_accuracy(self, workload: Workload) -> str:
+        """Return the accuracy that every schedule of a workload needs at least."""
+        return _family_of(workload).least_accuracy(workload)
 
     def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of a workload's analytical model."""
@@ -81,7 +83,7 @@ class TritonTemplate(GpuTemplate):
 
     def family(self, workload: RangedWorkload, hardware: GpuSpec) -> ProgramFamily:
         """Return the programs for a ranged workload that take an extent when they are called."""
-        from anatune.templates.triton.ranges import TritonRanges
+        from anatune.templates.triton.ranges.family import TritonRanges
 
         return TritonRanges(workload, hardware)
 

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
 from anatune.templates.base.family import Bounds, Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 from anatune.templates.triton.model import TritonModel
-from anatune.templates.triton.rules import LEAST_TILE
+from anatune.templates.triton.rules import LEAST_TILE, check_supported
 
 __all__ = ["TritonRanges"]
 
@@ -56,7 +55,12 @@ class TritonRanges(ProgramFamily):
         super().__init__(workload, hardware)
         axis, largest = workload.axis, workload.largest
         self._models: dict[int, TritonModel] = {}
-        gemm = implicit_gemm(largest)
+        gemm = check_supported(largest, hardware)
+        if largest.dtype == "float32":
+            raise SpaceError(
+                f"template triton rounds float32 operands of {largest.operator} to tf32, and plans for a range have "
+                "the accuracy standard; name a dtype of 16 bits or another template"
+            )
         inner = any(term.axis == axis for one in largest.tensors for terms in one.indices[1:] for term in terms)
         indices = [index for index in ("batch", "m", "n") if gemm.axes(index)[:1] == (axis,)]
         if inner or not indices:
