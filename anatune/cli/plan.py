@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -156,7 +157,7 @@ def plan(
     if asked.as_json:
         _print_tree(answer, asked)
     elif answer.schedules:
-        _print_plan(answer, asked, seconds)
+        _print_plan(answer, asked, predicting, seconds)
     if not answer.schedules:
         from anatune.report.explain import nothing_legal_text
 
@@ -185,8 +186,11 @@ def _print_tree(answer: Plan, asked: PlanOptions) -> None:
     print_json(tree)
 
 
-def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
-    """Print a plan that took so many seconds, what records have, what compilers said, why the best is the best."""
+def _print_plan(answer: Plan, asked: PlanOptions, predicting: Predicting, seconds: float) -> None:
+    """Print a plan that took so many seconds, what records have, what compilers said, why the best is the best.
+
+    The last line says what to do next.
+    """
     from anatune.report.plans import plan_lines
     from anatune.report.text import Line, wrapped
 
@@ -208,6 +212,22 @@ def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
         from anatune.report.explain import explanation_lines
 
         print_lines(explanation_lines(answer, steps_from(answer), width=width))
+    print_lines([Line(""), *map(Line, _next_lines(answer, asked, predicting))])
+
+
+def _next_lines(answer: Plan, asked: PlanOptions, predicting: Predicting) -> list[str]:
+    """Return what follows a plan: what says why, and commands that write the first kernel and measure, unwrapped."""
+    from anatune.core.generation import vendor_limit
+    from anatune.records.export import workload_text
+    from anatune.templates import template_named
+
+    given = {"--template": predicting.template, "--accuracy": predicting.accuracy, "--threads": predicting.threads}
+    options = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
+    words = f"--hw {shlex.quote(predicting.hw)}{options} {workload_text(answer.workload)}"
+    told = [] if asked.explain else ["see why the first one is the best: --explain"]
+    told += [f"write its kernel: anatune export {words}", f"measure where the device is: anatune tune {words}"]
+    limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
+    return [f"no kernel can be written: {limit}"] if limit else [f"next, to {one}" for one in told]
 
 
 def _plan_ranged(

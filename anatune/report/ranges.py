@@ -8,6 +8,7 @@ from anatune.model.ranges.plan import RangePlan
 from anatune.report import units
 from anatune.report.plans import place_text, schedule_items, template_items
 from anatune.report.text import Line, item_lines, paragraph, table
+from anatune.templates import template_named
 
 __all__ = ["range_lines"]
 
@@ -27,8 +28,7 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
     """
     axis = plan.workload.axis
     lines = paragraph(plan.workload.describe(), width, "bold")
-    left_out = [_left_out_text(plan)] if plan.left_out else []
-    for text in (f"on {place_text(plan.hardware)}", _loss_text(plan, seconds), *left_out, _choice_text(plan)):
+    for text in (f"on {place_text(plan.hardware)}", _loss_text(plan, seconds), _choice_text(plan)):
         lines += paragraph(text, width)
     served = [
         [interval for interval in plan.intervals if interval.program == number] for number in range(len(plan.programs))
@@ -51,7 +51,13 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
         f"predicted time over that of the best schedule of the single shape{_of_templates(plan)}, less 1; in the table "
         "against the best ones that were found."
     )
-    return [*lines, Line(""), *paragraph(legend, width, "dim", hanging="")]
+    following = "next: the same with --json > range.json, then `anatune export range.json` writes the kernels"
+    if any(template_named(program.schedule.template).toolchain == "triton" for program in plan.programs):
+        following = (
+            f"next: kernels of triton are written for one extent of {axis} so far, so that export, build and verify "
+            f"refuse this plan; --template cuda plans kernels that take {axis}, and `anatune export` writes one extent"
+        )
+    return [*lines, Line(""), *paragraph(legend, width, "dim", hanging=""), Line(""), *paragraph(following, width)]
 
 
 def _loss_text(plan: RangePlan, seconds: float | None) -> str:
@@ -64,21 +70,17 @@ def _loss_text(plan: RangePlan, seconds: float | None) -> str:
         f"(worst at {plan.workload.axis}={plan.worst_extent}), "
         f"{_average(plan)}{took}"
     )
-    return text if plan.is_complete else f"{text}; the time limit ended the search, a longer one may prove less"
+    if not plan.is_complete:
+        text += "; the time limit ended the search, a longer one may prove less"
+    if plan.left_out:
+        names = " and ".join(plan.left_out)
+        text += f"; left out: {names}, whose schedules a single shape may get and which may be faster there"
+    return text
 
 
 def _of_templates(plan: RangePlan) -> str:
     """Return against which templates losses are, where that is not against all that a single shape may get."""
     return f" among schedules of {' and '.join(plan.templates)}" if plan.left_out else ""
-
-
-def _left_out_text(plan: RangePlan) -> str:
-    """Return in one sentence what the comparison leaves out."""
-    names = " and ".join(plan.left_out)
-    return (
-        f"left out: {names}, whose schedules a single shape may get and which may be faster there; anatune plan of one "
-        f"extent of {plan.workload.axis} ranks all templates"
-    )
 
 
 def _choice_text(plan: RangePlan) -> str:

@@ -228,13 +228,14 @@ class _Lowering:
         for step in steps:
             if isinstance(step, Unit) and step.is_cast:
                 (read,), (write,) = step.reads, step.writes
-                is_same = self.dtype_of(read) == self.dtype_of(write)
                 is_given = read.role == "input" and not self._is_state(read)
-                if is_same and is_given and not uses[write] and write not in self.steps.outputs:
-                    same[write] = read
-                    continue
-                if is_same and read in made and write in outputs and uses[read] == 1 and read not in same:
-                    same[read] = write
+                if self.dtype_of(read) == self.dtype_of(write):
+                    if is_given and not uses[write] and write not in self.steps.outputs:
+                        same[write] = read
+                    elif read in made and write in outputs and uses[read] == 1:
+                        same[read] = write
+                        made.remove(read)
+                if same.get(write) is read or same.get(read) is write:
                     continue
             kept.append(step)
 
@@ -242,8 +243,8 @@ class _Lowering:
             return tuple(same.get(tensor, tensor) for tensor in tensors)
 
         return [
-            step._replace(reads=renamed(step.reads), writes=renamed(step.writes)) if isinstance(step, Call) else step
-            for step in kept
+            one._replace(reads=renamed(one.reads), writes=renamed(one.writes)) if isinstance(one, Call) else one
+            for one in kept
         ]
 
     def _is_number(self, tensor: Tensor) -> bool:
