@@ -225,7 +225,9 @@ def _next_lines(answer: Plan, asked: PlanOptions, predicting: Predicting) -> lis
     options = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
     words = f"--hw {shlex.quote(predicting.hw)}{options} {workload_text(answer.workload)}"
     told = [] if asked.explain else ["see why the first one is the best: --explain"]
-    told += [f"write its kernel: anatune export {words}", f"measure where the device is: anatune tune {words}"]
+    is_other = asked.compile or asked.time_limit or predicting.plain or predicting.correction  # than that of export
+    export = f"anatune export {words}" if not is_other else "--json > plan.json, then anatune export plan.json"
+    told += [f"write its kernel: {export}", f"measure where the device is: anatune tune {words}"]
     limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
     return [f"no kernel can be written: {limit}"] if limit else [f"next, to {one}" for one in told]
 

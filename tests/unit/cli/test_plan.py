@@ -36,6 +36,15 @@ def test_the_command_that_it_names_writes_the_kernel(capsys, monkeypatch, tmp_pa
     assert list(tmp_path.glob("*.py"))
 
 
+def test_a_plan_that_export_would_not_make_is_exported_as_it_is(capsys, monkeypatch, tmp_path):
+    words = "plan --hw rtx3090 matmul 32x32x32 --plain --top-k 1"
+    assert "next, to write its kernel: --json > plan.json, then anatune export plan.json" in said(capsys, words)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.json").write_text("".join(said(capsys, f"{words} --json")))
+    pytest.importorskip("tvm")
+    assert main.main(["export", "plan.json", "--format", "tvm"]) == 0
+
+
 def test_what_cannot_be_written_is_not_offered(capsys):
     *_, last = said(capsys, "plan --hw mi300x --explain --top-k 1 matmul 32x32x32")
     assert last.startswith("no kernel can be written: mi300x is of architecture 'gfx942'")
