@@ -219,17 +219,19 @@ def _next_lines(answer: Plan, asked: PlanOptions, predicting: Predicting) -> lis
     """Return what follows a plan: what says why, and commands that write the first kernel and measure, unwrapped."""
     from anatune.core.generation import vendor_limit
     from anatune.records.export import workload_text
+    from anatune.report.text import wrapped
     from anatune.templates import template_named
 
     given = {"--template": predicting.template, "--accuracy": predicting.accuracy, "--threads": predicting.threads}
     options = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
     words = f"--hw {shlex.quote(predicting.hw)}{options} {workload_text(answer.workload)}"
-    told = [] if asked.explain else ["see why the first one is the best: --explain"]
+    limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
+    if limit:
+        return wrapped(f"next: no kernel can be written: {limit}", line_width(), hanging="  ")
     is_other = asked.compile or asked.time_limit or predicting.plain or predicting.correction  # than that of export
     export = f"anatune export {words}" if not is_other else "--json > plan.json, then anatune export plan.json"
-    told += [f"write its kernel: {export}", f"measure where the device is: anatune tune {words}"]
-    limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
-    return [f"no kernel can be written: {limit}"] if limit else [f"next, to {one}" for one in told]
+    why = [] if asked.explain else ["  see why the first one is the best: --explain"]
+    return ["next:", *why, f"  write its kernel: {export}", f"  measure: anatune tune {words}"]
 
 
 def _plan_ranged(
