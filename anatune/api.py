@@ -23,7 +23,7 @@ from anatune.model import joint
 from anatune.model.learned.corrections import AUTO, NONE, corrected
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
-from anatune.templates import make_model, template_named
+from anatune.templates import make_model
 from anatune.templates.base.model import AnalyticalModel, Model, Progress
 from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
@@ -70,12 +70,12 @@ class _Search(NamedTuple):
 
 
 def _checked_search(
-    call: str, accuracy: str, time_limit_s: float | None, progress: Progress | None, *, distinct: bool
+    call: str, accuracy: str | None, time_limit_s: float | None, progress: Progress | None, *, distinct: bool
 ) -> _Search:
     """Return what is asked of a search; an argument that is wrong is an error that names the call."""
     checked_function(f"{call}: progress", progress)
     return _Search(
-        checked_accuracy(f"{call}: accuracy", accuracy),
+        STANDARD if accuracy is None else checked_accuracy(f"{call}: accuracy", accuracy),
         checked_seconds(f"{call}: time_limit_s", time_limit_s),
         checked_flag(f"{call}: distinct", distinct),
         progress,
@@ -139,7 +139,7 @@ def plan(
     top_k: int = 10,
     *,
     template: str | None = None,
-    accuracy: str = STANDARD,
+    accuracy: str | None = None,
     threads: int | None = None,
     time_limit_s: float | None = None,
     distinct: bool = False,
@@ -162,9 +162,10 @@ def plan(
         Rank the schedules of one template alone: "tensorcore" for float16, bfloat16 and tf32 (float32 operands are
         rounded) on tensor cores. Left out: the device's default and those that join it where they apply, in one order
         (GPUs: "cuda", "thin" and "triton"; CPUs: "cpu", "winograd", "scaled", "amx" and "fp16_accumulation").
-    accuracy : {"standard", "relaxed"}
-        What arithmetic is admitted. "standard": what errs about as much as a plain sum of the products, which includes
-        Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much, and sums in float16.
+    accuracy : {"standard", "relaxed"}, optional
+        What arithmetic is admitted. "standard", the default: what errs about as much as a plain sum of the products,
+        which includes Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much, sums in
+        float16, and float32 rounded to tf32. Left out, a named template may round to tf32; "standard" refuses that.
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to all cores, the default, whose best is seldom the best for one.
     time_limit_s : float, optional
@@ -208,7 +209,7 @@ def plan(
         from anatune.tuning.reuse import best_recorded
 
         measured = best_recorded(workload, device, template, search.accuracy, records)
-    names = joint.asked_templates(workload, device, template, search.accuracy)
+    names = joint.asked_templates(workload, device, template, accuracy)
     compiled, correction = (_compilation(device, correction, names), NONE) if compile else (None, correction)
     answer, models = _ranked(workload, device, names, search, correction, max(top_k, SCHEDULES_A_PROGRAM * compile))
     if compiled is not None:
@@ -255,8 +256,8 @@ def plan_range(
 ) -> RangePlan:
     """Choose few programs that serve a range of extents, and prove what that loses; no device is needed.
 
-    A program is one compiled kernel that takes the extent when it is called. What it loses at an extent is its
-    predicted time over that of the best program of the single shape, less 1.
+    A program is one compiled kernel that takes the extent when it is called, of any template that has some. What it
+    loses is its predicted time over that of the best schedule of the single shape, less 1; see `RangePlan.left_out`.
 
     Parameters
     ----------
@@ -300,9 +301,8 @@ def plan_range(
     many = asked_range(workload, axis, extents)
     goal = checked_goal(many, kernels, loss, weights)
     device = _checked(many.largest, hw, threads)
-    names = joint.asked_templates(many.largest, device, template, STANDARD)
-    families = families_of(many, device, [template_named(name) for name in names])
-    return plan_families(families, goal, Watch(time_limit_s, progress))
+    families, applying = families_of(many, device, template)
+    return plan_families(families, goal, Watch(time_limit_s, progress), applying)
 
 
 def explain(answer: Plan) -> str:
@@ -376,7 +376,7 @@ def prune(
     keep: float = 0.01,
     *,
     template: str | None = None,
-    accuracy: str = STANDARD,
+    accuracy: str | None = None,
     threads: int | None = None,
     candidates: Iterable[Schedule] | None = None,
     time_limit_s: float | None = None,
@@ -440,7 +440,7 @@ def prune(
     diverse = checked_flag("prune: diverse", diverse)
     device = _checked(workload, hw, threads)
     if candidates is None:
-        names = joint.asked_templates(workload, device, template or _WALKED.get(device.kind), search.accuracy)
+        names = joint.asked_templates(workload, device, template or _WALKED.get(device.kind), accuracy)
         saved = joint.find_corrections(device, names, correction)
         models = [corrected(make_model(workload, device, name, search.accuracy), saved[name]) for name in names]
         return subset_of(models, keep, search.accuracy, search.time_limit_s, search.distinct, diverse, progress)

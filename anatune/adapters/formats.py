@@ -15,7 +15,6 @@ import msgspec
 from anatune import api
 from anatune.adapters.device import gpu_of
 from anatune.arguments import shown
-from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
@@ -62,7 +61,7 @@ class PruneRequest:
     keep: float = 0.01
     most: int = 1000
     template: str | None = None
-    accuracy: str = STANDARD
+    accuracy: str | None = None
     threads: int | None = None
     time_limit_s: float | None = None
     distinct: bool = False

@@ -78,12 +78,13 @@ Template = Annotated[
     ),
 ]
 Accuracy = Annotated[
-    Literal["standard", "relaxed"],
+    Literal["standard", "relaxed"] | None,
     typer.Option(
         "--accuracy",
-        help="standard: kernels that err about as much as a plain sum. relaxed: also those that err several times as "
-        "much (Winograd's F(4x4, 3x3)), sums in float16 (AVX512_FP16), float32 rounded to tf32, and sums of 8-bit "
-        "floats in the few bits that Hopper's tensor cores keep.",
+        help="standard, the default: kernels that err about as much as a plain sum. relaxed: also those that err "
+        "several times as much (Winograd's F(4x4, 3x3)), sums in float16 (AVX512_FP16), float32 rounded to tf32, and "
+        "sums of 8-bit floats in the few bits that Hopper's tensor cores keep. Left out, a --template that is named "
+        "may round float32 to tf32, and the answer says so.",
     ),
 ]
 Threads = Annotated[
@@ -194,7 +195,7 @@ class Predicting(msgspec.Struct, frozen=True, kw_only=True):
 
     hw: Device
     template: Template = None
-    accuracy: Accuracy = "standard"
+    accuracy: Accuracy = None
     threads: Threads = None
     correction: Annotated[
         str | None,

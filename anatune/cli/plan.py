@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,10 +69,11 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False
     html: Html = None
 
-    def refuse_of_one_shape(self, correction: str | None) -> None:
+    def refuse_of_one_shape(self, predicting: Predicting) -> None:
         """Raise UsageError for the first option that is given and plans for ranges do not have."""
         given = {
-            "--top-k": self.top_k != 10, "--explain": self.explain, "--compile": self.compile, "--model": correction,
+            "--top-k": self.top_k != 10, "--explain": self.explain, "--compile": self.compile,
+            "--model": predicting.correction, "--accuracy relaxed": predicting.accuracy == "relaxed",
             "--distinct": self.distinct is not None, "--records": self.records, "--html": self.html,
         }  # fmt: skip
         for name, value in given.items():
@@ -132,7 +134,7 @@ def plan(
     what = workload.parse_range("plan", words, predicting.hw)
     hardware = predicting.hardware()
     if isinstance(what, RangedWorkload):
-        asked.refuse_of_one_shape(predicting.correction)
+        asked.refuse_of_one_shape(predicting)
         _plan_ranged(what, hardware, asked, ranges, predicting)
         return
     ranges.refuse()
@@ -155,7 +157,7 @@ def plan(
     if asked.as_json:
         _print_tree(answer, asked)
     elif answer.schedules:
-        _print_plan(answer, asked, seconds)
+        _print_plan(answer, asked, predicting, seconds)
     if not answer.schedules:
         from anatune.report.explain import nothing_legal_text
 
@@ -184,8 +186,11 @@ def _print_tree(answer: Plan, asked: PlanOptions) -> None:
     print_json(tree)
 
 
-def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
-    """Print a plan that took so many seconds, what records have, what compilers said, why the best is the best."""
+def _print_plan(answer: Plan, asked: PlanOptions, predicting: Predicting, seconds: float) -> None:
+    """Print a plan that took so many seconds, what records have, what compilers said, why the best is the best.
+
+    The last line says what to do next.
+    """
     from anatune.report.plans import plan_lines
     from anatune.report.text import Line, wrapped
 
@@ -207,6 +212,26 @@ def _print_plan(answer: Plan, asked: PlanOptions, seconds: float) -> None:
         from anatune.report.explain import explanation_lines
 
         print_lines(explanation_lines(answer, steps_from(answer), width=width))
+    print_lines([Line(""), *map(Line, _next_lines(answer, asked, predicting))])
+
+
+def _next_lines(answer: Plan, asked: PlanOptions, predicting: Predicting) -> list[str]:
+    """Return what follows a plan: what says why, and commands that write the first kernel and measure, unwrapped."""
+    from anatune.core.generation import vendor_limit
+    from anatune.records.export import workload_text
+    from anatune.report.text import wrapped
+    from anatune.templates import template_named
+
+    given = {"--template": predicting.template, "--accuracy": predicting.accuracy, "--threads": predicting.threads}
+    options = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
+    words = f"--hw {shlex.quote(predicting.hw)}{options} {workload_text(answer.workload)}"
+    limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
+    if limit:
+        return wrapped(f"next: no kernel can be written: {limit}", line_width(), hanging="  ")
+    is_other = asked.compile or asked.time_limit or predicting.plain or predicting.correction  # than that of export
+    export = f"anatune export {words}" if not is_other else "--json > plan.json, then anatune export plan.json"
+    why = [] if asked.explain else ["  see why the first one is the best: --explain"]
+    return ["next:", *why, f"  write its kernel: {export}", f"  measure: anatune tune {words}"]
 
 
 def _plan_ranged(

@@ -56,7 +56,8 @@ def vendor_limit(hardware: GpuSpec | CpuSpec) -> str:
         return ""
     return (
         f"{hardware.name} is of architecture {hardware.arch!r}, expected an NVIDIA one (sm_..): code of this kind is "
-        "CUDA C only; `anatune plan` works for it, and gfx90a, gfx942 and gfx950 have products by --template triton"
+        "CUDA C only; `anatune plan` works for it, and gfx90a, gfx942 and gfx950 have products by --template triton, "
+        "which rounds float32 to tf32"
     )
 
 

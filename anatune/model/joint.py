@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import RELAXED
+from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, corrected, find_correction, named_correction
 from anatune.model.plan import AppliedCorrection, JoinedSpace, LeftOut, Plan, prediction_row
-from anatune.templates import joined_templates, make_model, template_named, template_of
+from anatune.templates import check_accuracy, joined_templates, make_model, template_named, template_of
 from anatune.templates.base.model import Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
 
@@ -56,18 +56,19 @@ class Ranked(NamedTuple):
 
 
 def asked_templates(
-    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None, accuracy: str
+    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None, accuracy: str | None
 ) -> tuple[str, ...]:
     """Return the names of the templates to rank: the one that is named, else the default with those that join it.
 
     Raises
     ------
     SpaceError
-        There is none of that name for the device.
+        There is none of that name for the device, or `accuracy`, where it is asked for, does not admit it.
     """
     if template is not None:
-        return (template_of(template, hardware).name,)
-    return tuple(joined.name for joined in joined_templates(workload, hardware, accuracy))
+        check_accuracy(workload, template_of(template, hardware), accuracy)
+        return (template,)
+    return tuple(joined.name for joined in joined_templates(workload, hardware, accuracy or STANDARD))
 
 
 def find_corrections(

@@ -166,9 +166,11 @@ def _roofline(plan: Plan, shown: Candidates) -> Section:
 
 def _times(plan: Plan) -> Section:
     words = [
-        "The pieces of a thick bar add up to the predicted time: the part that binds, what follows it, what it does "
-        "not hide of the others, and what nothing overlaps. The thin bars below are seconds that each part would need "
-        "alone: they pass at the same time, so that only the longest of them is in the thick bar."
+        "The pieces of a thick bar add up to the predicted time: the parts that take longest one after another, such "
+        "as products with their latency and the last blocks, or one level of memory; what these do not hide of the "
+        "others; and what nothing overlaps. The thin bars below are seconds that each part would need alone, at the "
+        "same time as others. A thin bar may be longer than the first piece of the thick one, which then takes longer "
+        "with the parts behind it; “bound by” names the longest single part."
     ]
     if plan.corrections:
         words.append("Bars are the analytical model's; the upright mark is the time with the learned correction.")

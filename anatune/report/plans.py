@@ -114,7 +114,9 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
 
     `anatune plan` takes the narrowest template of CUDA cores by default, `anatune tune` a wider one where it applies.
     """
-    known = templates_of(hardware)
+    said, known = f"template: {template}", templates_of(hardware)
+    if template_named(template).least_accuracy(workload) != STANDARD:
+        said += f", which rounds {workload.dtype} to tf32 (--accuracy {STANDARD} refuses that)"
     names = [entry.name for entry in known if entry.takes(workload, hardware)]
     tuned, planned = tuning_template(workload, hardware).name, joined_templates(workload, hardware, STANDARD)[0].name
     defaults = {planned: " (plan's default)", tuned: " (tune's default)"}
@@ -122,12 +124,12 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
     if len(together) > 1:
         others = ", ".join(name for name in names if name != template)
         without = f"without it {' and '.join(together)} are ranked together"
-        return f"template: {template}; --template names others: {others}; {without}"
+        return f"{said}; --template names others: {others}; {without}"
     if planned == tuned:
         defaults = {tuned: " (the default)" if len(names) > 1 else ""}
     others = ", ".join(f"{name}{defaults.get(name, '')}" for name in names if name != template)
     more = f"; --template names others: {others}" if others else ""
-    return f"template: {template}{defaults.get(template, '')}{more}"
+    return f"{said}{defaults.get(template, '')}{more}"
 
 
 def place_text(hardware: GpuSpec | CpuSpec) -> str:

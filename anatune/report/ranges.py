@@ -8,6 +8,7 @@ from anatune.model.ranges.plan import RangePlan
 from anatune.report import units
 from anatune.report.plans import place_text, schedule_items, template_items
 from anatune.report.text import Line, item_lines, paragraph, table
+from anatune.templates import template_named
 
 __all__ = ["range_lines"]
 
@@ -41,17 +42,22 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
     ]
     heading, *rows = table(cells, (axis,), width=width)
     lines += [Line(""), heading]
-    several = len({program.schedule.template for program in plan.programs}) > 1
     for row, program in zip(rows, plan.programs, strict=True):
         schedule = program.schedule
-        told = [*template_items(schedule, among_several=several), *schedule_items(schedule)]
+        told = [*template_items(schedule, among_several=True), *schedule_items(schedule)]
         lines += [row, *item_lines(told, width)]
     legend = (
         f"tiles are those of the largest {axis} that a program serves; it takes {axis} when it is called. loss: "
-        "predicted time over that of the best program of the single shape, less 1; in the table against the best ones "
-        "that were found."
+        f"predicted time over that of the best schedule of the single shape{_of_templates(plan)}, less 1; in the table "
+        "against the best ones that were found."
     )
-    return [*lines, Line(""), *paragraph(legend, width, "dim", hanging="")]
+    following = "next: the same with --json > range.json, then `anatune export range.json` writes the kernels"
+    if any(template_named(program.schedule.template).toolchain == "triton" for program in plan.programs):
+        following = (
+            f"next: kernels of triton are written for one extent of {axis} so far, so that export, build and verify "
+            f"refuse this plan; --template cuda plans kernels that take {axis}, and `anatune export` writes one extent"
+        )
+    return [*lines, Line(""), *paragraph(legend, width, "dim", hanging=""), Line(""), *paragraph(following, width)]
 
 
 def _loss_text(plan: RangePlan, seconds: float | None) -> str:
@@ -59,11 +65,22 @@ def _loss_text(plan: RangePlan, seconds: float | None) -> str:
     took = "" if seconds is None else f"; {units.duration(seconds)}"
     programs = units.many(len(plan.programs), "program")
     text = (
-        f"{programs}, {units.count(len(plan.intervals))} intervals: proven loss <= {_most(plan.loss)} at every one of "
-        f"{units.count(len(plan.workload.extents))} extents (worst at {plan.workload.axis}={plan.worst_extent}), "
+        f"{programs}, {units.many(len(plan.intervals), 'interval')}: {'' if plan.left_out else 'proven '}loss <= "
+        f"{_most(plan.loss)}{_of_templates(plan)} at every one of {units.count(len(plan.workload.extents))} extents "
+        f"(worst at {plan.workload.axis}={plan.worst_extent}), "
         f"{_average(plan)}{took}"
     )
-    return text if plan.is_complete else f"{text}; the time limit ended the search, a longer one may prove less"
+    if not plan.is_complete:
+        text += "; the time limit ended the search, a longer one may prove less"
+    if plan.left_out:
+        names = " and ".join(plan.left_out)
+        text += f"; left out: {names}, whose schedules a single shape may get and which may be faster there"
+    return text
+
+
+def _of_templates(plan: RangePlan) -> str:
+    """Return against which templates losses are, where that is not against all that a single shape may get."""
+    return f" among schedules of {' and '.join(plan.templates)}" if plan.left_out else ""
 
 
 def _choice_text(plan: RangePlan) -> str:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from anatune.arguments import checked_choice
-from anatune.core.accuracy import STANDARD
+from anatune.core.accuracy import STANDARD, admits
 from anatune.core.templates import REGISTERED
 from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
 from anatune.templates.base.template import Template as Template
 from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
 from anatune.templates.cuda import CUDA, PIPELINED
@@ -38,6 +39,7 @@ __all__ = [
     "TRITON",
     "WINOGRAD",
     "Template",
+    "check_accuracy",
     "joined_templates",
     "make_model",
     "template_named",
@@ -101,6 +103,19 @@ def template_of(name: str | None, hardware: _Device) -> Template:
         return known[0]
     names = tuple(template.name for template in known)
     return TEMPLATES[checked_choice("template", name, names, otherwise=f"for {hardware.name}")]
+
+
+def check_accuracy(workload: Workload, template: Template, accuracy: str | None) -> None:
+    """Raise SpaceError if the accuracy that somebody asks for does not admit a template that is named for a workload.
+
+    None: nobody asks for one.
+    """
+    least = template.least_accuracy(workload)
+    if accuracy is not None and not admits(accuracy, least):
+        raise SpaceError(
+            f"template {template.name} rounds {workload.dtype} operands of {workload.operator} to tf32, which needs "
+            f"accuracy {least}, got {accuracy}; name accuracy {least} (--accuracy {least}) or another template"
+        )
 
 
 def tuning_template(workload: Workload, hardware: _Device) -> Template:

@@ -27,7 +27,7 @@ from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.files import Output, OutputKind, json_with, make_folder, read_file, reason
 from anatune.measure.cuda.measurer import Built, build_schedules
 from anatune.records.schema import schedule_of, schedule_text
-from anatune.templates import template_of
+from anatune.templates import check_accuracy, template_of
 from anatune.tuning.machine import gpu_templates
 from anatune.version import __version__
 
@@ -136,7 +136,7 @@ def build_manifest(
     *,
     trials: int = 64,
     template: str | None = None,
-    accuracy: str = STANDARD,
+    accuracy: str | None = None,
     seed: int = 0,
     progress: Callable[[int, int, int], None] | None = None,
     builds: Builds = build_schedules,
@@ -184,6 +184,7 @@ def build_manifest(
     if hardware.kind != "gpu":
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
     names = _checked_templates(workload, hardware, template, accuracy)
+    accuracy = accuracy or STANDARD
     compiler, flags = compilers_of(names)
     saved = joint.find_corrections(hardware, names)
     ranked = joint.rank_templates(workload, hardware, names, trials, accuracy, saved, Watch(None), distinct=True)
@@ -208,18 +209,19 @@ def build_manifest(
     return manifest
 
 
-def _checked_templates(workload: Workload, hardware: GpuSpec, template: str | None, accuracy: str) -> list[str]:
+def _checked_templates(workload: Workload, hardware: GpuSpec, template: str | None, accuracy: str | None) -> list[str]:
     """Return the templates whose schedules are built, once it is clear that they can be."""
     if hardware.compute_capability is None:
         raise DeviceError(
             f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and kernels that were built elsewhere are measured "
             "on those only; `anatune export` writes kernels of the template triton for it"
         )
-    accuracy = checked_accuracy("tune: accuracy", accuracy)
-    named = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, accuracy)
+    admitted = STANDARD if accuracy is None else checked_accuracy("tune: accuracy", accuracy)
+    named = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, admitted)
     names = [one.name for one in named]
-    for name in names:
-        toolchain_of(name).check_target(hardware)
+    for one in named:
+        check_accuracy(workload, one, accuracy)
+        toolchain_of(one.name).check_target(hardware)
     check_generation(workload, hardware, names)
     return names
 

@@ -16,7 +16,7 @@ from anatune.arguments import (
     checked_share,
     shown,
 )
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.accuracy import checked_accuracy
 from anatune.errors import DeviceError, RecordError, SpaceError
 from anatune.measure.run.build_processes import Limits
 from anatune.records.place import ServerAddress, record_place
@@ -49,7 +49,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     threads: int | None = None
     template: str | None = None
-    accuracy: str = STANDARD
+    accuracy: str | None = None
     l2: str | None = None
     cold: str | None = None
     device: int = 0
@@ -70,7 +70,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
             "start": check_start(self.start),
             "seed": checked_integer("tune: seed", self.seed, 0, MOST_SEED),
             "time_limit_s": checked_seconds("tune: time_limit_s", self.time_limit_s),
-            "accuracy": checked_accuracy("tune: accuracy", self.accuracy),
+            "accuracy": None if self.accuracy is None else checked_accuracy("tune: accuracy", self.accuracy),
             "resume": checked_flag("tune: resume", self.resume),
             "reuse": checked_flag("tune: reuse", self.reuse),
             "stop_at": checked_share("tune: stop_at", self.stop_at),

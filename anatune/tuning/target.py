@@ -29,6 +29,7 @@ from anatune.search.base import Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
 from anatune.templates import (
     Template,
+    check_accuracy,
     joined_templates,
     make_model,
     template_named,
@@ -101,6 +102,7 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
         A setting does not fit the workload or the device; the manifest is damaged.
     """
     templates: tuple[Template, ...]
+    accuracy = settings.accuracy or STANDARD
     manifest = None if settings.manifest is None else _fitting(read_manifest(settings.manifest), workload, hw)
     if hw.kind == "gpu":
         if settings.cold is not None:
@@ -111,7 +113,7 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
         elif settings.start == "paper":
             templates = (tuning_template(workload, hw),)
         else:
-            templates = gpu_templates(workload, hw, settings.accuracy)
+            templates = gpu_templates(workload, hw, accuracy)
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
         device: DeviceChoice = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),
@@ -124,8 +126,10 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
         conditions, device = ({} if cold is None else {"cold": cold}), {}
         # As published, a search walks one space.
         alone = template_of(settings.template, hw) if settings.template or settings.start == "paper" else None
-        templates = joined_templates(workload, hw, settings.accuracy) if alone is None else (alone,)
-    accuracy = settings.accuracy if manifest is None else manifest.accuracy
+        templates = joined_templates(workload, hw, accuracy) if alone is None else (alone,)
+    for template in templates:
+        check_accuracy(workload, template, settings.accuracy)
+    accuracy = accuracy if manifest is None else manifest.accuracy
     hardware = place.check(hw, device, built=manifest is not None)
     threads = place.threads(hardware, settings.threads)
     place.check_fits(workload, hardware, [template.name for template in templates])

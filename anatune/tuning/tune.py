@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from anatune.core.accuracy import STANDARD
 from anatune.core.workload.nest import Workload
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.run.build_processes import Limits
@@ -31,7 +30,7 @@ def tune(
     time_limit_s: float | None = None,
     *,
     template: str | None = None,
-    accuracy: str = STANDARD,
+    accuracy: str | None = None,
     l2: str | None = None,
     device: int = 0,
     backend: str | None = None,

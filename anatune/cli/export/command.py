@@ -79,6 +79,8 @@ def export(
         manifest = write(scratch)
         _note_replaced(output / f"{title}.json", manifest)
         path = move_export(scratch, output, title, manifest)
+    if manifest["arithmetic"].multiplied_as != manifest["arithmetic"].operands:
+        note(f"note: {manifest['arithmetic'].sentences()} --accuracy standard refuses that")
     if as_json:
         print_json({**manifest, "manifest": str(path)})
         return

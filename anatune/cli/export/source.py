@@ -49,7 +49,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     template: Template = None
-    accuracy: Accuracy = "standard"
+    accuracy: Accuracy = None
     threads: Annotated[
         int | None,
         typer.Option(
@@ -72,7 +72,7 @@ def find_schedule(asked: Asked, words: list[str], options: WorkloadOptions) -> t
     AnatuneError
         There is no such file, record or legal schedule.
     """
-    from anatune.templates import template_named
+    from anatune.templates import check_accuracy, template_named
 
     if asked.records is not None:
         chosen = _from_records(asked, words, options)
@@ -84,6 +84,7 @@ def find_schedule(asked: Asked, words: list[str], options: WorkloadOptions) -> t
     _check(asked, schedule.hardware)
     if asked.form == "py" and template_named(schedule.template).toolchain != "triton":
         raise UsageError(f"--format py is for schedules of the template triton, this one is of {schedule.template}")
+    check_accuracy(schedule.workload, template_named(schedule.template), asked.accuracy)
     if asked.template not in (None, schedule.template):
         raise UsageError(f"--template {asked.template}: the schedule is of the template {schedule.template}")
     return chosen
@@ -201,17 +202,18 @@ def _from_file(words: list[str], options: WorkloadOptions) -> tuple[Schedule, in
 
 def _from_records(asked: Asked, words: list[str], options: WorkloadOptions) -> tuple[Schedule, int]:
     """Return the best recorded schedule of a workload, and the threads it was measured with."""
-    from anatune.core.accuracy import RELAXED
+    from anatune.core.accuracy import RELAXED, STANDARD
     from anatune.errors import RecordError
     from anatune.records.store import RecordStore
 
     workload, records = _workload(words, options, "--records FILE matmul 64x64x64"), asked.records
+    accuracy = asked.accuracy or STANDARD
     with RecordStore(records, read_only=True) as store:
         best = store.best(
-            workload, asked.hw, asked.threads, template=asked.template, accuracy=asked.accuracy, on_damage=note_once()
+            workload, asked.hw, asked.threads, template=asked.template, accuracy=accuracy, on_damage=note_once()
         )
         relaxed = None
-        if best is None and asked.accuracy != RELAXED:
+        if best is None and accuracy != RELAXED:
             relaxed = store.best(workload, asked.hw, asked.threads, template=asked.template, accuracy=RELAXED)
     if relaxed is not None:
         raise RecordError(

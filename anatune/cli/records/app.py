@@ -109,7 +109,7 @@ def best(which: Selection, words: Words = None, accuracy: Accuracy = "standard",
     path, workload = which.named(words)
     with opened(path) as store:
         selected = (workload, which.hw, which.threads, which.session_id(store))
-        bests = store.bests(*selected, accuracy=accuracy, on_damage=note_once())
+        bests = store.bests(*selected, accuracy=accuracy or "standard", on_damage=note_once())
         hidden = not bests and store.bests(*selected, accuracy=RELAXED, on_damage=lambda text: None)
     if as_json:
         print_json([_tree(record) for record in bests])

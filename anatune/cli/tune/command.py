@@ -108,7 +108,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: StopAt = None
     patience: Patience = None
     template: Template = None
-    accuracy: Accuracy = "standard"
+    accuracy: Accuracy = None
     l2: Annotated[
         Literal["flush", "warm"] | None,
         typer.Option(

@@ -64,7 +64,7 @@ class RangeProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Few programs for a range of extents. Immutable; JSON both ways.
 
-    A loss is the predicted time over that of the best program of the single shape, less 1.
+    A loss is the predicted time over that of the best schedule of the single shape, less 1: of `templates`.
 
     Attributes
     ----------
@@ -91,6 +91,11 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         Programs that the choice was made among.
     is_complete : bool
         False where the time limit ended the search: a longer one may find a better choice or prove a smaller loss.
+    templates : tuple of str
+        Templates whose programs were chosen from. Losses are against the schedules of these.
+    left_out : tuple of str
+        Templates that plans of the single shapes rank besides, and that have no programs for this range or were not
+        asked for: schedules of theirs may be faster by more than a loss says.
     """
 
     workload: RangedWorkload
@@ -107,6 +112,8 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     least_programs: int
     num_candidates: int
     is_complete: bool
+    templates: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return (

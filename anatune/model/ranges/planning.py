@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import checked_integer, shown
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
+from anatune.model.joint import asked_templates
 from anatune.model.ranges.choice import TOLERANCE, Choice, fewest, least_mean, least_worst
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
-from anatune.templates import Template
+from anatune.templates import template_named
 from anatune.templates.base.family import Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 
@@ -128,25 +130,47 @@ class _Answer(NamedTuple):
 
 
 def families_of(
-    workload: RangedWorkload, hardware: GpuSpec | CpuSpec, templates: Sequence[Template]
-) -> list[ProgramFamily]:
-    """Return the families of those templates that have programs for ranges.
+    workload: RangedWorkload, hardware: GpuSpec | CpuSpec, template: str | None
+) -> tuple[list[ProgramFamily], list[str]]:
+    """Return the families to choose from, and the names of all templates that plans of the single shapes rank.
+
+    Parameters
+    ----------
+    template : str or None
+        The one whose programs are asked for; None: all that apply and have programs for this range.
 
     Raises
     ------
     SpaceError
-        None of them has any; or the first one does not take the workload.
+        None of them has any.
     """
-    found = [template.family(workload, hardware) for template in templates if template.has_ranges]
-    if not found:
-        names = ", ".join(one.name for one in templates)
+    ends = (workload.largest, workload.at(workload.extents[0]))
+    applying = dict.fromkeys(name for end in ends for name in asked_templates(end, hardware, None, STANDARD))
+    names = applying if template is None else asked_templates(workload.largest, hardware, template, None)
+    families, refusals = [], []
+    for name in names:
+        if template_named(name).has_ranges:
+            try:
+                families.append(template_named(name).family(workload, hardware))
+            except SpaceError as error:
+                refusals.append(error)
+    if not families and refusals:
+        raise refusals[0]
+    if not families:
         advice = "give one extent" if workload.largest.is_kernel else "leave --template out, or give one extent"
-        raise SpaceError(f"template {names} has no programs for a range of extents; {advice}")
-    return found
+        raise SpaceError(f"template {', '.join(names)} has no programs for a range of extents; {advice}")
+    return families, list(applying)
 
 
-def plan_families(families: Sequence[ProgramFamily], goal: Goal, watch: Watch) -> RangePlan:
+def plan_families(
+    families: Sequence[ProgramFamily], goal: Goal, watch: Watch, applying: Sequence[str] = ()
+) -> RangePlan:
     """Return the best choice of programs that was found, with its proof.
+
+    Parameters
+    ----------
+    applying : sequence of str
+        The templates that plans of the single shapes rank. Those without a family are left out of the comparison.
 
     Raises
     ------
@@ -193,7 +217,8 @@ def plan_families(families: Sequence[ProgramFamily], goal: Goal, watch: Watch) -
             break
     assert answer is not None
     watch.report(1.0)
-    return _plan(pool, answer, goal, is_complete=answer.is_proven and not watch.is_over)
+    left_out = tuple(name for name in applying if name not in {family.template for family in families})
+    return _plan(pool, answer, goal, left_out, is_complete=answer.is_proven and not watch.is_over)
 
 
 def _chosen(losses: Floats, goal: Goal, watch: Watch) -> tuple[Choice, int]:
@@ -249,7 +274,7 @@ def _longest(allowed: NDArray[np.bool_], fastest: int) -> int:
     return fastest if runs[fastest] == runs.max() else int(runs.argmax())
 
 
-def _plan(pool: _Pool, answer: _Answer, goal: Goal, *, is_complete: bool) -> RangePlan:
+def _plan(pool: _Pool, answer: _Answer, goal: Goal, left_out: tuple[str, ...], *, is_complete: bool) -> RangePlan:
     workload = pool.families[0].workload
     numbers, losses = workload.numbers, answer.losses
     known = answer.seconds / answer.reference - 1.0
@@ -289,4 +314,6 @@ def _plan(pool: _Pool, answer: _Answer, goal: Goal, *, is_complete: bool) -> Ran
         least_programs=answer.least,
         num_candidates=len(pool.programs),
         is_complete=is_complete,
+        templates=tuple(family.template for family in pool.families),
+        left_out=left_out,
     )

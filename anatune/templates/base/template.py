@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -151,6 +152,10 @@ class TemplateOf(ABC, Generic[Device]):
     def family(self, workload: RangedWorkload, hardware: Device) -> ProgramFamily:
         """Return the programs for a ranged workload that take an extent when they are called, see `has_ranges`."""
         raise NotImplementedError
+
+    def least_accuracy(self, workload: Workload) -> str:
+        """Return the accuracy that every schedule of a workload needs at least, as operands are multiplied."""
+        return STANDARD
 
     def accuracy_of(self, schedule: Schedule) -> str:
         """Return the accuracy that the arithmetic of a schedule needs, one of `core.accuracy.ACCURACIES`."""

@@ -9,6 +9,7 @@ from anatune.core.accuracy import RELAXED, admits
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.errors import BuildError
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.triton.attention import AttentionFamily
 from anatune.templates.triton.family import Family, ProductFamily
@@ -17,6 +18,8 @@ from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.rows import RowFamily
 
 if TYPE_CHECKING:
+    from anatune.core.workload.ranges import RangedWorkload
+    from anatune.templates.base.family import ProgramFamily
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.gpu.ranged import Ranged
     from anatune.templates.triton.program import TritonProgram
@@ -38,7 +41,7 @@ class TritonTemplate(GpuTemplate):
 
     name = room = toolchain = "triton"
     tensor_cores = True
-    joins = is_whole = has_kernels = True
+    joins = is_whole = has_kernels = has_ranges = True
     is_limited = False
     all_accuracy = RELAXED
     silent = MappingProxyType({"unroll": 0, "waves_per_eu": 0, "matrix_instr_nonkdim": 0})  # the compiler chooses
@@ -68,13 +71,21 @@ class TritonTemplate(GpuTemplate):
 
     def joins_default(self, workload: Workload, hardware: GpuSpec, accuracy: str) -> bool:
         """Return whether it is ranked with the default: what loses bits has to be asked for."""
-        return super().joins_default(workload, hardware, accuracy) and admits(
-            accuracy, _family_of(workload).least_accuracy(workload)
-        )
+        return super().joins_default(workload, hardware, accuracy) and admits(accuracy, self.least_accuracy(workload))
+
+    def least_accuracy(self, workload: Workload) -> str:
+        """Return the accuracy that every schedule of a workload needs at least."""
+        return _family_of(workload).least_accuracy(workload)
 
     def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of a workload's analytical model."""
         return _family_of(workload).model_class()
+
+    def family(self, workload: RangedWorkload, hardware: GpuSpec) -> ProgramFamily:
+        """Return the programs for a ranged workload that take an extent when they are called."""
+        from anatune.templates.triton.ranges.family import TritonRanges
+
+        return TritonRanges(workload, hardware)
 
     def accuracy_of(self, schedule: Schedule) -> str:
         """Return the accuracy that a schedule needs: what loses bits of operands or sums has to be asked for."""
@@ -85,7 +96,18 @@ class TritonTemplate(GpuTemplate):
         return _family_of(schedule.workload).error_of(schedule)
 
     def program(self, schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
-        """Return the Triton module of a schedule."""
+        """Return the Triton module of a schedule.
+
+        Raises
+        ------
+        BuildError
+            A kernel that takes an extent when it is launched is asked for: Triton kernels are written for one shape.
+        """
+        if ranged is not None:
+            raise BuildError(
+                f"range: a program is of the template triton, whose kernels are written for one extent of {ranged.axis}"
+                " so far; plan the range with --template cuda (template='cuda'), or each extent alone"
+            )
         return _family_of(schedule.workload).program(schedule)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
@@ -159,7 +160,6 @@ class _Lowering:
         self.steps, self.weights, self.planned = steps, weights, planned
         self.state, self.first_state = [tensor_type(one) for one in state], num_inputs - len(state)
         self.precision, self.hardware = precision, hardware
-        self.items: list[Call | tuple[Group, ...]] = side_by_side(grouped(steps.steps))
         self.dtypes: dict[Tensor, str] = {}
         self.cast: dict[tuple[Tensor, str], Tensor] = {}
         self.forms: dict[tuple[int, str], WeightForm] = {}
@@ -169,6 +169,7 @@ class _Lowering:
     def lowered(self) -> Lowered:
         """Return it."""
         self._choose_dtypes()
+        self.items: list[Call | tuple[Group, ...]] = side_by_side(grouped(self._without_copies()))
         readers = self._readers()
         outputs = set(self.steps.outputs)
         for place, item in enumerate(self.items):
@@ -216,6 +217,35 @@ class _Lowering:
         for tensor in follows - (sums & nested):
             if tensor.dtype == "float32" and tensor not in self.dtypes and tensor not in outputs:
                 self.dtypes[tensor] = self.precision
+
+    def _without_copies(self) -> list[Call | Unit]:
+        """Return the steps without casts between kernels and what is outside, where memory holds both in one dtype."""
+        steps, outputs = self.steps.steps, self.steps.outputs[: len(self.steps.outputs) - len(self.state)]
+        uses = Counter(tensor for step in steps if isinstance(step, Unit) for tensor in step.reads)
+        made = {tensor for step in steps if isinstance(step, Call) for tensor in step.writes} - set(self.steps.outputs)
+        same: dict[Tensor, Tensor] = {}
+        kept: list[Call | Unit] = []
+        for step in steps:
+            if isinstance(step, Unit) and step.is_cast:
+                (read,), (write,) = step.reads, step.writes
+                is_given = read.role == "input" and not self._is_state(read)
+                if self.dtype_of(read) == self.dtype_of(write):
+                    if is_given and not uses[write] and write not in self.steps.outputs:
+                        same[write] = read
+                    elif read in made and write in outputs and uses[read] == 1:
+                        same[read] = write
+                        made.remove(read)
+                if same.get(write) is read or same.get(read) is write:
+                    continue
+            kept.append(step)
+
+        def renamed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(same.get(tensor, tensor) for tensor in tensors)
+
+        return [
+            one._replace(reads=renamed(one.reads), writes=renamed(one.writes)) if isinstance(one, Call) else one
+            for one in kept
+        ]
 
     def _is_number(self, tensor: Tensor) -> bool:
         return tensor.role in ("input", "weight") and tensor.size > 1 and "float" in tensor.dtype

@@ -59,6 +59,15 @@ class Unit(NamedTuple):
     reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
 
+    @property
+    def is_cast(self) -> bool:
+        """Whether it copies a whole tensor element by element, in another dtype."""
+        value = getattr(self.nest.body, "value", None)
+        if not isinstance(value, import_tvm().tirx.Cast) or [value.value] != loads_in(value):
+            return False
+        indices = zip(self.nest.body.indices, value.value.indices, strict=False)
+        return self.reads[0].size == self.writes[0].size and all(there.same_as(here) for there, here in indices)
+
 
 class Steps(NamedTuple):
     """What a model does, in order.

@@ -183,6 +183,28 @@ def test_a_model_of_16_bits_keeps_its_inputs_and_outputs():
     assert np.abs(got.astype(np.float32) - want).max() / np.abs(want).max() < 5e-2
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("returned", ["last", "both"])
+def test_nothing_is_cast_to_the_dtype_that_memory_has_already(dtype, returned):
+    class Perceptron(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(32, 48), nn.Linear(48, 16)
+
+        def forward(self, x):
+            hidden = functional.relu(self.up(x))
+            return (self.down(hidden), hidden) if returned == "both" else self.down(hidden)
+
+    model, x = Perceptron().eval().to(dtype), torch.randn(20, 32).to(dtype)
+    own = compiled(model, (x,), precision=str(dtype).removeprefix("torch."))
+    assert len(own.program.launches) == 2  # a product each
+    own.interprets = True
+    got, want = own(x), model(x)
+    for one, other in zip(got, want, strict=True) if returned == "both" else [(got, want)]:
+        assert one.dtype == dtype
+        assert (one - other).abs().max() / other.abs().max() < 3e-2
+
+
 def test_positions_are_not_multiplied_in_16_bits():
     class Turned(nn.Module):
         def forward(self, places, x):

@@ -1,0 +1,1 @@
+"""Kernels of products that serve a range of extents."""

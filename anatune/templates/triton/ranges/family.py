@@ -1,0 +1,142 @@
+"""Programs of the template "triton" for a range of extents: every kernel of every single shape is one.
+
+A Triton kernel masks its last tiles, so that it serves any extent of an axis whose extent no address depends on. Times
+are those of the ordinary model, and the best of each extent is exact: all kernels are timed at the first extent of each
+group that all tiles divide into as many parts, and those that may be the best at another one are timed there, too.
+Within a group each quantity of the model either grows with the extent or falls no faster than the extent grows (bytes
+from memory over bytes from L2), and a time is put together from these by sums, maxima and norms; hence a kernel's time
+falls no faster than that, either.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.ranges import RangedWorkload
+from anatune.errors import SpaceError
+from anatune.templates.base.family import Bounds, Floats, Program, ProgramFamily
+from anatune.templates.base.watch import Watch
+from anatune.templates.triton.model import TritonModel
+from anatune.templates.triton.rules import LEAST_TILE, check_supported
+
+__all__ = ["TritonRanges"]
+
+Points = NDArray[np.int64]
+
+_STRIDES = (64, 16, 4, 1)
+"""Groups of extents are looked at in these steps, so that a time limit leaves some of the whole range."""
+_TOP = 256
+"""Kernels of smallest time at an extent whose first few different times are candidates."""
+_DISTINCT = 6
+
+
+class TritonRanges(ProgramFamily):
+    """The programs of the template "triton" for products; a program is its point. Otherwise as `ProgramFamily`.
+
+    Raises
+    ------
+    SpaceError
+        The template does not take the workload, or addresses depend on the extent of the axis.
+    """
+
+    template: ClassVar[str] = "triton"
+    hardware: GpuSpec
+
+    def __init__(self, workload: RangedWorkload, hardware: GpuSpec) -> None:
+        super().__init__(workload, hardware)
+        axis, largest = workload.axis, workload.largest
+        self._models: dict[int, TritonModel] = {}
+        gemm = check_supported(largest, hardware)
+        if largest.dtype == "float32":
+            raise SpaceError(
+                f"template triton rounds float32 operands of {largest.operator} to tf32, and plans for a range have "
+                "the accuracy standard; name a dtype of 16 bits or another template"
+            )
+        inner = any(term.axis == axis for one in largest.tensors for terms in one.indices[1:] for term in terms)
+        indices = [index for index in ("batch", "m", "n") if gemm.axes(index)[:1] == (axis,)]
+        if inner or not indices:
+            raise SpaceError(f"template triton: addresses of {largest.operator} depend on the extent of {axis}")
+        self._index = indices[0]
+        smallest, space = self._at(workload.extents[0]).space, self._at(workload.extents[-1]).space
+        space.choices = {**space.choices, "split_k": smallest.choices["split_k"]}
+        self._columns, points = space.columns, space.points_at(np.arange(space.size))
+        self._points: Points = points[self._at(workload.extents[-1]).check(points) == 0]
+        step = 1 if self._index == "batch" else LEAST_TILE  # all tiles are multiples of it
+        iterations = workload.numbers * (gemm.extents[self._index] // workload.extents[-1])
+        starts = np.flatnonzero(np.diff(-(-iterations // step), prepend=-1))
+        self._groups = list(itertools.pairwise([*starts.tolist(), len(iterations)]))
+        self._best_s: Floats = np.zeros(len(iterations))
+        self._found: dict[Program, None] = {}
+
+    def _at(self, extent: int) -> TritonModel:
+        if extent not in self._models:
+            self._models[extent] = TritonModel(self.workload.at(extent), self.hardware, STANDARD)
+        return self._models[extent]
+
+    def _seconds(self, extent: int, points: Points) -> Floats:
+        """Return the seconds of points of the largest extent's space at an extent; inf: not legal there."""
+        model = copy.copy(self._at(self.workload.extents[-1]))
+        model.problem = self._at(extent).problem
+        times, rules = model.times(points)
+        return np.where(rules == 0, times, np.inf)
+
+    def candidates(self, watch: Watch) -> Sequence[Program]:
+        """Return the best program of every extent and some that are nearly as fast; see `ProgramFamily.candidates`."""
+        self._look(watch)
+        return list(self._found)
+
+    def _look(self, watch: Watch) -> None:
+        """Find the best time of each extent that has none yet, until the time is up; of one group at least."""
+        steps = (self._groups[::-1][::stride] for stride in _STRIDES)
+        groups = dict.fromkeys(itertools.chain([self._groups[0]], *steps))
+        for number, (first, stop) in enumerate(groups):
+            if watch.is_over and self._found:
+                return
+            if not self._best_s[first]:
+                self._look_at(first, stop)
+            watch.report((number + 1) / len(groups))
+
+    def _look_at(self, first: int, stop: int) -> None:
+        """Find the best times of a group of extents, their numbers `first` to before `stop`."""
+        extents, space = self.workload.extents, self._at(self.workload.extents[first]).space
+        inside = self._points[:, self._columns.index("split_k")] <= space.choices["split_k"][-1]
+        if self._index != "batch":
+            inside &= self._points[:, self._columns.index(f"{self._index}.tile")] <= space.table(self._index).max()
+        points = self._points[inside]
+        times = self._seconds(extents[first], points)
+        near = np.argsort(times, kind="stable")[:_TOP]
+        different = np.unique(times[near].round(12), return_index=True)[1][:_DISTINCT]
+        self._found |= dict.fromkeys(map(tuple, points[near[different]].tolist()))
+        for place in range(first, stop):
+            limit_s = self._seconds(extents[place], points[near[:1]])[0] * extents[place] / extents[first]
+            some = points[times <= limit_s * (1.0 + 1e-9)]
+            seconds = self._seconds(extents[place], some)
+            self._best_s[place] = seconds.min()
+            self._found[tuple(some[seconds.argmin()].tolist())] = None
+
+    def times(self, programs: Sequence[Program]) -> Floats:
+        """Return seconds at every extent; see `ProgramFamily.times`."""
+        points = np.array(programs, dtype=np.int64)
+        return np.stack([self._seconds(extent, points) for extent in self.workload.extents], axis=1)
+
+    def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
+        """Return the best times, as far as they are known; see `ProgramFamily.bounds`."""
+        self._look(watch)
+        least = np.array([self._at(extent).floor_s for extent in self.workload.extents])
+        known = self._best_s > 0.0
+        return Bounds(np.minimum(np.where(known, self._best_s, least), limits_s), (), bool(known.all()))
+
+    def schedule(self, program: Program, extent: int) -> Schedule:
+        """Return a program as the schedule of one extent; see `ProgramFamily.schedule`."""
+        space = self._at(extent).space
+        values = dict(zip(self._columns, program, strict=True))  # type: ignore[call-overload]
+        return space.schedule_of([values[column] for column in space.columns])
