@@ -139,7 +139,7 @@ class _Joined:
         """
         ends = [ranges.get(word, (size, size)) for word, size in self.fit.environments[0].items()]
         values = [{least, min(max(least, 1), most), most} for least, most in ends]
-        for corner in itertools.product(*values):
+        for corner in itertools.product(*map(sorted, values)):
             lookup = dict(zip(self.fit.symbols, corner, strict=True))
             for node in self.graph.nodes():
                 for numbers in _choices(node):
