@@ -130,7 +130,8 @@ def concat(values: Sequence[Value], axis: int) -> Value:
     kept = tuple(
         value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape) or isinstance(value, Input)
     )  # what a state holds at first may be nothing
-    kept = kept or tuple(values[:1])
+    if sum(tensor_type(value).shape[axis] for value in kept) != shape[axis]:  # none has elements
+        kept = tuple(values)
     return kept[0] if len(kept) == 1 else made("concat", (kept,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
 
 
