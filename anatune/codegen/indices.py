@@ -13,7 +13,13 @@ from collections.abc import Sequence
 from anatune.codegen.bodies import change_bodies
 from anatune.untyped import TvmObject
 
-__all__ = ["guard_indices", "unguard_indices"]
+__all__ = ["PLAIN_INDICES", "guard_indices", "unguard_indices"]
+
+PLAIN_INDICES = "anatune.plain_indices"
+"""Attribute of functions that stay as they are: of kernels whose quotients are of sums of loops that TVM reads right.
+
+With a guarded remainder of a pipeline's step, TVM writes short loops of steps twice with one name, and refuses that.
+"""
 
 
 def guard_indices(tvm: TvmObject, module: TvmObject) -> TvmObject:
@@ -55,7 +61,7 @@ def _has_division(tvm: TvmObject, function: TvmObject) -> bool:
     """Whether a function has a quotient or a remainder anywhere."""
     import tvm_ffi
 
-    if not isinstance(function, tvm.tirx.PrimFunc):
+    if not isinstance(function, tvm.tirx.PrimFunc) or PLAIN_INDICES in (function.attrs or {}):
         return False
     divisions: list[TvmObject] = []
     tvm_ffi.structural_walk(function.body, [((tvm.tirx.FloorDiv, tvm.tirx.FloorMod), divisions.append)])

@@ -15,6 +15,7 @@ from anatune.codegen.compat import (
     parse_program,
 )
 from anatune.codegen.cuda.preamble import preamble
+from anatune.codegen.indices import PLAIN_INDICES
 from anatune.codegen.lowered import Lowered
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
@@ -69,7 +70,8 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
             f"schedules of the template {schedule.template} are compiled by Triton, there is no TVM module of them; "
             "schedule.source() is their program, anatune export without --format writes it"
         )
-    module = import_tvm().IRModule({"main": parse_program(program.script, "")})
+    function = parse_program(program.script, "").with_attr(PLAIN_INDICES, True)
+    module = import_tvm().IRModule({"main": function})
     return LoweredGpu(schedule, module, gpu_target_of(gpu_of(schedule)), program)
 
 

@@ -239,3 +239,11 @@ def test_the_same_schedule_gives_the_same_source():
 def test_schedules_of_another_template_are_refused():
     with pytest.raises(SpaceError, match="expected a GPU and cuda or pipelined"):
         GpuNest(msgspec.structs.replace(schedule(), template="cpu"))
+
+
+def test_a_short_pipeline_is_compiled():
+    plain = anatune.space(anatune.reduction((2, 17), (1,)), "rtx3090", template="pipelined").sample(1)[0]
+    tiles = {"d0": (1, 1, 1, 2, 1), "d1": (3, 3, 2)}
+    options = {"stages": 2, "pad": 0}
+    schedule = msgspec.structs.replace(plain, tiles=tiles, unroll=512, vector={"data": 4}, options=options)
+    assert "step" in cuda_kernel(schedule.check()).source
