@@ -16,7 +16,7 @@ def test_each_file_has_a_section():
         "Where the files go, and what may not read them", "Where the numbers come from",
     ]  # fmt: skip
     (facts,) = contents(page, 0, Facts)
-    assert ("gain over the default", "1.25", "median; 1.50 at most") in facts.items
+    assert ("gain over the default", "25 %", "median; 50 % at most") in facts.items
     (table,) = contents(page, 0, Table)
     assert [len(row) for row in table.rows] == [len(table.columns)] * 3
     assert "measured (us)" not in [column.name for column in table.columns]
