@@ -95,13 +95,8 @@ def _file_section(file: Written) -> Section:
         ("bound over time", units.percent(float(np.median(shares))), share),
     ]
     if gains:
-        facts.append(
-            (
-                "gain over the default",
-                gain_percent(float(np.median(gains))),
-                f"median; {gain_percent(max(gains))} at most",
-            )
-        )
+        at_most = f"median; {gain_percent(max(gains))} at most"
+        facts.append(("gain over the default", gain_percent(float(np.median(gains))), at_most))
     told = layer_text(file)
     words = [f"{name}: {told}.", *filter(None, [gain_text(file)])]
     by = "; ".join(f"{_BOUND[kind]} ({_rows_of(choices, kind)})" for kind in dict.fromkeys(c.bound_by for c in choices))

@@ -15,15 +15,8 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError, UnknownNameError
 
 __all__ = [
-    "TITLES",
-    "Server",
-    "check_version",
-    "device_name",
-    "file_name",
-    "folder_version",
-    "parse_name",
-    "version_folder",
-]
+    "TITLES", "Server", "check_version", "device_name", "file_name", "folder_version", "parse_name", "version_folder",
+]  # fmt: skip
 
 Server = Literal["vllm", "sglang"]
 TITLES: dict[Server, str] = {"vllm": "vLLM", "sglang": "SGLang"}

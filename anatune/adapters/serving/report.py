@@ -15,15 +15,8 @@ from anatune.adapters.serving.written import LEAST_GAIN, Written
 from anatune.report.text import Line, table, wrapped
 
 __all__ = [
-    "MEASURED",
-    "gain_percent",
-    "gain_text",
-    "judged_lines",
-    "layer_text",
-    "sure_text",
-    "tile_text",
-    "written_lines",
-]
+    "MEASURED", "gain_percent", "gain_text", "judged_lines", "layer_text", "sure_text", "tile_text", "written_lines",
+]  # fmt: skip
 
 _EXPERTS = (
     "Times are predicted, with weights from DRAM, and without sorting, activation and sums. Beside other people's "

@@ -77,9 +77,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
     triton_version: Annotated[
         str | None,
-        typer.Option(
-            "--triton-version", metavar="X.Y.Z", help="The server's; `sglang` needs it.  [default of the others: 3.9]"
-        ),
+        typer.Option("--triton-version", metavar="X.Y.Z", help="The server's; sglang needs it.  [default: 3.9]"),
     ] = None
 
     def shape(self, known: dict[str, str] | None = None, packed: bool = False) -> Experts | Product:
@@ -180,13 +178,10 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
 
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against", metavar="FILE", help="The server's own tuned file.  [default: of the server installed here]"
-        ),
+        typer.Option("--against", metavar="FILE", help="The server's tuned file.  [default: of a server that is here]"),
     ] = None
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Write files that gain less than 5 %, or replace the server's tuned ones, too."),
+        bool, typer.Option("--force", help="Write also what gains less than 5 %, or replaces a tuned file.")
     ] = False
 
     def numbers(self) -> tuple[int, ...]:
