@@ -102,8 +102,8 @@ def _file_section(file: Written) -> Section:
     by = "; ".join(f"{_BOUND[kind]} ({_rows_of(choices, kind)})" for kind in dict.fromkeys(c.bound_by for c in choices))
     content: list[Content] = [
         Facts(facts),
-        Figure(plot_rows(choices), f"Time by the number of rows. Most of the bound: {by}."),
-        Figure(plot_blocks(choices), "Blocks of the chosen tiles by the number of rows."),
+        Figure(plot_rows(choices), f"Time by the number of rows. Most of the bound: {by}"),
+        Figure(plot_blocks(choices), "Blocks of the chosen tiles by the number of rows"),
         _table(choices),
     ]
     if isinstance(shape, Experts):

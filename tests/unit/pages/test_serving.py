@@ -22,6 +22,7 @@ def test_each_file_has_a_section():
     assert "measured (us)" not in [column.name for column in table.columns]
     assert table.rows[1][4:7] == ("16×64×128", None, None)
     words = contents(page, 0, Figure)[0].words
+    assert not any(one.words.endswith(".") for one in contents(page, 0, Figure))
     assert "launches (1 row); bytes that have to come from DRAM (8 to 512 rows)" in words
 
 
