@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from anatune.errors import AnatuneError, MissingDependencyError
 from anatune.requirements import pip_line
 
-__all__ = ["import_optional", "resolve"]
+__all__ = ["check_all", "import_optional", "resolve"]
 
 
 def resolve(name: str) -> Any:
@@ -27,6 +28,24 @@ def resolve(name: str) -> Any:
         if isinstance(error, AnatuneError):  # a missing package, told with the line that installs it
             raise
         raise AnatuneError(f"{name!r} cannot be imported: {error}") from None
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Run checks, and say in one error of all packages that are missing.
+
+    Raises
+    ------
+    MissingDependencyError
+        Packages cannot be imported; the message has the pip command of each.
+    """
+    missing = []
+    for check in checks:
+        try:
+            check()
+        except MissingDependencyError as error:
+            missing.append(str(error))
+    if missing:
+        raise MissingDependencyError("; ".join(dict.fromkeys("; ".join(missing).split("; "))))
 
 
 def import_optional(package: str, extra: str, purpose: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,6 +179,7 @@ def compile(
         from anatune.codegen.relax.frontends import imported  # late, as all that a model that is there does not need
         from anatune.compiling.targets.planned import check_sizes
 
+        _check_packages(model, device, request)
         target = _target(device, request)
         source = imported(model, example_inputs, sizes, dynamic_shapes, state)
         if source.is_described:
@@ -225,9 +227,26 @@ def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> Com
     return divided_model(source, target.request, target.threads, compile_part)
 
 
+def _check_packages(model: object, device: HardwareSpec, request: Request) -> None:
+    """Raise MissingDependencyError for all that is missing of what reads the model and compiles for the device."""
+    from anatune.codegen.compat import import_tvm
+    from anatune.codegen.toolchains import toolchain_of
+    from anatune.named import check_all, import_optional
+
+    is_onnx, template = str(model).endswith(".onnx"), "triton" if _is_all_triton(device, request) else "cuda"
+    checks = [partial(import_optional, "onnx", "onnx", "anatune compile of ONNX files")] * is_onnx
+    chains = [partial(toolchain_of(template).check_target, device)] if device.kind == "gpu" else []
+    check_all(import_tvm, *checks, *chains)
+
+
+def _is_all_triton(device: HardwareSpec, request: Request) -> bool:
+    """Whether a GPU's kernels are all Triton's."""
+    return request.precision is not None or (device.kind == "gpu" and device.vendor == "amd")
+
+
 def _target(device: HardwareSpec, request: Request) -> ModelTarget:
     """Return what a kind of device has to say when models are compiled for it."""
-    if device.kind == "gpu" and (request.precision is not None or device.vendor == "amd"):
+    if device.kind == "gpu" and _is_all_triton(device, request):
         from anatune.compiling.targets.triton import TritonTarget
 
         return TritonTarget(device, request)

@@ -61,7 +61,7 @@ def comparison_page(summaries: Sequence[ModelSummary], prices: Mapping[str, floa
         f"{name} in {summaries[0].precision}, predicted from numbers of the devices alone: nothing was compiled, and "
         "nothing has run. Inputs and outputs are not copied."
     ]
-    how = f"Time by {size}." if len(curves) > 1 else "Time of a run."
+    how = f"Time by {size}" if len(curves) > 1 else "Time of a run"
     table = Table.of(left_out, rows, "Devices", 20)  # type: ignore[arg-type]
     sections = [Section("Devices", content=[Figure(plot_comparison(summaries), how), table])]
     sections += [_device(one) for one in list(curves.values())[-1]]

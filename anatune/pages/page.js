@@ -67,7 +67,9 @@
         columnControl: ["searchDropdown"],
         columnDefs: [{ targets: "detail", visible: false }],
         layout: isLong ? many : few,
-        lengthMenu: [10, 25, 100, { label: "all", value: -1 }],
+        lengthMenu: [...new Set([10, 25, 100, Number(table.dataset.rows)])]
+          .sort((a, b) => a - b)
+          .concat({ label: "all", value: -1 }),
         order: [],
         pageLength: Number(table.dataset.rows),
         paging: isLong,

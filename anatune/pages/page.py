@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +47,8 @@ _FOLDER = Path(__file__).parent
 _PURPOSE = "a page"
 _HEIGHT = 450
 """Pixels of a figure that says nothing of its height: plotly's own."""
+_MOST_US = 1e4
+"""Microseconds from which on columns of times are told in ms."""
 _TITLE_HEIGHT = 44
 """Pixels of a figure's title, which a page leaves out: its caption says the same."""
 
@@ -108,6 +110,8 @@ class Table:
         Rows of one leaf.
     marked : sequence of int
         Rows that stand out: doubtful ones, say.
+
+    Columns of times in "(us)" are told in ms where the longest has more than four digits before the point.
     """
 
     columns: Sequence[Column]
@@ -115,6 +119,20 @@ class Table:
     caption: str = ""
     rows_shown: int = 10
     marked: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        timed = [column.name.endswith("(us)") for column in self.columns]
+        times = [cell for row in self.rows for cell in itertools.compress(row, timed) if isinstance(cell, (int, float))]
+        if max(filter(math.isfinite, times), default=0) >= _MOST_US:
+            columns = [replace(one, name=one.name.replace("(us)", "(ms)")) for one in self.columns]
+            kept = [
+                tuple(
+                    c / 1e3 if is_us and isinstance(c, (int, float)) else c for c, is_us in zip(row, timed, strict=True)
+                )
+                for row in self.rows
+            ]
+            for name, value in (("columns", columns), ("rows", kept)):
+                object.__setattr__(self, name, value)
 
     @classmethod
     def of(

@@ -110,15 +110,12 @@ def _summary(plan: Plan) -> Section:
             ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / floor_s)} times {floor}"),
             ("speed", told, f"{units.percent(share)} of {of_what}"),
             ("bound by", best.bound_by, f"{units.duration(best.parts.get(f'{best.bound_by}_s', 0.0))} alone"),
-            (
-                FILLING[plan.hardware.kind].share,
-                units.percent(best.occupancy),
-                f"limited by {best.occupancy_limiter.replace('_', ' ')}",
-            ),
+            (FILLING[plan.hardware.kind].share, units.percent(best.occupancy),
+             f"limited by {best.occupancy_limiter.replace('_', ' ')}"),
             ("how sure", plan.guarantee.describe(), "of the order, not of the times"),
             ("unverified numbers", str(len(unverified_keys(plan.hardware))), f"of the spec {plan.hardware.name!r}"),
         ]
-    )
+    )  # fmt: skip
     return Section("In short", [_certificate(plan), f"Best schedule: {plan.best.describe()}."], [facts])
 
 
@@ -130,11 +127,9 @@ def _certificate(plan: Plan) -> str:
     elif guarantee.kind == "certified":
         told = (
             f"The space has {size} schedules. {units.count(guarantee.num_evaluated)} of them were evaluated; every "
-            "other "
-            "one is proven to be no faster: for whole groups of schedules the model gives a time that none of them can "
-            f"beat, and {units.count(guarantee.num_bounded)} such bounds lie above the times listed here. The answer "
-            "is "
-            "the one that evaluating all of them would have given."
+            "other one is proven to be no faster: for whole groups of schedules the model gives a time that none of "
+            f"them can beat, and {units.count(guarantee.num_bounded)} such bounds lie above the times listed here. The "
+            "answer is the one that evaluating all of them would have given."
         )
     else:
         told = (
@@ -150,9 +145,8 @@ def _roofline(plan: Plan, shown: Candidates) -> Section:
     words = [
         f"{shown.describe()} Each is a point at every memory level: {work} for each byte that crosses the level, and "
         f"{work} a second. No point of a level can lie above its slanted line (the bandwidth) or above the peak; "
-        "none can "
-        "lie to the right of its dotted line, the I/O lower bound. Diamonds are the best ones. Dashed lines are what "
-        "compiled code and copies reach of peak and DRAM."
+        "none can lie to the right of its dotted line, the I/O lower bound. Diamonds are the best ones. Dashed lines "
+        "are what compiled code and copies reach of peak and DRAM."
     ]
     for template, times in saved_work(plan).items():
         why = "leave out products with padding" if is_plain_sum(template) else "need fewer multiplications"
@@ -206,10 +200,7 @@ def _candidate_table(shown: Candidates, caption: str) -> Table:
         (Column("schedule", True), lambda one: one.schedule.describe()),
         (Column(f"time ({unit})", help="predicted"), lambda one: one.prediction.time_s / scale),
         (
-            Column(
-                "peak (%)",
-                help="share of the device's theoretical peak, or of DRAM's bandwidth where nothing is computed",
-            ),
+            Column("peak (%)", help="share of the theoretical peak, or of DRAM's bandwidth where nothing is computed"),
             lambda one: 100.0 * peak_s / one.prediction.time_s,
         ),
         (Column("bound by", True), lambda one: one.prediction.bound_by),
@@ -260,16 +251,11 @@ def _what_if(plan: Plan, questions: list[Question]) -> Section:
     held = "; ".join(f"{one.change.name}: {one.change.held} stay" for one in questions)
     words = [
         "Move a slider: the device is then as its spec says, but for that one number. Each answer is a plan of its "
-        "own "
-        f"({plans} were made for this page), so that the best schedule may be another. One number changes at a time, "
-        "and "
-        f"everything else is held ({held}).",
+        f"own ({plans} were made for this page), so that the best schedule may be another. One number changes at a "
+        f"time, and everything else is held ({held}).",
     ]
     if plan.corrections:
-        words.append(
-            "Learned corrections are left out here, also at the device's own numbers: they know only the device as "
-            "it is."
-        )
+        words.append("Learned corrections are left out here: they know only the device as it is.")
     sliders = [
         Slider(
             one.change.name,
@@ -301,11 +287,7 @@ def _answer(question: Question, answer: Answer) -> Facts:
             (f"best time with {name} of {answer.value}", units.duration(answer.prediction.time_s), f"{change}; {sure}"),
             ("bound by", answer.prediction.bound_by, ""),
             ("today's best schedule there", kept, "without planning anew"),
-            (
-                "best schedule there",
-                "as today" if is_same else "another",
-                answer.schedule.describe(),
-            ),
+            ("best schedule there", "as today" if is_same else "another", answer.schedule.describe()),
         ]
     )
 
@@ -340,8 +322,7 @@ def prune_page(subset: Subset, plan: Plan, most: int = 1000) -> Page:
     words = [
         f"{units.count(subset.num_kept)} of {units.count(subset.num_legal)} legal schedules are kept "
         f"({units.percent(subset.num_kept / max(1, subset.num_legal))}): those that deserve a run, by the analytical "
-        "model "
-        "alone. A tuner that measures them leaves out what the model proves or predicts to be slower.",
+        "model alone. A tuner that measures them leaves out what the model proves or predicts to be slower.",
         f"In the table below, {last} is predicted to take {units.ratio(cut_s / best_s)} times as long as the best.",
     ]
     facts = Facts(

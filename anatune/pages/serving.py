@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anatune.adapters.serving.files import Choice, Request, Written
-from anatune.adapters.serving.report import MEASURED, gain_text, layer_text, sure_text, tile_text
+from anatune.adapters.serving.files import Request
+from anatune.adapters.serving.names import TITLES
+from anatune.adapters.serving.report import MEASURED, gain_percent, gain_text, layer_text, sure_text, tile_text
 from anatune.adapters.serving.shapes import Experts
+from anatune.adapters.serving.written import Choice, Written
 from anatune.pages.device import device_section
 from anatune.pages.page import Cell, Column, Content, Facts, Figure, Page, Section, Table
 from anatune.plots.serving import plot_blocks, plot_rows
@@ -17,7 +19,6 @@ from anatune.version import __version__
 
 __all__ = ["configs_page"]
 
-_SERVERS = {"vllm": "vLLM", "sglang": "SGLang"}
 _BOUND = {
     "dram": "bytes that have to come from DRAM",
     "mma": "arithmetic at the peak of the matrix units",
@@ -29,10 +30,10 @@ _COLUMNS = (
     Column("predicted (us)", help="of both products of a layer of experts"),
     Column("measured (us)", help="of anatune's kernels with this tile"),
     Column("bound (us)", help="no tile is faster: bytes over bandwidth, arithmetic over the peak, launches"),
-    Column("default", True, help="what the server takes without the file"),
+    Column("default", True, help="what the server takes without the file: its own tuned one, or its rule"),
     Column("default (us)", help="predicted"),
     Column("default measured (us)"),
-    Column("gain", help="time of the default over that of the tile, measured where both are"),
+    Column("gain (%)", help="time of the default over that of the tile, less one; measured where both are"),
     Column("group_m", help="blocks of rows that share weights in L2", is_detail=True),
     Column("warps", is_detail=True),
     Column("stages", is_detail=True),
@@ -53,7 +54,7 @@ def configs_page(request: Request, written: Sequence[Written]) -> Page:
     MissingDependencyError
         plotly is not installed.
     """
-    server, spec = _SERVERS[request.server], request.spec
+    server, spec = TITLES[request.server], request.spec
     is_measured = any(one.measured_s is not None for file in written for one in file.choices)
     if is_measured:
         how = f"Times were predicted from numbers of {spec.model} alone, and the tiles that deserve it measured there."
@@ -94,14 +95,15 @@ def _file_section(file: Written) -> Section:
         ("bound over time", units.percent(float(np.median(shares))), share),
     ]
     if gains:
-        facts.append(("gain over the default", f"{np.median(gains):.2f}", f"median; {max(gains):.2f} at most"))
+        at_most = f"median; {gain_percent(max(gains))} at most"
+        facts.append(("gain over the default", gain_percent(float(np.median(gains))), at_most))
     told = layer_text(file)
-    words = [f"{name}: {told}.", *filter(None, [gain_text(choices)])]
+    words = [f"{name}: {told}.", *filter(None, [gain_text(file)])]
     by = "; ".join(f"{_BOUND[kind]} ({_rows_of(choices, kind)})" for kind in dict.fromkeys(c.bound_by for c in choices))
     content: list[Content] = [
         Facts(facts),
-        Figure(plot_rows(choices), f"Time by the number of rows. Most of the bound: {by}."),
-        Figure(plot_blocks(choices), "Blocks of the chosen tiles by the number of rows."),
+        Figure(plot_rows(choices), f"Time by the number of rows. Most of the bound: {by}"),
+        Figure(plot_blocks(choices), "Blocks of the chosen tiles by the number of rows"),
         _table(choices),
     ]
     if isinstance(shape, Experts):
@@ -129,13 +131,15 @@ def _table(choices: Sequence[Choice]) -> Table:
         (
             one.rows, tile_text(one.tile, "×"), us(one.time_s), us(one.measured_s), us(one.bound_s),
             tile_text(one.default, "×"),
-            us(one.default_s), us(one.default_measured_s), one.gain, one.tile[6], one.tile[3], one.tile[4],
+            us(one.default_s), us(one.default_measured_s),
+            None if one.gain is None else 100.0 * (one.gain - 1.0), one.tile[6], one.tile[3], one.tile[4],
             _BOUND[one.bound_by],
         )
         for one in choices
     ]  # fmt: skip
     measured = any(one.measured_s is not None for one in choices)
     left_out = "default (us)" if measured else "measured"
-    columns = [None if left_out in column.name else column for column in _COLUMNS]
+    unknown = () if any(one.default for one in choices) else ("default", "gain")
+    columns = [None if any(word in column.name for word in (left_out, *unknown)) else column for column in _COLUMNS]
     marked = [at for at, one in enumerate(choices) if one.why]
     return Table.of(columns, rows, "Entries of the file", 20, marked)

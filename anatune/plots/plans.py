@@ -20,6 +20,7 @@ from anatune.plots.theme import (
     GREY,
     LOGARITHMIC,
     PARTS,
+    REST,
     colours_of,
     label,
     new_figure,
@@ -224,7 +225,7 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
                     (start / scale, seconds / scale, where, width / row_height, f"#{place + 1}: {told}")
                 )
                 start += seconds
-    colours = colours_of((name for name in pieces if name != NOT_HIDDEN), PARTS) | {NOT_HIDDEN: GREY}
+    colours = colours_of((name for name in pieces if name != NOT_HIDDEN), PARTS) | {NOT_HIDDEN: REST}
     for name, bars in pieces.items():
         bases, lengths, places, widths, words = (list(column) for column in zip(*bars, strict=True))
         pattern = {"shape": "/", "size": 5, "solidity": 0.3} if name == NOT_HIDDEN else None

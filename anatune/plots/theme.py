@@ -25,6 +25,7 @@ __all__ = [
     "GREY",
     "LOGARITHMIC",
     "PARTS",
+    "REST",
     "colours_of",
     "graph_objects",
     "label",
@@ -39,6 +40,8 @@ COLOURS = (
 light as both pages need (a contrast of 3 to white and to the dark paper), and three more for figures of many parts."""
 GREY = "#8a8a8a"
 """What is there for comparison."""
+REST = "#8c6d4f"
+"""What is left of a time when all its parts are taken away."""
 BEST = "#d6246e"
 """What is best, or was measured."""
 PARTS = {
@@ -82,10 +85,11 @@ def label(text: object) -> str:
 
 
 def colours_of(names: Iterable[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a colour for each name: the known ones, and the next of `COLOURS` for the others."""
-    taken = dict(known or {})
+    """Return a colour for each name: the known ones, and for the others those of `COLOURS` that none of these has."""
+    wanted = dict.fromkeys(names)
+    taken = {name: colour for name, colour in (known or {}).items() if name in wanted}
     free = iter([colour for colour in COLOURS if colour not in taken.values()] + list(COLOURS))
-    return {name: taken.get(name) or next(free, GREY) for name in dict.fromkeys(names)}
+    return {name: taken.get(name) or next(free, GREY) for name in wanted}
 
 
 def new_figure(title: str, x: str = "", y: str = "", *, height: int = 420) -> go.Figure:

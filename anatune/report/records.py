@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from anatune.records.place import RecordPlace
 from anatune.records.schema import Record, Session
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
-from anatune.report.text import Line, table
+from anatune.report.text import Line, paragraph, table
 
 if TYPE_CHECKING:
     from anatune.records.foreign.recording import Imported
@@ -62,8 +63,8 @@ def when_text(created_utc: str) -> str:
     return created_utc[:19].replace("T", " ")
 
 
-def trial_lines(records: Iterable[Record]) -> list[Line]:
-    """Return one line a trial, under a line for each session; failures show their message instead of the schedule.
+def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
+    """Return a row a trial, under a line for each session, and below it the schedule, or the message of a failure.
 
     Who measured is a column where a worker of a cluster or a board did.
     """
@@ -83,19 +84,25 @@ def trial_lines(records: Iterable[Record]) -> list[Line]:
     ]
     if any(found.worker for found in measured):
         cells.append(("worker", [found.worker or "-" for found in measured]))
-    cells.append(("schedule or message", [_said(record) for record in kept]))
-    heading, *rows = table(cells, ("source", "outcome", "worker", "schedule or message"))
+    heading, *rows = table(cells, ("source", "outcome", "worker"))
     lines = [heading]
     last = ""
     for record, row in zip(kept, rows, strict=True):
         if record.session.id != last:
             last = record.session.id
-            lines.append(Line(_session_text(record.session), "bold"))
+            lines += paragraph(_session_text(record.session), width, "bold")
         failed = record.trial.measurement.outcome is not Outcome.OK
         lines.append(row._replace(style="yellow") if failed else row)
+        lines += _lines_below(record, width)
     if any(found.stopped_early for found in measured):
         lines.append(Line("*: stopped early, clearly slower than the best", "dim"))
     return lines
+
+
+def _lines_below(record: Record, width: int) -> list[Line]:
+    """Return what a trial says besides its numbers; it breaks at every blank."""
+    texts = textwrap.wrap(_said(record), width - 4, break_long_words=False, break_on_hyphens=False)
+    return [Line(f"    {text}", "dim") for text in texts]
 
 
 def _said(record: Record) -> str:
@@ -144,7 +151,7 @@ def session_lines(
     return table(cells, ("session", "begun (UTC)", "strategy", "hardware", "workload"))
 
 
-def best_lines(records: Sequence[Record]) -> list[Line]:
+def best_lines(records: Sequence[Record], width: int) -> list[Line]:
     """Return the best records, a line each with its schedule under it."""
     measured = [record.trial.measurement for record in records]
     speeds = [_speed(record) for record in records]
@@ -162,11 +169,9 @@ def best_lines(records: Sequence[Record]) -> list[Line]:
     heading, *rows = table(cells, ("hardware", "workload"))
     lines = [heading]
     for record, row in zip(records, rows, strict=True):
-        lines += [row, Line(f"    {record.trial.schedule.describe()}", "dim")]
-    lines.append(
-        Line("peak: share of the theoretical peak of the threads' cores; /ref: over the reference kernel's time", "dim")
-    )
-    return lines
+        lines += [row, *_lines_below(record, width)]
+    peak = "peak: share of the theoretical peak of the threads' cores; /ref: over the reference kernel's time"
+    return [*lines, *paragraph(peak, width, "dim")]
 
 
 def import_lines(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +14,12 @@ import msgspec
 
 from anatune.adapters.serving.choose import ROWS, Race, check_device, race, space_of
 from anatune.adapters.serving.defaults import FIELDS, Tile, default_tile, rivals
+from anatune.adapters.serving.judging import running_tile
 from anatune.adapters.serving.kernels import Measured, workloads_of
 from anatune.adapters.serving.names import Server, check_version, device_name, file_name, version_folder
 from anatune.adapters.serving.shapes import Experts, Product, check_shape
+from anatune.adapters.serving.shipped import Shipped, find_shipped
+from anatune.adapters.serving.written import Choice, Written, reason_against
 from anatune.core.hardware.spec import GpuSpec
 from anatune.decoding import converted, from_json
 from anatune.errors import SpaceError
@@ -33,59 +37,11 @@ _AMD = {"waves_per_eu": 0, "matrix_instr_nonkdim": 16, "kpack": 2}
 """What files for AMD's devices have besides; the model does not tell their values apart."""
 
 
-class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The tile for so many rows, and what is known of its time.
-
-    Attributes
-    ----------
-    rows : int
-    tile : Tile
-    time_s : float
-        Predicted; of both products of a layer of experts.
-    default : Tile
-        What the server takes without a file.
-    default_s : float or None
-        Predicted of it; None: the device cannot run it.
-    bound_s : float
-        What no tile undercuts, and `bound_by` what that is (`floor.Floor`).
-    measured_s, default_measured_s : float or None
-        Seconds of our kernels with both tiles; None: not measured, or they failed.
-    why : str
-        Why kernels of this row have no measured time, in one line.
-    """
-
-    rows: int
-    tile: Tile
-    time_s: float
-    default: Tile
-    default_s: float | None
-    bound_s: float
-    bound_by: str
-    measured_s: float | None = None
-    default_measured_s: float | None = None
-    why: str = ""
-
-    @property
-    def gain(self) -> float | None:
-        """Time of the server's default over the tile's, measured where both are; None: the default does not run."""
-        if self.measured_s is not None:
-            return None if self.default_measured_s is None else self.default_measured_s / self.measured_s
-        return None if self.default_s is None else self.default_s / self.time_s
-
-
-class Written(msgspec.Struct, frozen=True):
-    """A file that was written."""
-
-    path: str
-    shape: Experts | Product
-    choices: list[Choice]
-
-
 class _Ranked(NamedTuple):
     """What the model says of so many rows."""
 
     race: Race
-    default: Tile
+    default: Tile | None
     best: list[Tile]
     up: Tile
     down: Tile
@@ -94,7 +50,7 @@ class _Ranked(NamedTuple):
     @property
     def candidates(self) -> list[Tile]:
         """What deserves a run, the server's default among it."""
-        runs = [self.default] if self.race.time_of(self.default) < float("inf") else []
+        runs = [self.default] if self.default and self.race.time_of(self.default) < float("inf") else []
         return list(dict.fromkeys([self.up, self.down, *self.best, *runs]))
 
 
@@ -121,6 +77,10 @@ class Request:
         Whether SGLang gets a file of its own for the down product.
     exponent
         Of a power law of the experts' popularity; None: tokens take experts at random.
+    against : Path, optional
+        The server's own tuned file, to compare with; by default that of the server that is installed here.
+    force
+        Whether files are written that gain too little, or that take the place of the server's tuned ones.
     """
 
     server: Server
@@ -132,6 +92,8 @@ class Request:
     triton: str | None = None
     down: bool = False
     exponent: float | None = None
+    against: Path | None = None
+    force: bool = False
 
     def notes(self) -> list[str]:
         """Return in sentences where files have to lie, what may not read them, and what the model does not know."""
@@ -179,6 +141,9 @@ def write_configs(
 ) -> list[Written]:
     """Write the files of a request into a folder, and a manifest; files that anatune did not write stay.
 
+    A file is written where it can gain something, or where that is forced: predicted tiles do not take the place of
+    those that the server's makers measured on the device, and no entry has to gain less than 5 %.
+
     With `measuring` the candidates of each row run, and the fastest is written; where none has a time, the model's
     first choice. Whatever ends this, files hold what was measured until then, by earlier calls, too; rows of theirs
     that are not asked for stay. `progress` hears of rows, `on_kernel` of kernels.
@@ -201,6 +166,7 @@ def write_configs(
             workloads_of(shape, 1)
     if measuring is not None:
         measuring.check(request.spec)
+    is_new = not folder.exists()
     known, targets = _targets(request, folder, keeps=measuring is not None)
     kept = [
         _kept(request, shape, folder, known, files) if measuring is not None else {}
@@ -208,12 +174,23 @@ def write_configs(
     ]
     total = len(request.shapes) * len(request.rows)
     ranked: list[list[_Ranked]] = []
-    for number, shape in enumerate(request.shapes):
-        ranked.append(_ranked(request, shape, partial(_report, progress, number * len(request.rows), total)))
+    shipped = [find_shipped(request.server, of[False].name, request.triton, request.against) for of in targets]
+    for number, (shape, tuned) in enumerate(zip(request.shapes, shipped, strict=True)):
+        if measuring is not None and tuned is not None and not (tuned.tiles or request.force):
+            raise SpaceError(
+                f"{tuned.server} ships a tuned file for this layer and device, but it is not here to be measured "
+                f"beside; give it: --against FILE ({targets[number][False].name} in the server's package), or say "
+                "--force"
+            )
+        ranked.append(_ranked(request, shape, tuned, partial(_report, progress, number * len(request.rows), total)))
     measured = [Measured(1 if isinstance(shape, Product) else 2) for shape in request.shapes]
-    write = partial(_write_all, request, folder, known, targets, kept, ranked, measured)
+    write = partial(_write_all, request, folder, known, targets, kept, ranked, measured, shipped)
     if measuring is None:
-        return write()
+        written = write()
+        if is_new and all(file.not_written for file in written):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return written
     from anatune.adapters.serving.measuring import RECORDS, measure, recall
 
     how = replace(measuring, records=measuring.records or folder / RECORDS)
@@ -233,7 +210,7 @@ def write_configs(
 
 
 def _targets(request: Request, folder: Path, *, keeps: bool) -> tuple[dict[str, object], list[dict[bool, Path]]]:
-    """Return what a folder's manifest lists, and the files of each shape (True: of the down product); make folders.
+    """Return what a folder's manifest lists, and the files of each shape (True: of the down product).
 
     `keeps`: whether what was measured is known when they are written again.
 
@@ -249,8 +226,8 @@ def _targets(request: Request, folder: Path, *, keeps: bool) -> tuple[dict[str, 
     if known is None:
         raise SpaceError(f"{folder / MANIFEST} is there, and anatune did not write it; name another folder")
     place = folder / below
-    for part in [*reversed([p for p in place.parents if folder in p.parents]), place]:
-        make_folder(part)
+    if keeps:  # what runs for long learns first where it cannot write
+        _make_folders(folder, place)
     parts: tuple[bool, ...] = (False, True) if request.down else (False,)
     targets = [
         {down: place / file_name(request.server, shape, name, down=down) for down in parts} for shape in request.shapes
@@ -306,10 +283,16 @@ def _report(progress: Callable[[int, int], None], before: int, total: int, done:
     progress(before + done, total)
 
 
-def _ranked(request: Request, shape: Experts | Product, progress: Callable[[int], None]) -> list[_Ranked]:
+def _ranked(
+    request: Request, shape: Experts | Product, shipped: Shipped | None, progress: Callable[[int], None]
+) -> list[_Ranked]:
     """Return what the model says of each number of rows."""
-    defaults = tuple(default_tile(request.server, shape, rows, request.spec) for rows in request.rows)
-    tiles = space_of(shape, request.spec, defaults)
+    defaults = tuple(
+        default_tile(request.server, shape, rows, request.spec) if shipped is None
+        else (tile := shipped.nearest(rows)) and running_tile(tile, shape)
+        for rows in request.rows
+    )  # fmt: skip
+    tiles = space_of(shape, request.spec, tuple(filter(None, defaults)))
     compiled_by = LATEST if request.triton is None else check_version(request.triton)
     ranked = []
     for number, (rows, default) in enumerate(zip(request.rows, defaults, strict=True), 1):
@@ -327,24 +310,38 @@ def _ranked(request: Request, shape: Experts | Product, progress: Callable[[int]
 def _write_all(
     request: Request, folder: Path, known: dict[str, object], targets: Sequence[dict[bool, Path]],
     kept: Sequence[dict[int, tuple[Choice, ...]]], ranked: Sequence[Sequence[_Ranked]], measured: Sequence[Measured],
+    shipped: Sequence[Shipped | None],
 ) -> list[Written]:  # fmt: skip
     """Write every file and the manifest by what is known; what was measured before stays until it is undercut."""
     written = []
-    for shape, of_shape, files, old, into in zip(request.shapes, ranked, targets, kept, measured, strict=True):
+    for shape, of_shape, files, old, into, tuned in zip(
+        request.shapes, ranked, targets, kept, measured, shipped, strict=True
+    ):
         choices: dict[int, tuple[Choice, ...]] = {**old}
         for one in of_shape:
             new, before = _choices(one, request.down, into), old.get(one.race.tokens)
             if before is None or _measured_s(before) >= _measured_s(new):
                 choices[one.race.tokens] = new
+        why = "" if request.force else reason_against(tuned, [up for up, _ in choices.values()])
         for down, target in files.items():
             mine = [pair[down] for _, pair in sorted(choices.items())]
-            replace_file(target, _json({str(c.rows): _entry(c.tile, request.spec) for c in mine}))
-            written.append(Written(str(target.relative_to(folder)), shape, mine))
-        if request.keep:
+            if not why:
+                _make_folders(folder, target.parent)
+                replace_file(target, _json({str(c.rows): _entry(c.tile, request.spec) for c in mine}))
+            written.append(
+                Written(str(target.relative_to(folder)), shape, mine, tuned.server if tuned is not None else "", why)
+            )
+        if request.keep and not why:
             entries = {str(one.race.tokens): [_entry(tile, request.spec) for tile in one.best] for one in of_shape}
             replace_file(_candidates(files[False]), _json(entries))
-    replace_file(folder / MANIFEST, _json(_manifest(request, known, written)))
+    if any(not file.not_written for file in written):
+        replace_file(folder / MANIFEST, _json(_manifest(request, known, written)))
     return written
+
+
+def _make_folders(folder: Path, below: Path) -> None:
+    for part in [*reversed([p for p in below.parents if folder in (p, *p.parents)]), below]:
+        make_folder(part)
 
 
 def _measured_s(choices: tuple[Choice, ...]) -> float:
@@ -367,11 +364,11 @@ def _choices(ranked: _Ranked, apart: bool, measured: Measured) -> tuple[Choice, 
         took = {(one, other): times[one][0] + sum(times[other][1:]) for one, other in pairs}
         up, down = min(took, key=took.__getitem__)
         measured_s = took[up, down]
-    usual = found.time_of(ranked.default)
-    own = times.get(ranked.default)
+    usual = found.time_of(ranked.default) if ranked.default else math.inf
+    own = times.get(ranked.default) if ranked.default else None
     made = [
         Choice(
-            rows, tile, found.time_of(up, down), ranked.default, usual if usual < float("inf") else None,
+            rows, tile, found.time_of(up, down), ranked.default, usual if usual < math.inf else None,
             found.floor.time_s, found.floor.bound_by, measured_s, None if own is None else sum(own),
             measured.failed.get(rows, ""),
         )
@@ -413,7 +410,7 @@ def _origin(request: Request, shape: Experts | Product) -> dict[str, object]:
 
 def _manifest(request: Request, known: dict[str, object], written: list[Written]) -> dict[str, object]:
     files: dict[str, object] = {}
-    for file in written:
+    for file in (file for file in written if not file.not_written):
         before = known.get(file.path)
         listed = request.keep > 0 or (isinstance(before, dict) and before.get("candidates") is True)
         files[file.path] = {**_origin(request, file.shape), "candidates": listed, "entries": file.choices}

@@ -18,7 +18,7 @@ from anatune.errors import SpaceError
 from anatune.files import read_file
 from anatune.templates.triton.grouped.scales import LATEST
 
-__all__ = ["Judged", "check_file"]
+__all__ = ["Judged", "check_file", "read_tiles", "running_tile"]
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -46,6 +46,27 @@ def check_file(
     """
     check_shape(shape)
     check_device(shape, spec)
+    tiles = read_tiles(path)
+    space = space_of(shape, spec, tuple(running_tile(tile, shape) for tile in tiles.values()))
+    compiled_by = LATEST if triton is None else check_version(triton)
+    judged = []
+    for rows, tile in sorted(tiles.items()):
+        found = race(shape, rows, spec, space, exponent, compiled_by)
+        best, mine = found.best()[0], found.time_of(running_tile(tile, shape)) if _is_legal(tile, shape) else math.inf
+        judged.append(Judged(rows, tile, mine if mine < math.inf else None, best.tile, best.time_s))
+    return judged
+
+
+def read_tiles(path: Path) -> dict[int, Tile]:
+    """Return rows -> tile, as a server's file has them.
+
+    Raises
+    ------
+    SpaceError
+        It is no file of configurations, or has none.
+    OSError
+        It cannot be read.
+    """
     try:
         entries = from_json(read_file(path), dict[str, object])
     except msgspec.MsgspecError as error:
@@ -57,17 +78,10 @@ def check_file(
     }
     if not tiles:
         raise SpaceError(f"{path} has no entries, expected numbers of rows -> a configuration")
-    space = space_of(shape, spec, tuple(_run(tile, shape) for tile in tiles.values()))
-    compiled_by = LATEST if triton is None else check_version(triton)
-    judged = []
-    for rows, tile in sorted(tiles.items()):
-        found = race(shape, rows, spec, space, exponent, compiled_by)
-        best, mine = found.best()[0], found.time_of(_run(tile, shape)) if _is_legal(tile, shape) else math.inf
-        judged.append(Judged(rows, tile, mine if mine < math.inf else None, best.tile, best.time_s))
-    return judged
+    return tiles
 
 
-def _run(tile: Tile, shape: Experts | Product) -> Tile:
+def running_tile(tile: Tile, shape: Experts | Product) -> Tile:
     """Return the tile that runs: servers cut block_k of experts to the block of their scales, min(block shape)."""
     if isinstance(shape, Product) or shape.block is None:
         return tile

@@ -14,9 +14,13 @@ from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError, UnknownNameError
 
-__all__ = ["Server", "check_version", "device_name", "file_name", "folder_version", "parse_name", "version_folder"]
+__all__ = [
+    "TITLES", "Server", "check_version", "device_name", "file_name", "folder_version", "parse_name", "version_folder",
+]  # fmt: skip
 
 Server = Literal["vllm", "sglang"]
+TITLES: dict[Server, str] = {"vllm": "vLLM", "sglang": "SGLang"}
+"""What servers call themselves."""
 
 _DRIVER_NAMES = {
     "a100_pcie": "NVIDIA A100-PCIE-40GB",

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from anatune.adapters.serving.defaults import Tile
-from anatune.adapters.serving.files import MANIFEST, Choice, Request, Written
+from anatune.adapters.serving.files import MANIFEST, Request
 from anatune.adapters.serving.judging import Judged
 from anatune.adapters.serving.shapes import Experts, Product
+from anatune.adapters.serving.written import LEAST_GAIN, Written
 from anatune.report.text import Line, table, wrapped
 
-__all__ = ["MEASURED", "gain_text", "judged_lines", "layer_text", "sure_text", "tile_text", "written_lines"]
+__all__ = [
+    "MEASURED", "gain_percent", "gain_text", "judged_lines", "layer_text", "sure_text", "tile_text", "written_lines",
+]  # fmt: skip
 
 _EXPERTS = (
     "Times are predicted, with weights from DRAM, and without sorting, activation and sums. Beside other people's "
@@ -39,10 +42,11 @@ def written_lines(request: Request, folder: Path, written: Sequence[Written], wi
     """Return what was written, with times beside the bound and those of the server's default."""
     lines = []
     for file in written:
-        lines += [Line(str(folder / file.path), "bold")]
+        lines += [Line(f"{folder / file.path}{': not written' if file.not_written else ''}", "bold")]
         lines += [Line(text) for text in wrapped(layer_text(file), width, indent="  ")]
         rows = file.choices
         is_measured = any(c.measured_s is not None for c in rows)
+        has_default = any(c.default is not None for c in rows)
         lines += table(
             [
                 ("rows", [str(c.rows) for c in rows]),
@@ -53,12 +57,14 @@ def written_lines(request: Request, folder: Path, written: Sequence[Written], wi
                 ("us", [_us(c.time_s) for c in rows]),
                 *([("measured", ["" if c.measured_s is None else _us(c.measured_s) for c in rows])] * is_measured),
                 ("bound", [_us(c.bound_s) for c in rows]),
-                ("default", [tile_text(c.default) for c in rows]),
-                ("us", [_us(c.default_s if c.measured_s is None else c.default_measured_s) for c in rows]),
-                ("gain", ["" if c.gain is None else f"{c.gain:.2f}" for c in rows]),
+                *([
+                    ("shipped" if file.shipped else "default", [tile_text(c.default) for c in rows]),
+                    ("us", [_us(c.default_s if c.measured_s is None else c.default_measured_s) for c in rows]),
+                    ("gain", ["" if c.gain is None else gain_percent(c.gain) for c in rows]),
+                ] if has_default else []),
             ]
-        )
-        if told := gain_text(rows):
+        )  # fmt: skip
+        if told := gain_text(file):
             lines += [Line(text) for text in wrapped(told, width)]
         if why := next((f"{c.rows} rows: {c.why}" for c in rows if c.why), ""):
             lines += [Line(text) for text in wrapped(f"Not all of them ran: {why}", width)]
@@ -86,9 +92,10 @@ def layer_text(file: Written) -> str:
     )
 
 
-def gain_text(choices: Sequence[Choice]) -> str:
-    """Return in a sentence what a file gains over what the server takes without it; "" where that does not run."""
-    said = []
+def gain_text(file: Written) -> str:
+    """Return in sentences what a file gains over what the server takes without it, and what follows from that."""
+    said, choices = [], file.choices
+    beside = f"the file of {file.shipped}" if file.shipped else "the server's default"
     for what, taken in (
         ("Measured", [c for c in choices if c.measured_s is not None]),
         ("Predicted", [c for c in choices if c.measured_s is None]),
@@ -96,9 +103,18 @@ def gain_text(choices: Sequence[Choice]) -> str:
         gains = [c.gain for c in taken if c.gain is not None]
         if gains:
             few = "" if len(taken) == len(choices) else f" in {len(taken)} of {len(choices)} rows"
-            told = f"{np.median(gains):.2f} (median), {max(gains):.2f} at most."
-            said.append(f"{what} gain over the server's default{few}: {told}")
+            told = f"{gain_percent(float(np.median(gains)))} in the median, {gain_percent(max(gains))} at most."
+            said.append(f"{what} gain over {beside}{few}: {told}")
+            if max(gains) < LEAST_GAIN and not file.not_written:
+                said.append("Less than 5 % changes nothing that is sure: keep what the server has, or measure.")
+    if file.not_written:
+        said.append(f"Not written: {file.not_written}.")
     return " ".join(said)
+
+
+def gain_percent(gain: float) -> str:
+    """Return by how much less time a tile takes than another: the other's time over its own, less one, in percent."""
+    return f"{round(100.0 * (gain - 1.0))} %"
 
 
 def judged_lines(judged: Sequence[Judged], width: int, shape: Experts | Product) -> list[Line]:
@@ -116,9 +132,9 @@ def judged_lines(judged: Sequence[Judged], width: int, shape: Experts | Product)
     return [*lines, *(Line(text) for text in wrapped(sure_text([shape]), width))]
 
 
-def tile_text(tile: Tile, times: str = " x ") -> str:
-    """Return the blocks of a tile as people read them."""
-    return times.join(map(str, tile[:3]))
+def tile_text(tile: Tile | None, times: str = " x ") -> str:
+    """Return the blocks of a tile as people read them; "" for None."""
+    return times.join(map(str, (tile or ())[:3]))
 
 
 def _us(seconds: float | None) -> str:

@@ -35,7 +35,9 @@ app = subcommands(
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """Which layer, split over how many ranks."""
 
-    model: Annotated[Path | None, typer.Option("--model", metavar="FILE", help="config.json of Hugging Face.")] = None
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="FILE|FOLDER", help="config.json of Hugging Face, or its folder.")
+    ] = None
     experts: Annotated[int | None, typer.Option("--experts", min=1, max=1 << 16, help="Experts of the layer.")] = None
     intermediate: Annotated[
         int | None, typer.Option("--intermediate", min=1, max=1 << 24, help="Of an expert, before it is split.")
@@ -75,7 +77,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
     triton_version: Annotated[
         str | None,
-        typer.Option("--triton-version", metavar="X.Y.Z", help="The server's; names SGLang's folders.  [default: 3.9]"),
+        typer.Option("--triton-version", metavar="X.Y.Z", help="The server's; sglang needs it.  [default: 3.9]"),
     ] = None
 
     def shape(self, known: dict[str, str] | None = None, packed: bool = False) -> Experts | Product:
@@ -93,7 +95,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
         ranks, top_k, hidden, group = self._ranks(), self.top_k, self.hidden, self.group_size
         if self.model is not None:
             split = (1, 1) if known else (ranks, self.ep)
-            found = model_experts(read_file(self.model), str(self.model), *split, dtype)
+            file = self.model / "config.json" if self.model.is_dir() else self.model
+            found = model_experts(read_file(file), str(file), *split, dtype)
             group = found.group if group is None else group
             if not known:
                 return msgspec.structs.replace(found, block=block or found.block, group=group)
@@ -172,6 +175,14 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
     device_name: Annotated[
         str | None, typer.Option("--device-name", metavar="NAME", help="As the driver says it, where it is not known.")
     ] = None
+
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE", help="The server's tuned file.  [default: of a server that is here]"),
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Write also what gains less than 5 %, or replaces a tuned file.")
+    ] = False
 
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of rows."""
@@ -276,7 +287,7 @@ def _write(server: Server, layer: Layer, writing: Writing, run: Run, hw: str, *,
     keep = writing.keep or (_KEPT if run.measure else 0)
     request = Request(
         server, spec, (shape,), writing.numbers(), keep, writing.device_name, layer.triton_version, down,
-        layer.power_law,
+        layer.power_law, writing.against, writing.force,
     )  # fmt: skip
     with Progress() as progress:
         written = write_configs(

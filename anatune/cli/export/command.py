@@ -54,7 +54,7 @@ def export(
     options: WorkloadOptions,
     asked: Asked,
     words: _Words = None,
-    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder; made if it is missing.")] = Path("."),
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder; made if missing.")] = Path("."),
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", callback=_check_name, help="C function.  [default: from the workload]"),

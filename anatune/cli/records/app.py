@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from anatune.cli.options import Accuracy, AsJson, spread
-from anatune.cli.output import UsageError, note_once, print_json, print_lines, print_text
+from anatune.cli.output import UsageError, line_width, note_once, print_json, print_lines, print_text
 from anatune.cli.panels import Grouped, subcommands
 from anatune.cli.records.export import export_records
 from anatune.cli.records.import_ import import_records
@@ -40,7 +40,7 @@ def list_records(
     sessions: Annotated[bool, typer.Option("--sessions", help="One line a session instead of one a trial.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the trials of a record file or server, one a line, or its sessions."""
+    """List the trials of a record file or server, or its sessions."""
     from anatune.report.records import trial_lines
 
     path, workload = which.named(words)
@@ -52,7 +52,7 @@ def list_records(
     if as_json:
         print_json([_tree(record) for record in trials])
     elif trials:
-        print_lines(trial_lines(trials))
+        print_lines(trial_lines(trials, line_width()))
     else:
         print_text(f"no trials in {path} meet the conditions")
 
@@ -114,7 +114,7 @@ def best(which: Selection, words: Words = None, accuracy: Accuracy = "standard",
     if as_json:
         print_json([_tree(record) for record in bests])
     elif bests:
-        print_lines(best_lines(bests))
+        print_lines(best_lines(bests, line_width()))
     else:
         more = f"; --accuracy {RELAXED} shows some" if hidden else ""
         print_text(f"no trials in {path} that ran meet the conditions{more}")

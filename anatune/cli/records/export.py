@@ -28,7 +28,9 @@ def export_records(
         typer.Option("--format", help="JSON lines (all there is), CSV (a row a trial), TVM tuning records."),
     ] = "jsonl",
     words: Words = None,
-    output: Annotated[str, typer.Option("--output", metavar="PATH", help="A file (tvm: a folder); - is stdout.")] = "-",
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="PATH", help="File (tvm: folder); - is stdout.")
+    ] = "-",
 ) -> None:
     """Write trials in another form; rows that are damaged are named on stderr and left out."""
     path, workload = which.named(words)

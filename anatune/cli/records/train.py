@@ -25,7 +25,7 @@ def train_corrections(
     which: Place,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FOLDER", help="Write the correction there, whether it helps or not."),
+        typer.Option("-o", "--output", metavar="FOLDER", help="Write the correction there, whether it helps or not."),
     ] = None,
     words: Words = None,
     as_json: AsJson = False,

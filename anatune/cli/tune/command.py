@@ -137,11 +137,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="FILE",
-            help="Write the best schedule there, besides; the records have it in any case.",
-        ),
+        typer.Option("-o", "--output", metavar="FILE", help="Write the best schedule there; the records have it, too."),
     ] = None
 
     def settings(self, elsewhere: Elsewhere, threads: int | None) -> TuningSettings:

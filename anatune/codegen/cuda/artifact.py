@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import read_file, reason
+from anatune.named import check_all
 from anatune.templates.gpu.kernel import CudaKernel, Launch, Launches
 from anatune.templates.gpu.ranged import Growth, Ranged
 from anatune.templates.gpu.rules import gpu_of
@@ -164,8 +166,7 @@ def check_target(hardware: GpuSpec) -> None:
     """
     if limit := vendor_limit(hardware):
         raise BuildError(limit)
-    check_arch(hardware.arch)
-    import_tvm()
+    check_all(partial(check_arch, hardware.arch), import_tvm)
 
 
 def set_up() -> None:

@@ -77,7 +77,8 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
     UnknownNameError
         No spec has this name; the message lists close ones. For "host": none is saved yet.
     SpecError
-        The file is missing, damaged, or contradicts itself.
+        The file is missing, damaged, or contradicts itself; or a user's spec and a packaged one of another name share
+        what was asked for.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or os.sep in text:
@@ -93,20 +94,27 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
             "hardware 'host': no saved spec of this machine yet; run `anatune hw detect` to write one"
         )
     unreadable: list[str] = []
-    specs: list[HardwareSpec] = []
+    specs: dict[Path, HardwareSpec] = {}
     for path in _spec_files(folders):
         try:
-            specs.append(load_spec_file(path))
+            specs[path] = load_spec_file(path)
         except SpecError as error:
             unreadable.append(str(error))
-            continue
-        if wanted in map(_normal, (specs[-1].name, *specs[-1].aliases)):
-            return specs[-1]
+    hits = [path for path, spec in specs.items() if wanted in map(_normal, (spec.name, *spec.aliases))]
+    if hits:
+        first, spec = hits[0], specs[hits[0]]
+        others = {specs[path].name for path in hits if path.parent != first.parent} - {spec.name}
+        if others and wanted != _normal(spec.name):
+            raise SpecError(
+                f"hardware {text!r} is {spec.name} of {first} and the shipped {', '.join(others)}: the file keeps its "
+                f"alias; take it out of the file, or say {spec.name} or {', '.join(others)}"
+            )
+        return spec
     makers, product = set(_MAKER.findall(text.lower())), _product(text)
-    for spec in specs:
+    for spec in specs.values():
         if product in _products(spec) and makers <= {spec.vendor}:
             return spec
-    known = [name for spec in specs for name in (spec.name, *spec.aliases)]
+    known = [name for spec in specs.values() for name in (spec.name, *spec.aliases)]
     raise UnknownNameError(_unknown_text(text, known, unreadable))
 
 
@@ -229,6 +237,10 @@ def check_spec_file(path: str | Path) -> list[Finding]:
     if _normal(spec.name) not in _file_names(path):
         text = f"is {spec.name!r}, but the file is {path.name}; found by the file's name first"
         findings.append(Finding("warning", "name", text))
+    for shipped in map(load_spec_file, _spec_files([data_folder("hwspecs")])):
+        if shipped.name != spec.name and (both := {shipped.name, *shipped.aliases} & {spec.name, *spec.aliases}):
+            text = f"{', '.join(sorted(both))} is also what the shipped {shipped.name} is called; take another name"
+            findings.append(Finding("warning", "aliases", text))
     doubts = _gpu_doubts(spec) if spec.kind == "gpu" else _cpu_doubts(spec)
     findings += [Finding("warning", key, text) for key, text in doubts]
     peak = f"{spec.compute.fp32_peak_flop_per_s / 1e9:.1f} GFLOP/s in float32, agrees with its product"

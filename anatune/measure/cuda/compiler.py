@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -21,6 +22,7 @@ from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores
 from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.model.plan import Plan
+from anatune.named import check_all
 from anatune.resources import usable_cores
 from anatune.templates import template_named
 from anatune.templates.gpu.model import BaseGpuModel
@@ -227,14 +229,18 @@ def check_compiler(hardware: GpuSpec | CpuSpec, templates: Sequence[str]) -> Non
         raise SpaceError(
             f"plan: compile is for GPUs, and {hardware.name} is none; anatune.inspect(schedule) asks the compiler here"
         )
-    errors = []
-    for template in templates:
+    errors: list[BuildError] = []
+    missing = []
+    for chain in dict.fromkeys(map(toolchain_of, templates)):
         try:
-            toolchain_of(template).check_target(hardware)
-        except (BuildError, MissingDependencyError) as error:
+            chain.check_target(hardware)
+        except MissingDependencyError:
+            missing.append(partial(chain.check_target, hardware))
+        except BuildError as error:
             errors.append(error)
         else:
             return
+    check_all(*missing)
     raise errors[0]
 
 

@@ -63,3 +63,11 @@ def test_unknown_templates_are_one_line(capsys):
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "'gpus', expected one of cuda, pipelined, tensorcore, thin, triton, cpu" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["tune", "export", "compile", "run", "records export", "records train", "configs vllm", "configs sglang"],
+)
+def test_output_has_one_letter_everywhere(capsys, command):
+    assert "-o, --output " in help_of(capsys, command)

@@ -57,3 +57,18 @@ def test_cells_are_numbers_as_people_read_them():
     text = a_page().html()
     assert 'data-order="1.5">1.500</td>' in text
     assert 'data-order="1e300">–</td>' in text
+
+
+def test_long_times_are_told_in_ms():
+    columns = [Column("name", True), Column("predicted (us)"), Column("calls"), Column("bound (us)")]
+    rows = [("a", 78070.0, 20000, 12.0), ("b", 1.5, 3, None), ("c", float("inf"), 3, 4)]
+    table = Table(columns, rows)
+    assert [column.name for column in table.columns] == ["name", "predicted (ms)", "calls", "bound (ms)"]
+    assert table.rows == [("a", 78.07, 20000, 0.012), ("b", 0.0015, 3, None), ("c", float("inf"), 3, 0.004)]
+    assert Table(columns, rows[1:]).rows == rows[1:]
+
+
+def test_the_menu_of_lengths_has_the_tables_own():
+    text = a_page().html()
+    assert "new Set([10, 25, 100, Number(table.dataset.rows)])" in text
+    assert 'data-rows="10"' in text

@@ -16,12 +16,13 @@ def test_each_file_has_a_section():
         "Where the files go, and what may not read them", "Where the numbers come from",
     ]  # fmt: skip
     (facts,) = contents(page, 0, Facts)
-    assert ("gain over the default", "1.25", "median; 1.50 at most") in facts.items
+    assert ("gain over the default", "25 %", "median; 50 % at most") in facts.items
     (table,) = contents(page, 0, Table)
     assert [len(row) for row in table.rows] == [len(table.columns)] * 3
     assert "measured (us)" not in [column.name for column in table.columns]
     assert table.rows[1][4:7] == ("16×64×128", None, None)
     words = contents(page, 0, Figure)[0].words
+    assert not any(one.words.endswith(".") for one in contents(page, 0, Figure))
     assert "launches (1 row); bytes that have to come from DRAM (8 to 512 rows)" in words
 
 

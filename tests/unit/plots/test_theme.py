@@ -2,7 +2,17 @@ import itertools
 
 import pytest
 
-from anatune.plots.theme import COLOURS, GREY, colours_of, label, new_figure
+from anatune.plots.theme import COLOURS, GREY, PARTS, REST, colours_of, label, new_figure
+from anatune.templates.cpu.model import scoring as cpu
+from anatune.templates.cuda.model import scoring
+from anatune.templates.gpu.model import OWN_PARTS
+from anatune.templates.scaled import model as scaled
+from anatune.templates.tensorcore import model as tensorcore
+from anatune.templates.thin import model as thin
+from anatune.templates.triton import model as triton
+from anatune.templates.triton.attention import times as attention
+from anatune.templates.triton.rows import times as rows
+from anatune.templates.winograd import model as winograd
 
 PAPERS = ("#ffffff", "#14171c")
 
@@ -13,7 +23,7 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize(("colour", "paper"), list(itertools.product((*COLOURS, GREY), PAPERS)))
+@pytest.mark.parametrize(("colour", "paper"), list(itertools.product((*COLOURS, GREY, REST), PAPERS)))
 def test_colours_are_seen_on_both_papers(colour, paper):
     bright, dark = sorted([luminance(colour), luminance(paper)], reverse=True)
     assert (bright + 0.05) / (dark + 0.05) >= 3.0
@@ -22,6 +32,18 @@ def test_colours_are_seen_on_both_papers(colour, paper):
 def test_names_have_colours_of_their_own():
     found = colours_of(["a", "b", "a", "c"], {"b": COLOURS[0]})
     assert found == {"a": COLOURS[1], "b": COLOURS[0], "c": COLOURS[2]}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(*scoring.PARTS, *OWN_PARTS), cpu.PARTS, winograd.PARTS, thin.PARTS, (*tensorcore.PARTS, *OWN_PARTS),
+     triton.PARTS, attention.PARTS, rows.PARTS,
+     scaled.PARTS],
+)  # fmt: skip
+def test_no_two_parts_of_a_template_have_one_colour(parts):
+    names = {part.removesuffix("_s") for part in parts}
+    colours = [*colours_of(sorted(names), PARTS).values(), REST]
+    assert len(set(colours)) == len(names) + 1
 
 
 def test_text_of_others_is_no_markup():

@@ -30,12 +30,22 @@ def test_peak_of_threads():
 
 
 def test_trials(store):
-    lines = trial_lines(store.trials())
-    assert [line.style for line in lines] == ["bold", "bold", "yellow", ""]
-    assert lines[2].text.endswith("signal 11 in main")
-    assert "98.3" in lines[3].text
-    assert " 2.00 " in lines[3].text
-    assert lines[3].text.endswith(store.trials()[1].trial.schedule.describe())
+    lines = trial_lines(store.trials(), 400)
+    assert [line.style for line in lines] == ["bold", "bold", "yellow", "dim", "", "dim"]
+    assert lines[3].text.strip() == "signal 11 in main"
+    assert "98.3" in lines[4].text
+    assert " 2.00 " in lines[4].text
+    assert lines[5].text.strip() == store.trials()[1].trial.schedule.describe()
+
+
+def test_lines_are_no_wider_than_the_terminal(store):
+    for width in (80, 100):
+        lines = [*trial_lines(store.trials(), width), *best_lines(store.bests(), width)]
+        assert max(len(line.text) for line in lines) <= width
+    schedule = store.trials()[1].trial.schedule.describe()
+    assert len(schedule) > 60
+    narrow = [line.text.strip() for line in trial_lines(store.trials(), 60)]
+    assert schedule in " ".join(narrow)
 
 
 def test_sessions(store):
@@ -48,6 +58,6 @@ def test_sessions(store):
 
 
 def test_best(store):
-    lines = best_lines(store.bests())
+    lines = best_lines(store.bests(), 400)
     assert len(lines) == 4
     assert lines[2].text.strip() == store.bests()[0].trial.schedule.describe()

@@ -15,7 +15,7 @@ BLOCKS = (128, 128)
 
 
 def test_a_file_is_judged(tmp_path):
-    (written,) = write_configs(Request("vllm", H200, (SHAPE,), rows=(1, 512)), tmp_path)
+    (written,) = write_configs(Request("vllm", H200, (SHAPE,), rows=(1, 512), force=True), tmp_path)
     place = tmp_path / written.path
     assert [entry.time_s / entry.best_s for entry in check_file(place, SHAPE, H200)] == pytest.approx(
         [1.0, 1.0], abs=2e-3

@@ -1,7 +1,8 @@
 """Files as `write_configs` returns them, for what shows them."""
 
-from anatune.adapters.serving.files import Choice, Request, Written
+from anatune.adapters.serving.files import Request
 from anatune.adapters.serving.shapes import Experts, Product
+from anatune.adapters.serving.written import Choice, Written
 from anatune.core.hardware.files import hardware
 
 TILE, USUAL = (64, 128, 64, 4, 3, 1, 1), (16, 64, 128, 4, 4, 1, 1)

@@ -34,6 +34,20 @@ def test_files_of_a_model_for_sglang(tmp_path, capsys):
     assert written["path"] == "configs/triton_3_6_0/E=128,N=384,device_name=NVIDIA_H200.json"
 
 
+def test_a_tuned_file_of_the_server_is_not_replaced_by_predictions(tmp_path, capsys):
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    words = ["configs", "vllm", "--hw", "h100_sxm", "--model", str(tmp_path), "--tp", "2", "--rows", "64"]
+    assert main([*words, "-o", str(tmp_path / "out")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not written: vLLM 0.33.0 ships a file that was tuned on this device" in said
+    assert "gain" not in said
+    assert not (tmp_path / "out").exists()
+    assert main([*words, "-o", str(tmp_path / "out"), "--force"]) == 0
+    assert "Not written" not in capsys.readouterr().out
+    assert (tmp_path / "out" / "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json").exists()
+
+
 def written(capsys, *words):
     assert main(["configs", *words, "--rows", "1,64", "--json"]) == 0
     return json.loads(capsys.readouterr().out)["written"]
@@ -55,7 +69,8 @@ def test_the_version_of_triton_in_the_server_matters_to_scales_of_blocks(tmp_pat
     words = ["--hw", "h100", "--n", "576", "--k", "7168", "--rows", "16"]
     versions = {"late": [], "old": ["--triton-version", "3.1.0"], "next": ["--triton-version", "3.10.0"]}
     files = {
-        name: written(capsys, "vllm", *words, *more, "-o", str(tmp_path / name))[0] for name, more in versions.items()
+        name: written(capsys, "vllm", *words, "--force", *more, "-o", str(tmp_path / name))[0]
+        for name, more in versions.items()
     }
     rows = {name: file["choices"][0]["tile"][0] for name, file in files.items()}
     assert rows == {"late": 16, "old": 64, "next": 16}
@@ -123,7 +138,20 @@ def test_the_few_best_are_measured(tmp_path, capsys, monkeypatch):
         lambda records, device, backend: real(records, device, backend, host, Pretended),
     )
     monkeypatch.setattr("anatune.tuning.places.local.LocalPlace.provenance", lambda *_: {})
-    words = ["configs", "vllm", "--hw", "h200", *MOE, "--rows", "4", "-o", str(tmp_path), "--backend", BACKEND]
+    words = [
+        "configs",
+        "vllm",
+        "--hw",
+        "h200",
+        *MOE,
+        "--rows",
+        "4",
+        "-o",
+        str(tmp_path),
+        "--backend",
+        BACKEND,
+        "--force",
+    ]
     assert main([*words, "--measure", "--records", str(tmp_path / "mine.sqlite")]) == 0
     said = capsys.readouterr().out
     assert "Measured gain" in said

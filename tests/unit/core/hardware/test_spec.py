@@ -507,6 +507,20 @@ def test_user_specs_go_first_and_are_found_by_name_and_alias(tmp_path):
     assert not hardware("rtx3090", user_folder=tmp_path / "none").model.startswith("my ")
 
 
+def test_an_alias_that_a_shipped_spec_has_too_is_no_answer(tmp_path):
+    text = spec_to_toml(hardware("rtx3090")).replace('name = "rtx3090"', 'name = "mygpu"')
+    path = tmp_path / "nvidia_mygpu.toml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"'3090' is mygpu of .*nvidia_mygpu\.toml and the shipped rtx3090: .*alias"):
+        hardware("3090", user_folder=tmp_path)
+    assert [hardware(name, user_folder=tmp_path).name for name in ("mygpu", "rtx3090")] == ["mygpu", "rtx3090"]
+    (warning,) = (finding for finding in check_spec_file(path) if finding.key == "aliases")
+    assert "3090, geforce_rtx_3090 is also what the shipped rtx3090 is called" in warning.text
+    path.write_text(text.replace('aliases = ["3090", "geforce_rtx_3090"]', "aliases = []"))
+    assert hardware("3090", user_folder=tmp_path).name == "rtx3090"
+    assert not [finding for finding in check_spec_file(path) if finding.key == "aliases"]
+
+
 def test_host_is_a_users_spec(tmp_path):
     spec = msgspec.structs.replace(hardware("ryzen_3700x"), name="host")
     (tmp_path / "host.toml").write_text(spec_to_toml(spec))

@@ -13,7 +13,7 @@ from anatune import api
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, MissingDependencyError, SpaceError
-from anatune.measure.cuda.compiler import COMPILE_LIMITS, compile_ranking, compile_schedules
+from anatune.measure.cuda.compiler import COMPILE_LIMITS, check_compiler, compile_ranking, compile_schedules
 from anatune.templates.cuda.program.nest import program_key
 from tests.naive_gpu import gpu
 
@@ -141,3 +141,22 @@ def test_nothing_compiles(monkeypatch):
     workload = anatune.matmul(1, 1, 1)
     with pytest.raises(BuildError, match=r"none of the first .* programs compiles; the first says: factors do not fit"):
         anatune.plan(workload, gpu("rtx3090"), 1, compile=1000)
+
+
+def test_all_missing_compilers_are_named_at_once(monkeypatch, tmp_path):
+    def missing(name):
+        def check(*_):
+            raise MissingDependencyError(f"{name} is missing; pip install {name}")
+
+        return check
+
+    for module, function in {"cuda.artifact": "check_arch", "triton.artifact": "check_target"}.items():
+        monkeypatch.setattr(f"anatune.codegen.{module}.{function}", missing(module))
+    with pytest.raises(MissingDependencyError, match=r"cuda\.artifact is missing; .*; triton\.artifact is missing"):
+        check_compiler(gpu("rtx3090"), ["cuda", "tensorcore", "triton"])
+    monkeypatch.setattr("anatune.named.import_optional", missing("onnx"))
+    (tmp_path / "m.onnx").write_bytes(b"")
+    with pytest.raises(MissingDependencyError, match=r"onnx is missing; .*; cuda\.artifact is missing"):
+        anatune.compile(tmp_path / "m.onnx", hw="rtx3090")
+    with pytest.raises(MissingDependencyError, match=r"onnx is missing; .*; triton\.artifact is missing"):
+        anatune.compile(tmp_path / "m.onnx", hw="rtx3090", precision="float16")
