@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.trial import Outcome
+from anatune.core.trial import Measurement, Outcome
 from anatune.records.export import workload_text
 from anatune.records.place import RecordPlace
 from anatune.records.schema import Record, Session
@@ -95,7 +95,13 @@ def trial_lines(records: Iterable[Record]) -> list[Line]:
         lines.append(row._replace(style="yellow") if failed else row)
     if any(found.stopped_early for found in measured):
         lines.append(Line("*: stopped early, clearly slower than the best", "dim"))
-    return lines
+    return [*lines, *_times_lines(measured)]
+
+
+def _times_lines(measured: Sequence[Measurement]) -> list[Line]:
+    """Return what the times of records are, where a reference kernel ran."""
+    told = "time: as it was measured then; trials are compared by /ref, their time over the reference kernel's"
+    return [Line(told, "dim")] if any(found.relative is not None for found in measured) else []
 
 
 def _said(record: Record) -> str:
@@ -163,10 +169,7 @@ def best_lines(records: Sequence[Record]) -> list[Line]:
     lines = [heading]
     for record, row in zip(records, rows, strict=True):
         lines += [row, Line(f"    {record.trial.schedule.describe()}", "dim")]
-    lines.append(
-        Line("peak: share of the theoretical peak of the threads' cores; /ref: over the reference kernel's time", "dim")
-    )
-    return lines
+    return [*lines, Line("peak: share of the theoretical peak of the threads' cores", "dim"), *_times_lines(measured)]
 
 
 def import_lines(

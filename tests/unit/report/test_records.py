@@ -31,7 +31,8 @@ def test_peak_of_threads():
 
 def test_trials(store):
     lines = trial_lines(store.trials())
-    assert [line.style for line in lines] == ["bold", "bold", "yellow", ""]
+    assert [line.style for line in lines] == ["bold", "bold", "yellow", "", "dim"]
+    assert "as it was measured" in lines[-1].text
     assert lines[2].text.endswith("signal 11 in main")
     assert "98.3" in lines[3].text
     assert " 2.00 " in lines[3].text
@@ -49,5 +50,5 @@ def test_sessions(store):
 
 def test_best(store):
     lines = best_lines(store.bests())
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[2].text.strip() == store.bests()[0].trial.schedule.describe()
