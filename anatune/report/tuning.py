@@ -100,6 +100,7 @@ def model_cost_text(estimate: ModelEstimate) -> str:
     """Return one line: about how long compiling a model takes, and what of it."""
     parts = {
         "compile the analytical model, once": estimate.compile_s,
+        "calibrate": estimate.calibrate_s,
         "plan": estimate.plan_s,
         "measure": estimate.tune_s,
         "build": estimate.build_s,
@@ -136,9 +137,10 @@ def worth_text(predicted_s: float | None, bound: TimeBound, what: str = "the pla
 
 def model_progress_text(progress: ModelProgress) -> str:
     """Return one line: trials, what is tuned, the model's predicted and measured time, time left."""
+    measured = f", {units.duration(progress.measured_s)} with what was measured" if progress.done else ""
     words = [
         f"trial {progress.done}/{progress.total}",
-        f"kernels predicted {units.duration(progress.predicted_s)}, measured {units.duration(progress.measured_s)}",
+        f"kernels predicted {units.duration(progress.predicted_s)}{measured}",
     ]
     return "; ".join([*words, *_pace(progress), progress.kernel])
 

@@ -85,8 +85,10 @@ def test_one_time_of_the_best_everywhere():
 
 def test_progress_of_a_model():
     told = ModelProgress("matmul 8x8x8", 3, 12, 0.002, 0.003, 6.0, 18.2)
-    expected = "trial 3/12; kernels predicted 2.000 ms, measured 3.000 ms; 18 s left; matmul 8x8x8"
+    expected = "trial 3/12; kernels predicted 2.000 ms, 3.000 ms with what was measured; 18 s left; matmul 8x8x8"
     assert model_progress_text(told) == expected
+    before = model_progress_text(ModelProgress("matmul 8x8x8", 0, 12, 0.002, 0.003, 0.0))
+    assert before == "trial 0/12; kernels predicted 2.000 ms; matmul 8x8x8"  # nothing was measured yet
 
 
 def test_summary():
