@@ -33,6 +33,7 @@ from anatune.cli.tune.output import ModelDisplay
 
 if TYPE_CHECKING:
     from anatune.compiling.compiled import CompiledModel
+    from anatune.core.hardware.spec import HardwareSpec
     from anatune.files import Output
     from anatune.tuning.cost import ModelEstimate
 
@@ -180,6 +181,9 @@ def compile_model(
     With --trials kernels are measured, too: those first that occur often and are far from their bound. Every trial is
     recorded as it ends; after Ctrl-C or a crash the same command goes on.
 
+    A CPU is the kind of this machine, which compiles, checks and runs the model; with --hw NAME it has to run the
+    instructions of that CPU, and gives it its own cores.
+
     A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
     written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, and on AMD's GPUs always,
     products run on matrix units, and everything is Triton's kernels.
@@ -189,6 +193,7 @@ def compile_model(
     A .pt2 file may hold code, which PyTorch runs when it reads it: compile only those of people you trust.
     """
     from anatune.compiling import session
+    from anatune.compiling.costs import STAGES
     from anatune.compiling.folder import check_place
     from anatune.measure.named_hardware import hardware
     from anatune.records.place import is_missing
@@ -208,6 +213,7 @@ def compile_model(
     _warn_of_code(model)
     device = hardware(asked.hw)
     refuse_threads(asked.threads, device)
+    _say_target(device, asked)
     kept = records if records is not None or not (asked.trials or asked.resume) else DEFAULT_RECORDS
     if records is not None and not elsewhere.no_reuse and not is_missing(records):
         note(
@@ -222,14 +228,21 @@ def compile_model(
         told.append(estimate)
         note(f"note: {model_cost_text(estimate)}")
 
+    def begin(stage: str) -> None:
+        display.progress.ticking = stage != STAGES["tune"]  # a thread that draws would disturb what is timed
+        if display.progress.ticking:
+            display.progress.begin(stage)
+
     try:
         with display:
+            begin("reading the model")
             inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
             compiled = session.compile(
                 model, inputs, hw=device, sizes=named_sizes(asked.size), state=named_state(asked.state), records=kept,
                 reuse=not elsewhere.no_reuse,
                 **asked.keywords(), **measures,
-                progress=display.progress.count("planning", then="building"), tuning_progress=display, on_estimate=say,
+                progress=display.progress.count("planning", then="planning what is left"), tuning_progress=display,
+                on_estimate=say, on_stage=begin,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         from anatune.tuning.result import TuningInterrupted
@@ -314,6 +327,21 @@ def _prices(words: list[str] | None, names: list[str]) -> dict[str, float]:
                 f"--price is {word!r}, expected one of {', '.join(names)} and an amount, as {names[0]}=2.5"
             )
     return found
+
+
+def _say_target(device: HardwareSpec, asked: CompileOptions) -> None:
+    """Say for which machine a model is compiled, where that is a CPU other than this one, or a part of it."""
+    if device.most_threads is None or asked.threads is not None:
+        return
+    from anatune.report import units
+    from anatune.tuning.machine import choose_threads
+
+    threads, cores = choose_threads(device, None), device.most_threads
+    if threads < cores:
+        note(
+            f"note: planned for {units.threads(threads)}, the cores that this process may use; {device.name} has "
+            f"{cores}. A model for a CPU is compiled, checked and measured here: compile it on the machine that runs it"
+        )
 
 
 def _warn_of_code(model: Path) -> None:

@@ -95,6 +95,7 @@ class Progress:
         self._stages: dict[str, _Stage] = {}  # by the callback's name; the last one is shown
         self._tick, self._is_over = threading.Event(), False
         self._following = time.monotonic() + _FIRST_LINE_S
+        self._ticker: threading.Thread | None = None
         self._bar: rich.progress.Progress | None = None
         self._task: rich.progress.TaskID
         self._files = contextlib.ExitStack()
@@ -179,21 +180,25 @@ class Progress:
         return report
 
     def begin(self, what: str) -> None:
-        """Say what goes on, where nobody knows how long; the next report replaces it."""
-        if self._terminal:
-            with self._lock:
-                self._stages["begun"] = _Stage(what)
+        """Say what goes on, where nobody knows how long; the next report replaces it. Logs get a line now and then."""
+        with self._lock:
+            self._stages.pop("begun", None)
+            self._stages["begun"] = _Stage(what)  # the last one
+        if self._ticking:
+            self._start_ticking()
 
     def show(self, text: str, done: int, total: int, *, news: bool) -> bool:
         """Show a line at once; without a terminal only news, or after some time. Return whether it was written."""
         now = time.monotonic()
         if self._terminal:
             with self._lock:
+                self._stages.pop("begun", None)
                 stage = self._stages.setdefault("shown", _Stage(""))
                 stage.what, stage.share, stage.ends_s = text, done / total if total else None, None
                 self._draw(now, at_once=True)
             return False
         if news or now >= self._following:
+            self._stages.pop("begun", None)
             note(text)
             self._following = now + _EVERY_S
             return True
@@ -248,6 +253,7 @@ class Progress:
     def _say(self, what: str, share: float, done: str, hint: str, *, is_over: bool) -> None:
         """Write a line if it is time for one."""
         with self._lock:
+            self._stages.pop("begun", None)
             stage = self._stages.setdefault(what, _Stage(what))
             now = time.monotonic()
             if is_over or now < max(self._following, stage.began + _FIRST_LINE_S):
@@ -272,7 +278,9 @@ class Progress:
             self._stages[_COMPILING] = stage  # the last one: it holds up the others
 
     def _start_ticking(self) -> None:
-        threading.Thread(target=self._go, name="progress", daemon=True).start()
+        if self._ticker is None or not self._ticker.is_alive():
+            self._ticker = threading.Thread(target=self._go, name="progress", daemon=True)
+            self._ticker.start()
 
     def _go(self) -> None:
         """Draw from time to time until nobody wants it."""
@@ -280,7 +288,17 @@ class Progress:
             with self._lock:
                 if self._is_over or not self._ticking:
                     return
-                self._draw(time.monotonic())
+                if self._terminal:
+                    self._draw(time.monotonic())
+                else:
+                    self._say_begun(time.monotonic())
+
+    def _say_begun(self, now: float) -> None:
+        """Write a line of what goes on if it is time for one."""
+        stage = self._stages.get("begun")
+        if stage is not None and now >= max(self._following, stage.began + _FIRST_LINE_S):
+            self._following = now + _EVERY_S
+            note(f"{stage.what}: {now - stage.began:.0f} s so far")
 
     def _draw(self, now: float, *, at_once: bool = False) -> None:
         """Draw what goes on; a bar that is not there yet only if that takes long."""

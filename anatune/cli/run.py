@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,10 @@ def run_model(
     from anatune.compiling.divided import load
     from anatune.files import Output
 
+    if asked.output is not None and asked.output.suffix != ".npz" and not asked.output.is_char_device():
+        raise UsageError(
+            f"-o is {asked.output}, expected a name that ends in .npz: outputs are written as an archive of NumPy's"
+        )
     target = None if asked.output is None else Output(asked.output, ARRAYS)
     model = load(folder, mapped=not asked.in_memory)
     sizes = _numbers(asked.size)
@@ -106,6 +111,7 @@ def run_model(
         print_json(answer)
         return
     from anatune.report import units
+    from anatune.report.text import paragraph
 
     for described in answer["outputs"]:
         shape = "x".join(map(str, described["shape"])) or "scalar"
@@ -118,8 +124,23 @@ def run_model(
             f"{units.duration(times['least_s'])}, slowest {units.duration(times['most_s'])}), "
             f"{units.threads(model.summary.threads)}"
         )
-    if asked.profile:
+    if measured is not None:
+        if asked.benchmark:
+            print_lines(paragraph(_reconciled(answer["benchmark"], measured, model.summary.predicted_s), line_width()))
         print_lines(model_lines(model.summary, measured, width=line_width()))
+
+
+def _reconciled(times: Mapping[str, float], measured: Mapping[str, float], predicted_s: float) -> str:
+    """Return what the times of a benchmark, of a profile and of a plan are, each over the one before it."""
+    from anatune.report import units
+
+    profile_s = sum(measured.values())
+    whole = units.ratio(times["median_s"] / profile_s)
+    return (
+        "the median is of whole runs, whatever else the machine did. Below each function's fastest run counts, "
+        f"{units.duration(profile_s)} in all: the median is {whole} times that. The prediction, "
+        f"{units.duration(predicted_s)}, is of planned kernels alone on an idle machine"
+    )
 
 
 def _numbers(words: list[str] | None) -> dict[str, int]:

@@ -109,8 +109,8 @@ def checked(
 def _tried(summary: ModelSummary) -> list[dict[str, int]]:
     """Return the sizes that a model is tried at: what it was planned for, the least, and for each a larger one."""
     ranges = summary.ranges
-    planned, least = ({name: getattr(one, word) for name, one in ranges.items()} for word in ("planned", "least"))
-    others = [{**least, name: min(one.most, _LARGER * one.planned)} for name, one in ranges.items()]
+    planned, least = ({name: getattr(one, word) for name, one in ranges.items()} for word in ("usual", "least"))
+    others = [{**least, name: min(one.most, _LARGER * one.usual)} for name, one in ranges.items()]
     tried = [fitting(summary, sizes) for sizes in (planned, least, *others)]
     return list({tuple(sizes.items()): sizes for sizes in tried}.values())
 
@@ -160,7 +160,7 @@ def _checked(
         allowed,
         rounded if rounds else None,
     )  # fmt: skip
-    if is_quick and not (sizes or held or rounds):
+    if is_quick and check.tolerance is not None and not (sizes or held or rounds):
         for edges in _EDGES:
             _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance)
     return check

@@ -231,7 +231,7 @@ class CompiledModel:
         RunError
             There is no such size, it is out of its range, or the state has another one.
         """
-        known = {name: one.planned for name, one in self.summary.ranges.items()} | self._state.known(sizes or {})
+        known = {name: one.usual for name, one in self.summary.ranges.items()} | self._state.known(sizes or {})
         for name, value in known.items():
             check_size(self.summary, name, value)
         return draw_inputs(self.summary.inputs, seed, known)
@@ -402,7 +402,7 @@ def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Arr
 
     Of sizes that are not given it has those that it was planned for, and nothing along what grows.
     """
-    known = {name: one.planned for name, one in summary.ranges.items()}
+    known = {name: one.usual for name, one in summary.ranges.items()}
     known |= {one.grows: 0 for one in summary.state if one.grows} | dict(sizes)
     for name, value in known.items():
         check_size(summary, name, value)

@@ -23,8 +23,16 @@ from anatune.templates import templates_of
 from anatune.tuning.cost import ModelEstimate, error_factor, first_trial_seconds
 from anatune.tuning.cost_history import CostHistory, machine_key
 
-__all__ = ["ModelCost", "ModelCosts", "estimate_model"]
+__all__ = ["STAGES", "ModelCost", "ModelCosts", "estimate_model"]
 
+STAGES = {
+    "calibrate": "running the model on the calibration data",
+    "plan": "planning",
+    "tune": "measuring",
+    "build": "building",
+    "check": "comparing outputs with the original's",
+}
+"""Part of compiling -> what people are told of it while it goes on."""
 _FILE = "model_costs"
 _FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.093, 0.163, 0.007
 """Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
@@ -73,6 +81,7 @@ def estimate_model(
     is_checked: bool,
     earlier: Sequence[ModelCost] = (),
     compile_s: float = 0.0,
+    calibrates: bool = False,
 ) -> ModelEstimate:
     """Return an estimate of compiling a model.
 
@@ -88,6 +97,8 @@ def estimate_model(
         Of this machine and kind of device.
     compile_s : float
         As `ModelEstimate` has it.
+    calibrates : bool
+        Whether the model is planned and built twice more, with what is measured of its activations as outputs.
     """
     each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
     size = products + _ALWAYS
@@ -101,8 +112,10 @@ def estimate_model(
             else first_trial_seconds(hardware, plan_cores(threads, physical_cores()), PART)
         )
         tune_s = min(trials * trial_s, math.inf if limit_s is None else limit_s) + _FIRST_JUDGED_S
+    calibrate_s = 2 * (plan_s + build_s) if calibrates else 0.0
+    if trials:
         build_s *= 2  # with the plan's kernels and with the measured ones
-    total_s = compile_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
+    total_s = compile_s + calibrate_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
     factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
     is_known = not request.is_elsewhere or not trials
     return ModelEstimate(
@@ -118,6 +131,7 @@ def estimate_model(
         ("machine" if earlier else "first") if is_known else "elsewhere",
         bool(trials) and request.may_end_early,
         compile_s,
+        calibrate_s,
     )
 
 
@@ -164,8 +178,11 @@ class ModelCosts:
         self._times: defaultdict[str, int] = defaultdict(int)
         self._told: ModelEstimate | None = None
 
-    def tell(self, graph: Graph) -> ModelEstimate:
-        """Return the estimate for a model as it was imported, and tell whoever wants to hear."""
+    def tell(self, graph: Graph, *, calibrates: bool = False) -> ModelEstimate:
+        """Return the estimate for a model as it was imported, and tell whoever wants to hear.
+
+        `calibrates`: see `estimate_model`.
+        """
         request = self._request
         self._told = told = estimate_model(
             sum(operator_of(node).own in PRODUCTS for node in graph.nodes()),
@@ -175,6 +192,7 @@ class ModelCosts:
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
             compile_s=sum(first_compilation_s(code) for code in {template.room for template in self._templates}),
+            calibrates=calibrates,
         )
         if request.on_estimate is not None:
             request.on_estimate(told)
@@ -182,7 +200,9 @@ class ModelCosts:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time a part: "plan", "build", "check", "tune"."""
+        """Time a part of `STAGES`, and tell whoever wants to hear that it begins."""
+        if self._request.on_stage is not None:
+            self._request.on_stage(STAGES[name])
         began = self._clock()
         yield
         self._spent[name] += self._clock() - began

@@ -77,10 +77,7 @@ def state_of(graph: Graph, pairs: Sequence[StatePair], num_weights: int) -> tupl
 
 def ranges_of(ranges: Ranges, planned: Mapping[str, int]) -> dict[str, RangeSummary]:
     """Return the ranges of a model's sizes, and what each was planned as."""
-    return {
-        name_of(symbol): RangeSummary(*ends, max(ends[0], min(ends[1], planned[symbol])))
-        for symbol, ends in ranges.items()
-    }
+    return {name_of(symbol): RangeSummary(*ends, planned[symbol]) for symbol, ends in ranges.items()}
 
 
 def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:

@@ -40,7 +40,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    threads, accuracy, trials, time_limit_s, resume, check, progress, tuning_progress, on_estimate
+    threads, accuracy, trials, time_limit_s, resume, check, progress, tuning_progress, on_estimate,
+    on_stage
         As `anatune.compile`.
     records : Path or ServerAddress, optional
         Made of what names it.
@@ -78,6 +79,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: float | None = None
     patience: int | None = None
     on_estimate: Callable[[ModelEstimate], None] | None = None
+    on_stage: Callable[[str], None] | None = None
     fallback: str | None = None
     percentile: float | None = None
 
@@ -104,7 +106,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.check is not None:
             msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # NumPy's, too
-        for name in ("progress", "tuning_progress", "on_estimate"):
+        for name in ("progress", "tuning_progress", "on_estimate", "on_stage"):
             checked_function(f"compile: {name}", getattr(self, name))
         if self.fallback not in (None, "onnxruntime"):
             raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime', or none")

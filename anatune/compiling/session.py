@@ -17,8 +17,9 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import SpaceError, WorkloadError
 from anatune.graph.nodes import Array
-from anatune.graph.summary import TensorSummary
+from anatune.graph.summary import Check, TensorSummary
 from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.report import units
 from anatune.threads import one_by_one
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def compile(
     stop_at: float | None = None,
     patience: int | None = None,
     on_estimate: Callable[[ModelEstimate], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
     fallback: str | None = None,
@@ -87,9 +89,10 @@ def compile(
         Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
         where nothing but products reads it. By default the model's own, where the processor has instructions for it;
         else float32, which is more exact. "int8", for fixed sizes: products of a float32 model become those of
-        integers, whose scales come from weights and from `calibrate`. The report says what each loses; outputs are not
-        compared with the original's. Of a GPU: 16 bits, of which all kernels are Triton's then, or "fp8": products with
-        constant weights are of 8-bit floats where that is predicted to take less time, and a check allows 0.25.
+        integers, whose scales come from weights and from `calibrate`. The report says what each loses, and how far the
+        outputs are from the float32 model's on that data. Of a GPU: 16 bits, of which all kernels are Triton's then, or
+        "fp8": products with constant weights are of 8-bit floats where that is predicted to take less time, and a check
+        allows 0.25.
     trials : int
         Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
         model's first choices, or the best ones of `records`.
@@ -117,6 +120,8 @@ def compile(
         As `anatune.tune`, of each kernel: its trials go to the others then.
     on_estimate : callable, optional
         Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take.
+    on_stage : callable, optional
+        Called with a name of each stage as it begins: those of `anatune.compiling.costs.STAGES`.
     sizes : mapping of str to int, str or (int, int), optional
         Of a CPU: size that varies ("batch"; of an exported program the input and axis, "x_0") -> its range, ends
         included ("1..32", (1, 32)), or its only value. By default those of ``torch.export.Dim``, 1 to 512 without any.
@@ -158,7 +163,7 @@ def compile(
         threads=threads, accuracy=accuracy, precision=precision, trials=trials,
         time_limit_s=time_limit_s, records=records, resume=resume,
         check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
-        key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate,
+        key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate, on_stage=on_stage,
         fallback=fallback, percentile=percentile,
     )  # fmt: skip
     device = hardware(hw)
@@ -196,24 +201,38 @@ def compile(
 
 def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
     """Return a float32 model as one of 8-bit integers; errors as `compile`."""
-    from anatune.compiling.precision.quantising import quantised
-    from anatune.compiling.sizes.varying import varying
+    from anatune.codegen.relax.ranges import name_of
+    from anatune.compiling.costs import ModelCosts
+    from anatune.compiling.precision.quantising import output_error, quantised
+    from anatune.compiling.sizes.varying import environments, varying
     from anatune.compiling.targets.cpu import cpu_named
 
     device = cpu_named(device)
-    if request.check:
-        raise SpaceError(
-            "compile: check compares with the original, which precision int8 is not; leave one of them out"
-        )
-    if varying(source.ranges) or source.state or request.fallback is not None:
-        raise SpaceError(
-            f"compile: precision int8 is for models of fixed sizes without state that are read whole, {source.name} is "
-            "none; give example inputs (--input-shape), or leave it out"
-        )
+    sizes = ", ".join(map(name_of, varying(source.ranges)))
+    state = ", ".join(pair.name for pair in source.state)
+    for refused, advice in (
+        (f"sizes of {source.name} vary ({sizes})" if sizes else "", "give example inputs (--input-shape)"),
+        (f"{source.name} has state ({state})" if state else "", "leave it out"),
+        ("a fallback is named" if request.fallback is not None else "", "leave it out"),
+    ):
+        if refused:
+            raise SpaceError(
+                f"compile: {refused}, which precision int8 does not take; {advice}, or leave precision out"
+            )
+    target = _target(device, request)
+    costs = ModelCosts(device, target.threads, request, is_checked=False)
+    costs.tell(source.graph(environments(source.ranges, source.state)[0]), calibrates=True)
     plain = msgspec.structs.replace(request, trials=0, records=None, resume=False, progress=None)
-    source, losses = quantised(source.widened(), lambda: _target(device, plain), data, request.percentile)
-    compiled = _compiled(source, _target(device, request))
-    compiled.summary = msgspec.structs.replace(compiled.summary, losses=losses)
+    with costs.part("calibrate"):
+        made = quantised(source.widened(), lambda: _target(device, plain), data, request.percentile)
+    compiled = _compiled(made.source, _target(device, msgspec.structs.replace(request, on_estimate=None, check=None)))
+    check = None
+    if request.check is not False:
+        with costs.part("check"):
+            error = output_error(compiled, made.calls)
+        calls = units.many(len(made.calls), "call")
+        check = Check(error, None, f"the float32 model in {calls} of the calibration data")
+    compiled.summary = msgspec.structs.replace(compiled.summary, losses=made.losses, check=check)
     return compiled
 
 

@@ -24,6 +24,7 @@ from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, w
 from anatune.compiling.request import PART, Request
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import RecordError
@@ -38,7 +39,7 @@ from anatune.records.schema import Record
 from anatune.records.store import RecordStore
 from anatune.templates import joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
-from anatune.tuning.ending import Ending
+from anatune.tuning.ending import Ending, equalise_speed, rank_trials
 from anatune.tuning.places.choose import place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.result import ModelProgress, TuningProgress
@@ -182,7 +183,7 @@ class _Tuning:
         """Measure until the budget is spent; return why it ended, as `TuningSummary` has it."""
         for task in self._tasks.values():
             trials = self._session(task, 1, None).recorded()
-            self._take(task, [trial.measurement.time_s for trial in trials])
+            self._take(task, trials)
             ending = Ending(task.bound.time_s, self._request.stop_at, self._request.patience)
             for number, trial in enumerate(trials, start=1):
                 ending.add(trial.measurement, number)
@@ -200,7 +201,7 @@ class _Tuning:
             before = task.num_trials
             result = self._session(task, before + min(part, left), self._left_s()).run()
             self._workers = added_up(self._workers, result.workers)
-            self._take(task, [trial.measurement.time_s for trial in result.trials])
+            self._take(task, result.trials)
             if result.ended in ("stop_at", "patience"):
                 task.ended = result.ended
             elif task.num_trials == before:
@@ -270,9 +271,10 @@ class _Tuning:
         )  # fmt: skip
         return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins, self._place)
 
-    def _take(self, task: _Task, times_s: Sequence[float | None]) -> None:
-        task.num_trials = len(times_s)
-        task.measured_s = min((time_s for time_s in times_s if time_s is not None), default=None)
+    def _take(self, task: _Task, trials: Sequence[Trial]) -> None:
+        task.num_trials = len(trials)
+        best = next(iter(rank_trials(equalise_speed(trials))), None)
+        task.measured_s = None if best is None else best.measurement.time_s
 
     def _teller(self, task: _Task) -> Callable[[TuningProgress], None] | None:
         """Return what tells the model's progress when a session tells its own."""
@@ -286,7 +288,7 @@ class _Tuning:
             if progress.stage == "measure":
                 task.num_trials = progress.done
                 if progress.best is not None:
-                    task.measured_s = progress.best.measurement.time_s
+                    task.measured_s = progress.best_s
             done, elapsed_s = self._done(), self._clock() - self._began
             measured, total = done - self._known, max(self._request.trials, done)
             left_s = elapsed_s / measured * (total - done) if measured else None

@@ -65,11 +65,19 @@ class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RangeSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The values that a size may have: the least, the largest, and what the model was planned for."""
+    """The values that a size may have: the least, the largest, and what the model was planned and predicted for.
+
+    The last one may lie beyond a small range, where no number within it can be told from others of the model.
+    """
 
     least: _Count
     most: _Calls
     planned: _Count
+
+    @property
+    def usual(self) -> int:
+        """The size within the range that is nearest to the planned one: what a model runs with by default."""
+        return max(self.least, min(self.most, self.planned))
 
 
 class StateSummary(TensorSummary, frozen=True, forbid_unknown_fields=True):
@@ -205,10 +213,13 @@ class LayoutSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the outputs were from the original's, over the largest magnitude of each output."""
+    """How far the outputs were from the original's, over the largest magnitude of each output.
+
+    `tolerance` is None of a model that was quantised: its error is told, and no limit is known that it has to keep.
+    """
 
     error: _Share
-    tolerance: _Share
+    tolerance: _Share | None
     reference: str
 
 

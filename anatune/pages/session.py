@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from anatune import api
 from anatune.core.trial import Trial
@@ -138,10 +137,10 @@ def _named(view: SessionView, sentences: Sequence[str], several: bool) -> str:
 def _way(views: Sequence[SessionView]) -> Section:
     """Return how the best came about."""
     words = ["Each point is a trial, the line the best of those up to it, as the session judged them."]
-    best = [one for view in views for one in best_so_far(view.trials)]
-    times = [one.measurement.time_s or 0.0 for one in best if one is not None]
-    if len(views) == 1 and any(later > earlier for earlier, later in pairwise(times)):
-        words[0] += " It rises where the machine had slowed: trials are compared with the reference kernel beside them."
+    if any(any(view.references_s) for view in views):
+        words[0] += (
+            " Times are at the machine's speed beside the first trial, by the reference kernel that ran beside each."
+        )
     content: list[Content] = [Figure(plot_convergence(views))]
     if any(view.ended_s for view in views):
         words[0] += "".join(f" {told}" for told in dict.fromkeys(view.seconds for view in views if view.ended_s))
@@ -224,7 +223,10 @@ def _thinned(view: SessionView, most: int) -> SessionView:
     step = math.ceil(len(view.trials) / max(1, most))
     places = [place for place, one in enumerate(view.trials) if place % step == 0 or id(one) in named]
     ended_s = None if view.ended_s is None else tuple(view.ended_s[place] for place in places)
-    return replace(view, trials=tuple(view.trials[place] for place in places), ended_s=ended_s)
+    trials = tuple(view.trials[place] for place in places)
+    return replace(
+        view, trials=trials, references_s=tuple(view.references_s[place] for place in places), ended_s=ended_s
+    )
 
 
 _ROWS_SHOWN, _WORKLOADS_SHOWN = 10, 25
@@ -253,7 +255,7 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
         Column("trial"),
         Column("schedule or message", is_text=True),
         Column("ended", is_text=True),
-        Column(f"time ({unit.name})", help="median of the samples"),
+        Column(f"time ({unit.name})", help="median of the samples, at the machine's speed beside the first trial"),
         Column("of peak (%)", help="of the theoretical peak of the threads' cores") if counts else None,
         Column(f"predicted ({unit.name})"),
         Column("asked by", is_text=True, help="the plan's first choice, records, or the strategy", is_detail=True),

@@ -240,7 +240,12 @@ def plot_comparison(given: Viewed) -> go.Figure:
         As `plot_convergence`; sessions that ended without a comparison are left out.
     """
     views = [view for view in session_views(given) if view.comparison is not None]
-    rows = [(view, contest) for view in views if view.comparison is not None for contest in contests(view.comparison)]
+    rows = [
+        (view, contest)
+        for view in views
+        if view.comparison is not None
+        for contest in contests(view.comparison, view.best_s)
+    ]
     names = [_contender(view, one, len(views) > 1) for view, one in rows]
     figure = row_figure("Final comparison, measured in turn", "time over the winner's", names)
     found = [one for _, one in rows]

@@ -15,11 +15,12 @@ The rule, in the order of evidence:
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["COMPARED", "RecordedTrial", "Score", "fastest", "final_winner", "score"]
+__all__ = ["COMPARED", "RecordedTrial", "Score", "choose_winner", "fastest", "final_winner", "score"]
 
 COMPARED = "compare"
 """Source of the records of a final comparison: samples of a schedule that has its own trial already."""
@@ -45,7 +46,8 @@ class RecordedTrial(NamedTuple):
     relative : float or None
         Median of `ratios`; None where the reference kernel did not run.
     times_s, reference_times_s : sequence of float
-        Samples, and the reference kernel's beside each (or none), s. How a session ended is told without them.
+        Samples, and the reference kernel's beside each (or none), s. How a session ended is told by those of its
+        comparison.
     """
 
     id: int
@@ -138,12 +140,47 @@ def final_winner(trials: Sequence[RecordedTrial], is_wrong: Callable[[str], bool
         The last ones of a session, at least to the one before its comparison.
     is_wrong : callable
         Whether the last result of a schedule was wrong.
+
+    Those that were compared have their samples.
     """
     compared: dict[str, RecordedTrial] = {}
     for trial in reversed(trials):
         if not trial.compared or trial.schedule in compared:
             break
         compared[trial.schedule] = trial
-    ran = [trial for trial in reversed(compared.values()) if trial.ok and trial.relative is not None]
-    ranked = sorted(ran, key=lambda trial: (trial.stopped_early, trial.relative or 0.0))
-    return next((trial.schedule for trial in ranked if not is_wrong(trial.schedule)), None)
+    competing = [
+        trial
+        for trial in reversed(compared.values())
+        if trial.ok and trial.relative is not None and trial.times_s and not is_wrong(trial.schedule)
+    ]
+    if not competing:
+        return None
+    return competing[
+        choose_winner([one.times_s for one in competing], [one.stopped_early for one in competing])
+    ].schedule
+
+
+def choose_winner(times_s: Sequence[Sequence[float]], dropped: Sequence[bool]) -> int:
+    """Return the position of the contender that won a comparison: the least mean of the logarithms of its times.
+
+    That is what the paired test of two contenders compares, so that the test never contradicts the choice. The winner
+    is among those that stayed to the end, unless another contender was faster in the rounds that both ran.
+
+    Parameters
+    ----------
+    times_s : sequence of sequence of float
+        Samples of each contender, s, one a round from the first on; none is empty.
+    dropped : sequence of bool
+        Whether each left the comparison early.
+    """
+    order = sorted(range(len(times_s)), key=lambda place: (dropped[place], _log_mean(times_s[place])))
+    best = order[0]
+    for place in order[1:]:
+        rounds = min(len(times_s[best]), len(times_s[place]))
+        if _log_mean(times_s[place][:rounds]) < _log_mean(times_s[best][:rounds]):
+            best = place
+    return best
+
+
+def _log_mean(times_s: Sequence[float]) -> float:
+    return statistics.fmean(map(math.log, times_s))

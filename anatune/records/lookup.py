@@ -167,7 +167,7 @@ class _Search:
         self._of_schedule = select(*_ENDING, _T.result).where(*of_schedule).order_by(_T.id)
         self._last_of_schedule = select(_T.outcome).where(*of_schedule).order_by(_T.id.desc()).limit(1)
         self._ends = (
-            select(*_ENDING).where(_T.session == bindparam("session"), *where).order_by(_T.id.desc())
+            select(*_ENDING, _T.result).where(_T.session == bindparam("session"), *where).order_by(_T.id.desc())
             .limit(bindparam("size"))
         )  # fmt: skip
         self._winners: dict[str, str | None] = {}
@@ -237,7 +237,8 @@ class _Search:
             size = _FIRST_PAGE
             while True:
                 rows = self._database.read(self._ends, {"session": session, "size": size})
-                tail = [_ended(row) for row in reversed(rows) if row.id not in self.left_out]
+                read = (self._read(row) if row.compared else _ended(row) for row in reversed(rows))
+                tail = [trial for trial in read if trial is not None and trial.id not in self.left_out]
                 if len(rows) < size or not all(trial.compared for trial in tail):
                     break
                 size *= _GROWTH
@@ -251,16 +252,19 @@ class _Search:
         return self._wrong[schedule]
 
     def _trials(self, schedule: str) -> list[RecordedTrial]:
-        measured = []
-        for row in self._database.read(self._of_schedule, {"schedule": schedule}):
-            if row.id in self.left_out:
-                continue
-            try:
-                measured.append(_measured(row))
-            except msgspec.DecodeError as error:
-                tell(self._on_damage, self._reader.damaged(row.id, error))
-                self.left_out.add(row.id)
-        return measured
+        rows = self._database.read(self._of_schedule, {"schedule": schedule})
+        return [trial for row in rows if (trial := self._read(row)) is not None]
+
+    def _read(self, row: Found) -> RecordedTrial | None:
+        """Return a trial with its samples; None where they are damaged, which is told once."""
+        if row.id in self.left_out:
+            return None
+        try:
+            return _measured(row)
+        except msgspec.DecodeError as error:
+            tell(self._on_damage, self._reader.damaged(row.id, error))
+            self.left_out.add(row.id)
+            return None
 
 
 def _ended(row: Found) -> RecordedTrial:

@@ -227,7 +227,7 @@ def curves_of(summaries: Sequence[ModelSummary]) -> tuple[str, dict[int, list[Mo
     values: dict[str, dict[int, list[ModelSummary]]] = {}
     for one in summaries:
         for name, size in one.ranges.items():
-            values.setdefault(name, {}).setdefault(size.planned, []).append(one)
+            values.setdefault(name, {}).setdefault(size.usual, []).append(one)
     name = next((name for name, found in values.items() if len(found) > 1), "")
     return name, values.get(name) or {0: list(summaries)}
 
@@ -243,7 +243,7 @@ def comparison_dict(summaries: Sequence[ModelSummary], prices: Mapping[str, floa
     return [
         {
             "hardware": one.hardware,
-            "sizes": {name: size.planned for name, size in one.ranges.items()},
+            "sizes": {name: size.usual for name, size in one.ranges.items()},
             "precision": one.precision,
             "predicted_s": one.whole_s,
             "launches": one.launches,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.core.trial import Outcome, Trial
 from anatune.measure.run.timing import paired_test
 from anatune.report import units
 from anatune.report.sessions import SessionView
@@ -171,18 +171,16 @@ def reference_speeds(view: SessionView) -> list[SpeedSample]:
     GPUs and CPUs have reference kernels of their own; each machine is compared with itself.
     """
     compared = () if view.comparison is None else view.comparison.contenders
-    measurements: list[Measurement] = [trial.measurement for trial in view.trials]
-    measurements += [one.measurement for one in compared]
+    workers = [trial.measurement.worker for trial in view.trials] + [one.measurement.worker for one in compared]
+    references = [*view.references_s, *(one.measurement.reference_times_s for one in compared)]
     usual: dict[str, list[float]] = {}
-    for one in measurements:
-        usual.setdefault(one.worker, []).extend(one.reference_times_s)
+    for worker, times_s in zip(workers, references, strict=True):
+        usual.setdefault(worker, []).extend(times_s)
     medians = {worker: statistics.median(times) for worker, times in usual.items() if times}
     return [
-        SpeedSample(
-            place, one.worker, *(f(one.reference_times_s) / medians[one.worker] for f in (min, statistics.median, max))
-        )
-        for place, one in enumerate(measurements)
-        if one.reference_times_s
+        SpeedSample(place, worker, *(f(times_s) / medians[worker] for f in (min, statistics.median, max)))
+        for place, (worker, times_s) in enumerate(zip(workers, references, strict=True))
+        if times_s
     ]
 
 
@@ -194,7 +192,7 @@ class Contest(NamedTuple):
     number : int
         Of its trial.
     time_s : float
-        Median of its samples, s.
+        The time of the session's best times `ratio`, s.
     ratio, low, high : float
         Its time over the winner's, sample by sample of the same round; the interval of 95 %. 1 of the winner.
     num_samples : int
@@ -211,8 +209,8 @@ class Contest(NamedTuple):
     dropped: bool
 
 
-def contests(comparison: FinalComparison) -> list[Contest]:
-    """Return the contenders that ran, the winner first, then by their time over its."""
+def contests(comparison: FinalComparison, best_s: float | None) -> list[Contest]:
+    """Return the contenders that ran, the winner first, then by their time over its, which is `best_s`."""
     ran = {
         contender.number: contender.measurement
         for contender in comparison.contenders
@@ -225,5 +223,5 @@ def contests(comparison: FinalComparison) -> list[Contest]:
         test = paired_test(one.times_s[:pairs], winner.times_s[:pairs])
         width = 0.0 if number == comparison.best else test.half_width
         ratio, low, high = (math.exp(test.difference + sign * min(width, _WIDEST)) for sign in (0.0, -1.0, 1.0))
-        found.append(Contest(number, one.time_s or 0.0, ratio, low, high, len(one.times_s), one.stopped_early))
+        found.append(Contest(number, (best_s or 0.0) * ratio, ratio, low, high, len(one.times_s), one.stopped_early))
     return sorted(found, key=lambda one: (one.number != comparison.best, one.ratio))

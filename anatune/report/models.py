@@ -283,7 +283,9 @@ def _parts_texts(summary: ModelSummary) -> list[str]:
 def _inputs_text(summary: ModelSummary) -> str:
     inputs = ", ".join(f"{tensor.name} {shape_text(tensor)} {tensor.dtype}" for tensor in summary.inputs)
     ranges = ", ".join(
-        f"{name} {one.least}..{one.most} (planned: {one.planned})" for name, one in summary.ranges.items()
+        f"{name} {one.least}..{one.most} "
+        + (f"(planned: {one.planned})" if one.planned == one.usual else f"(planned and predicted for {one.planned})")
+        for name, one in summary.ranges.items()
     )
     varying = f"; sizes that vary: {ranges}" if ranges else ""
     held = ", ".join(f"{one.name} {shape_text(one)}{' at most' if one.grows else ''}" for one in summary.state)

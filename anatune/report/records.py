@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.trial import Outcome
+from anatune.core.trial import Measurement, Outcome
 from anatune.records.export import workload_text
 from anatune.records.place import RecordPlace
 from anatune.records.schema import Record, Session
@@ -96,7 +96,13 @@ def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
         lines += _lines_below(record, width)
     if any(found.stopped_early for found in measured):
         lines.append(Line("*: stopped early, clearly slower than the best", "dim"))
-    return lines
+    return [*lines, *_times_lines(measured, width)]
+
+
+def _times_lines(measured: Sequence[Measurement], width: int) -> list[Line]:
+    """Return what the times of records are, where a reference kernel ran."""
+    told = "time: as it was measured then; trials are compared by /ref, their time over the reference kernel's"
+    return paragraph(told, width, "dim") if any(found.relative is not None for found in measured) else []
 
 
 def _lines_below(record: Record, width: int) -> list[Line]:
@@ -170,8 +176,8 @@ def best_lines(records: Sequence[Record], width: int) -> list[Line]:
     lines = [heading]
     for record, row in zip(records, rows, strict=True):
         lines += [row, *_lines_below(record, width)]
-    peak = "peak: share of the theoretical peak of the threads' cores; /ref: over the reference kernel's time"
-    return [*lines, *paragraph(peak, width, "dim")]
+    lines += paragraph("peak: share of the theoretical peak of the threads' cores", width, "dim")
+    return [*lines, *_times_lines(measured, width)]
 
 
 def import_lines(

@@ -88,7 +88,7 @@ def comparison_sentences(view: SessionView) -> list[str]:
     """Return what the final comparison says; one sentence where there was none."""
     if view.comparison is None:
         return ["The session ended without measuring its best trials once more, in turn."]
-    winner, *others = contests(view.comparison)
+    winner, *others = contests(view.comparison, view.best_s)
     plan = None if view.plan_first is None else view.plan_first.number
     named = f"trial {winner.number}" + (" (the plan's own first choice)" if winner.number == plan else "")
     sentences = [f"The best trials took turns on one machine; {named} won with {units.duration(winner.time_s)}."]
@@ -126,7 +126,10 @@ def drift_sentences(view: SessionView) -> list[str]:
                 word = "slower" if change > 0 else "faster"
                 text += f" The second half of the session ran {units.percent(abs(change))} {word} than the first."
         sentences.append(text)
-    sentences.append("Trials are compared by their time over the reference kernel's beside them.")
+    sentences.append(
+        "All times of this session are at the speed that the machine had beside the first trial, by the reference "
+        "kernel that ran beside each."
+    )
     return sentences
 
 

@@ -25,7 +25,7 @@ from anatune.records.schema import Record, Session
 from anatune.report.tuning import ended_text
 from anatune.templates import make_model
 from anatune.templates.cpu.microkernels import constant_tensors
-from anatune.tuning.ending import FinalComparison, Standing, compare_contenders
+from anatune.tuning.ending import FinalComparison, Standing, compare_contenders, equalise_speed, time_of_best
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
 
 __all__ = ["SessionView", "Viewed", "best_so_far", "result_view", "session_views"]
@@ -45,7 +45,10 @@ class SessionView:
     workload, hardware, threads
         What was tuned, where.
     trials : tuple of Trial
-        In the order in which they were measured, without those of the comparison.
+        In the order in which they were measured, without those of the comparison; their times are at the machine's
+        speed beside the first that ran, as `equalise_speed` says.
+    references_s : tuple of tuple of float
+        What the reference kernel took beside each trial, s: how fast the machine was.
     ended_s : tuple of float or None
         Seconds from the beginning to the end of each trial, pauses of a resumed session left out; None: not known.
     seconds : str
@@ -76,6 +79,7 @@ class SessionView:
     hardware: CpuSpec | GpuSpec
     threads: int
     trials: tuple[Trial, ...]
+    references_s: tuple[tuple[float, ...], ...]
     ended_s: tuple[float, ...] | None = None
     seconds: str = ""
     comparison: FinalComparison | None = None
@@ -101,10 +105,8 @@ class SessionView:
 
     @property
     def best_s(self) -> float | None:
-        """Time of the best, s: of the comparison, which has more samples, where there was one; None: nothing ran."""
-        if self.comparison is not None:
-            return self.comparison.winner.time_s
-        return None if self.best is None else self.best.measurement.time_s
+        """Time of the best, s; None: nothing ran. See `tuning.result.TuningResult.best_s`."""
+        return time_of_best(self.best, self.plan_first, self.comparison)
 
     @functools.cached_property
     def bound(self) -> TimeBound:
@@ -178,24 +180,29 @@ def result_view(result: TuningResult, records: Sequence[Record] = ()) -> Session
 
 def _of_trials(trials: Sequence[Trial]) -> SessionView:
     """Return trials without a session: the comparison's are told by their source."""
-    own = tuple(trial for trial in trials if trial.source != COMPARED)
+    measured = [trial for trial in trials if trial.source != COMPARED]
+    own = tuple(equalise_speed(measured))
     first = trials[0]
     plan = next((trial for trial in own if trial.source == "plan"), None)
     comparison = _comparison(trials, plan)
     return SessionView(
         name=next((trial.source for trial in own if trial.source not in ("plan", "records")), "trials"),
         workload=first.schedule.workload, hardware=first.schedule.hardware, threads=first.threads, trials=own,
-        ended_s=_worked(own), seconds=_WORKED, comparison=comparison, plan_first=plan, best=_best(own, comparison),
+        references_s=_references(measured), ended_s=_worked(own), seconds=_WORKED, comparison=comparison,
+        plan_first=plan, best=_best(own, comparison),
     )  # fmt: skip
 
 
 def _of_result(result: TuningResult) -> SessionView:
-    trials = tuple(result.trials)
+    trials = tuple(result.equalised_trials())
+    equal = {id(measured): trial for measured, trial in zip(result.trials, trials, strict=True)}
     return SessionView(
         name=f"{result.session[:8]} {result.strategy}" if result.session else result.strategy,
         workload=result.workload, hardware=result.hardware, threads=result.threads, trials=trials,
-        ended_s=_worked(trials), seconds=_WORKED, comparison=result.compare, plan_first=result.plan_first,
-        best=result.best_trial, strategy=result.strategy, workers=result.workers, id=result.session or "",
+        references_s=_references(result.trials),
+        ended_s=_worked(trials), seconds=_WORKED, comparison=result.compare,
+        plan_first=equal.get(id(result.plan_first)), best=equal.get(id(result.best_trial)),
+        strategy=result.strategy, workers=result.workers, id=result.session or "",
         ended="interrupted" if result.ended == "interrupted" else ended_text(result),
         energy_j=result.energy_j, told_bound=result.bound,
     )  # fmt: skip
@@ -219,6 +226,10 @@ def _of_records(records: Sequence[Record]) -> SessionView:
         ended_s=None if is_imported else _elapsed(session, own),
         seconds="" if is_imported else "Seconds count from the beginning of the session; pauses are left out.",
     )
+
+
+def _references(trials: Sequence[Trial]) -> tuple[tuple[float, ...], ...]:
+    return tuple(trial.measurement.reference_times_s for trial in trials)
 
 
 _WORKED = "Seconds are those of building and running, one after the other: when each trial ended was not kept."

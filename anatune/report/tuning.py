@@ -13,7 +13,7 @@ from anatune.report.records import peak_of_threads, rate_text
 from anatune.report.text import Line, paragraph, wrapped_items
 from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.cost import CostEstimate, ModelEstimate
-from anatune.tuning.ending import FinalComparison, speed_over
+from anatune.tuning.ending import FinalComparison, speed_over, time_beside
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
 __all__ = [
@@ -47,7 +47,7 @@ def progress_text(progress: TuningProgress) -> str:
     if progress.trial is not None:
         measurement = progress.trial.measurement
         if measurement.time_s is not None:
-            words.append(_trial_text(progress.trial, measurement.time_s, progress.first))
+            words.append(_trial_text(progress.trial, progress.first or progress.trial))
         else:
             words.append(f"{measurement.outcome.value} ({measurement.message:.80})")
     words.append(_best_text(progress.best, progress.first))
@@ -62,11 +62,11 @@ def _pace(progress: TuningProgress | ModelProgress) -> list[str]:
     return [word for word in (fleet, left) if word]
 
 
-def _trial_text(trial: Trial, time_s: float, first: Trial | None) -> str:
-    """Return how fast a trial ran, and its speed over the first one's: rates drift with the machine's."""
-    flop = trial.schedule.workload.flop
+def _trial_text(trial: Trial, first: Trial) -> str:
+    """Return how fast a trial ran at the machine's speed beside the first one, and its speed over the first one's."""
+    flop, time_s = trial.schedule.workload.flop, time_beside(trial.measurement, first.measurement)
     rate = units.flop_rate(flop / time_s) if flop else units.duration(time_s)
-    return rate if first is None or trial is first else f"{rate}, {_over_first(trial, first)}"
+    return rate if trial is first else f"{rate}, {_over_first(trial, first)}"
 
 
 def _best_text(best: Trial | None, first: Trial | None) -> str:
@@ -100,6 +100,7 @@ def model_cost_text(estimate: ModelEstimate) -> str:
     """Return one line: about how long compiling a model takes, and what of it."""
     parts = {
         "compile the analytical model, once": estimate.compile_s,
+        "calibrate": estimate.calibrate_s,
         "plan": estimate.plan_s,
         "measure": estimate.tune_s,
         "build": estimate.build_s,
@@ -136,9 +137,10 @@ def worth_text(predicted_s: float | None, bound: TimeBound, what: str = "the pla
 
 def model_progress_text(progress: ModelProgress) -> str:
     """Return one line: trials, what is tuned, the model's predicted and measured time, time left."""
+    measured = f", {units.duration(progress.measured_s)} with what was measured" if progress.done else ""
     words = [
         f"trial {progress.done}/{progress.total}",
-        f"kernels predicted {units.duration(progress.predicted_s)}, measured {units.duration(progress.measured_s)}",
+        f"kernels predicted {units.duration(progress.predicted_s)}{measured}",
     ]
     return "; ".join([*words, *_pace(progress), progress.kernel])
 
@@ -177,7 +179,7 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         told = f"learned from {result.learned_trials} recorded trials of {told} of this device; --no-reuse does without"
         lines += paragraph(told, width)
     lines += _best_lines(result, width)
-    for told in (_energy(result), _told(result), _against_bound(result), *hints):
+    for told in (_speed_of_times(result), _energy(result), _told(result), _against_bound(result), *hints):
         lines += paragraph(told, width)
     return lines
 
@@ -229,6 +231,13 @@ def ended_text(result: TuningResult) -> str:
         "time_limit": "ended by the time limit",
         "space": "ended early: there are no more schedules",
     }.get(result.ended, "")
+
+
+def _speed_of_times(result: TuningResult) -> str:
+    """Return what the session's times are; an empty text where no reference kernel ran beside its best."""
+    if result.best_trial is None or result.best_trial.measurement.relative is None:
+        return ""
+    return "all times are at the machine's speed beside the first trial, by the reference kernel that ran beside each"
 
 
 def _energy(result: TuningResult) -> str:

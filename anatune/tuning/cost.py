@@ -169,6 +169,9 @@ class ModelEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         As `CostEstimate` has them.
     compile_s : float
         Of that, compiling the analytical model itself, where no earlier run left its code.
+    calibrate_s : float
+        Of that, planning and building the model twice more for the ranges of its activations (precision int8); running
+        it on the data is not in it.
     """
 
     products: int
@@ -183,6 +186,7 @@ class ModelEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     basis: Literal["machine", "first", "elsewhere"]
     may_end_early: bool
     compile_s: float = 0.0
+    calibrate_s: float = 0.0
 
 
 def run_seconds(time_s: float, workload: Workload, protocol: TimingProtocol) -> float:

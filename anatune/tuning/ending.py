@@ -15,6 +15,7 @@ import msgspec
 
 from anatune.core.trial import Measurement, Trial
 from anatune.measure.run.timing import paired_test
+from anatune.records.choice import choose_winner
 
 __all__ = [
     "Contender",
@@ -25,8 +26,11 @@ __all__ = [
     "beyond_noise",
     "choose_contenders",
     "compare_contenders",
+    "equalise_speed",
     "rank_trials",
     "speed_over",
+    "time_beside",
+    "time_of_best",
 ]
 
 Ended = Literal["trials", "stop_at", "patience", "time_limit", "space", "interrupted"]
@@ -80,16 +84,17 @@ class Ending:
         self._enough_s = None if stop_at is None else bound_s / stop_at
         self._patience = patience
         self._leader: Measurement | None = None
+        self._first: Measurement | None = None
         self._done = self._since = 0
         self._is_near = False
 
     def add(self, measurement: Measurement, num_asked: int) -> None:
         """Take in a trial; `num_asked` schedules were asked for by then, it and earlier ones included."""
         self._done += 1
-        time_s = measurement.time_s
-        if time_s is None:
+        if measurement.time_s is None:
             return
-        self._is_near |= self._enough_s is not None and time_s <= self._enough_s
+        self._first = self._first or measurement
+        self._is_near |= self._enough_s is not None and time_beside(measurement, self._first) <= self._enough_s
         if self._patience is not None and (self._leader is None or beyond_noise(measurement, self._leader)):
             self._leader, self._since = measurement, max(num_asked, self._done)
 
@@ -123,7 +128,7 @@ class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contenders : tuple of Contender
         The plan's own first choice and the best of the trials.
     best : int
-        Number of the winner's trial.
+        Number of the winner's trial. It is never slower than the plan's first choice in the rounds that both ran.
     speedup : float or None
         Time of the plan's first choice over the winner's (1 if it is the winner); None if it did not run.
     low, high : float or None
@@ -135,11 +140,6 @@ class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speedup: float | None = None
     low: float | None = None
     high: float | None = None
-
-    @property
-    def winner(self) -> Measurement:
-        """What the winner took, in turn with the others."""
-        return next(contender.measurement for contender in self.contenders if contender.number == self.best)
 
     @property
     def decided(self) -> bool:
@@ -160,8 +160,58 @@ def _times(trials: Sequence[Trial]) -> list[float]:
 
 def speed_over(trial: Trial, other: Trial) -> float:
     """Return how many times as fast as another one a trial ran, as `Standing` compares them; both ran."""
-    time, others = _times([trial, other])
-    return others / time
+    return (other.measurement.time_s or 0.0) / time_beside(trial.measurement, other.measurement)
+
+
+def time_beside(measurement: Measurement, first: Measurement) -> float:
+    """Return the seconds of a kernel at the speed that the machine had beside `first`; both ran.
+
+    They are as measured where the reference kernel did not run beside both.
+    """
+    if measurement.relative is None or first.relative is None:
+        return measurement.time_s or 0.0
+    return (first.time_s or 0.0) * measurement.relative / first.relative
+
+
+def equalise_speed(trials: Sequence[Trial]) -> list[Trial]:
+    """Return trials with their times at one speed of the machine: the speed beside the first trial that ran.
+
+    Each sample is divided by the time of the reference kernel beside it. The time of the first trial stays as it was
+    measured, and the order of the times is that of `rank_trials`. If a trial that ran has no reference times, all
+    trials are returned as they are.
+    """
+    ran = [trial.measurement for trial in trials if trial.measurement.time_s is not None]
+    if not ran or any(measurement.relative is None for measurement in ran):
+        return list(trials)
+    unit_s = (ran[0].time_s or 0.0) / (ran[0].relative or 1.0)
+    return [_rescale(trial, unit_s) for trial in trials]
+
+
+def _rescale(trial: Trial, unit_s: float) -> Trial:
+    """Return a trial as if the reference kernel had taken `unit_s` beside each of its samples."""
+    measurement = trial.measurement
+    if measurement.time_s is None:
+        return trial
+    pairs = zip(measurement.times_s, measurement.reference_times_s, strict=True)
+    times_s = tuple(unit_s * sample / base for sample, base in pairs)
+    references_s = (unit_s,) * len(times_s)
+    measurement = msgspec.structs.replace(measurement, times_s=times_s, reference_times_s=references_s)
+    return msgspec.structs.replace(trial, measurement=measurement)
+
+
+def time_of_best(best: Trial | None, first: Trial | None, comparison: FinalComparison | None) -> float | None:
+    """Return the seconds of a session's best, None if nothing ran.
+
+    Parameters
+    ----------
+    best, first : Trial or None
+        The winner and the plan's first choice, as `equalise_speed` returns them. After a comparison of both, the time
+        is that of the first choice over the speedup, so that the three figures agree.
+    """
+    first_s = None if first is None else first.measurement.time_s
+    if first_s is not None and comparison is not None and comparison.speedup is not None:
+        return first_s / comparison.speedup
+    return None if best is None else best.measurement.time_s
 
 
 def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
@@ -236,7 +286,7 @@ def compare_contenders(
     ran = [contender for contender in contenders if contender.measurement.relative is not None]
     if not ran:
         return None
-    best = min(ran, key=lambda contender: (contender.measurement.stopped_early, contender.measurement.relative))
+    best = ran[choose_winner([one.measurement.times_s for one in ran], [one.measurement.stopped_early for one in ran])]
     first = next((contender for contender in ran if contender.number == plan), None)
     if first is None:
         return FinalComparison(contenders, best.number)
@@ -244,6 +294,8 @@ def compare_contenders(
         return FinalComparison(contenders, best.number, 1.0, 1.0, 1.0)
     pairs = min(len(first.measurement.times_s), len(best.measurement.times_s))
     test = paired_test(first.measurement.times_s[:pairs], best.measurement.times_s[:pairs])
+    if test.difference < 0.0:  # it lost to the first choice in the rounds that both ran: nothing shows it to be faster
+        return FinalComparison(contenders, first.number, 1.0, 1.0, 1.0)
     width = min(test.half_width, 50.0)  # two pairs at least; JSON knows no infinity
     speedup, low, high = (math.exp(test.difference + sign * width) for sign in (0.0, -1.0, 1.0))
     return FinalComparison(contenders, best.number, speedup, low, high)

@@ -12,14 +12,14 @@ import msgspec
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.show import html_table
-from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.core.show import duration, html_table
+from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.place import WorkerState
 from anatune.model.bound import TimeBound
 from anatune.tuning.cost import CostEstimate
-from anatune.tuning.ending import Ended, FinalComparison, rank_trials
+from anatune.tuning.ending import Ended, FinalComparison, equalise_speed, rank_trials, time_beside, time_of_best
 
 __all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare", "shares_of"]
 
@@ -75,6 +75,13 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trials_per_s: float | None = None
     estimate: CostEstimate | None = None
     first: Trial | None = None
+
+    @property
+    def best_s(self) -> float | None:
+        """Time of the best so far at the machine's speed beside the first trial that ran, s; it never rises."""
+        if self.best is None or self.first is None:
+            return None
+        return time_beside(self.best.measurement, self.first.measurement)
 
 
 class WorkerShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -213,16 +220,20 @@ class TuningResult:
     energy_of: tuple[str, ...] = ()
 
     @property
-    def best_measurement(self) -> Measurement | None:
-        """What the best took: in the final comparison where there was one, else as a trial; None if nothing ran."""
-        if self.compare is not None:
-            return self.compare.winner
-        return None if self.best_trial is None else self.best_trial.measurement
-
-    @property
     def best_s(self) -> float | None:
-        """Time of the best, s; None if nothing ran."""
-        return None if self.best_measurement is None else self.best_measurement.time_s
+        """Time of the best at the machine's speed beside the first trial that ran, s; None if nothing ran.
+
+        After a final comparison it is the time of the plan's first choice over the speedup.
+        """
+        return time_of_best(self._equalised(self.best_trial), self._equalised(self.plan_first), self.compare)
+
+    def equalised_trials(self) -> list[Trial]:
+        """Return the trials with times at the machine's speed beside the first that ran: see `equalise_speed`."""
+        return equalise_speed(self.trials)
+
+    def _equalised(self, trial: Trial | None) -> Trial | None:
+        pairs = zip(self.trials, self.equalised_trials(), strict=True)
+        return next((equal for measured, equal in pairs if measured is trial), None)
 
     @property
     def share_of_bound(self) -> float | None:
@@ -256,15 +267,15 @@ class TuningResult:
     @property
     def shares(self) -> tuple[WorkerShare, ...]:
         """Who measured what; empty where this machine measured all."""
-        return shares_of(self.trials, self.workers)
+        return shares_of(self.equalised_trials(), self.workers)
 
     def __repr__(self) -> str:
-        best = "none ran" if self.best_measurement is None else f"best {self.best_measurement.describe()}"
+        best = "none ran" if self.best_s is None else f"best {duration(self.best_s)}"
         where = f"{self.workload.describe()} on {self.hardware.name}"
         return f"TuningResult({where}: {len(self.trials)} trials by {self.strategy}, {best})"
 
     def _repr_html_(self) -> str:
-        ranked = rank_trials(self.trials)
+        ranked = rank_trials(self.equalised_trials())
         rows = [
             (trial.number, trial.source, trial.measurement.describe(), trial.schedule.describe())
             for trial in ranked[:MOST_SHOWN]
@@ -280,7 +291,10 @@ class TuningResult:
             "strategy": self.strategy,
             "seed": self.seed,
             "outcomes": {outcome.value: number for outcome, number in self.outcomes.items()},
-            "trials": [_trial_tree(trial) for trial in self.trials],
+            "trials": [
+                _trial_tree(trial, equal.measurement.time_s)
+                for trial, equal in zip(self.trials, self.equalised_trials(), strict=True)
+            ],
             "plan_first": None if self.plan_first is None else self.plan_first.number,
             "best": None if self.best_trial is None else self.best_trial.number,
             "best_s": self.best_s,
@@ -331,9 +345,9 @@ class TuningInterrupted(KeyboardInterrupt):
         return TuningInterrupted, (self.result,)
 
 
-def _trial_tree(trial: Trial) -> dict[str, object]:
-    """Return a trial: its numbers, the choices of its schedule, and the schedule whole."""
-    schedule, time_s = trial.schedule, trial.measurement.time_s
+def _trial_tree(trial: Trial, time_s: float | None) -> dict[str, object]:
+    """Return a trial: its numbers, of which `time_s` is told, the choices of its schedule, and the schedule whole."""
+    schedule = trial.schedule
     tree = schedule.to_dict()
     return {
         "number": trial.number,

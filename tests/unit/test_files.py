@@ -246,3 +246,16 @@ def test_a_folder_is_replaced_by_its_like_as_a_whole_or_not_at_all(tmp_path):
             check_folder(place, "ours", own)
         with pytest.raises(OSError, match=said):
             make_folder(place)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc, which nobody can write to")
+def test_a_place_that_root_cannot_write_to_either_is_refused_before_the_work():
+    for look in (
+        lambda: check_folder("/proc/x", "ours", lambda _, names: names),
+        lambda: check_folder("/proc/self", "ours", lambda _, names: names),
+        lambda: make_folder("/proc/x"),
+        lambda: make_folder("/proc/self"),
+        lambda: Output("/proc/x", OutputKind("ours", lambda _: True)),
+    ):
+        with pytest.raises(PermissionError, match=r"the folder.* cannot be written to; name another"):
+            look()

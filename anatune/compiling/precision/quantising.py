@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from anatune.graph.passes.quantising import Layer, scale_for, sites_of, with_con
 from anatune.graph.summary import LayerLoss
 from anatune.graph.torch.arrays import any_array
 
-__all__ = ["calibration", "quantised"]
+__all__ = ["Quantised", "calibration", "output_error", "quantised"]
 
 _LEAST_SIGNAL = 1e-30
 """Power that stands for none."""
@@ -29,10 +30,50 @@ _MOST_LOSSES = 8
 """Parts of the data that losses are measured on."""
 
 
+class Quantised(NamedTuple):
+    """A model of 8-bit integers.
+
+    Attributes
+    ----------
+    source : Imported
+    losses : tuple of LayerLoss
+        What each product's output loses.
+    calls : list of (inputs, outputs)
+        Some calls of the calibration data, and what the float32 model makes of them.
+    """
+
+    source: Imported
+    losses: tuple[LayerLoss, ...]
+    calls: list[tuple[list[Array], list[Array]]]
+
+
+def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array], list[Array]]]) -> float:
+    """Return the largest error of a model's outputs in some calls, over the largest magnitude of each output.
+
+    Parameters
+    ----------
+    model : callable
+        Takes the inputs of a call, returns an array or a tuple of arrays.
+    calls : sequence of (inputs, outputs)
+        As `Quantised` has them; an output over all calls has one largest magnitude.
+    """
+    got = [one if isinstance(one := model(*inputs), tuple) else (one,) for inputs, _ in calls]
+    worst = 0.0
+    for number in range(len(calls[0][1])):
+        wanted = [np.asarray(outputs[number], np.float64) for _, outputs in calls]
+        largest = max(float(np.abs(one).max(initial=0.0)) for one in wanted)
+        error = max(
+            float(np.abs(np.asarray(own[number], np.float64) - one).max(initial=0.0))
+            for own, one in zip(got, wanted, strict=True)
+        )
+        worst = max(worst, error / max(largest, _LEAST_SIGNAL) if error else 0.0)
+    return worst
+
+
 def quantised(
     source: Imported, make_target: Callable[[], ModelTarget], data: object, percentile: float | None
-) -> tuple[Imported, tuple[LayerLoss, ...]]:
-    """Return a model as one of 8-bit integers, and what each product's output loses by that.
+) -> Quantised:
+    """Return a model as one of 8-bit integers, what each product's output loses by that, and calls to compare with.
 
     Parameters
     ----------
@@ -55,9 +96,10 @@ def quantised(
         raise WorkloadError(f"compile: {source.name} has no products with known weights, there is nothing to quantise")
     inner = [value for value in sites.tensors if not isinstance(value, Input)]
     ends: list[Value] = [layer.end for layer in sites.layers]
-    run = _runner(graph, [*inner, *ends], make_target())
+    run = _runner(graph, [*inner, *ends, *graph.outputs], make_target())
     ranges = {id(value): [0.0, 0.0] for value in sites.tensors}
     wanted: list[list[Array]] = []
+    calls: list[tuple[list[Array], list[Array]]] = []
     for number, part in enumerate(parts):
         found = run(part)
         given = [*zip(graph.inputs, part, strict=True), *zip(inner, found, strict=False)]
@@ -67,7 +109,8 @@ def quantised(
                 own = ranges[id(value)]
                 ranges[id(value)] = [min(own[0], low), max(own[1], high)]
         if number < _MOST_LOSSES:
-            wanted.append(found[len(inner) :])
+            wanted.append(found[len(inner) : len(inner) + len(ends)])
+            calls.append((part, found[len(inner) + len(ends) :]))
     made, new = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
     run = _runner(made, [new[id(value)] for value in ends], make_target())
     got = [run(part) for part in parts[:_MOST_LOSSES]]
@@ -75,7 +118,7 @@ def quantised(
         LayerLoss(_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))
         for number, layer in enumerate(sites.layers)
     )
-    return dataclasses.replace(source, read=lambda _: made, reference=None), losses
+    return Quantised(dataclasses.replace(source, read=lambda _: made, reference=None), losses, calls)
 
 
 def _name(layer: Layer, number: int) -> str:

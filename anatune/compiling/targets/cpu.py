@@ -87,9 +87,11 @@ def _check_precision(hardware: CpuSpec, precision: str) -> None:
         return
     models = [CpuModel(_product(dtype), hardware) for dtype in (precision, WIDE)]
     times = [float(model.times(model.rank(1).points)[0][0]) for model in models]
+    ratio = times[0] / times[1]
+    slower = f"takes {ratio:.2g} times as long as in {WIDE}" if ratio >= 1.05 else f"is not faster than in {WIDE}"
     raise SpaceError(
         f"compile: precision is {precision}, and {hardware.name} has no instructions for it: in software a product "
-        f"takes {times[0] / times[1]:.2g} times as long as in {WIDE}; leave it out, then {WIDE} is taken"
+        f"{slower}; leave it out, then {WIDE} is taken"
     )
 
 

@@ -71,6 +71,32 @@ def test_lines_of_a_search_without_a_terminal(clock, capsys):
     ]
 
 
+def test_what_takes_long_without_a_terminal_is_named_now_and_then(clock, capsys):
+    with Progress() as shown:
+        shown.begin("building")
+        for second in range(25):
+            clock.now = 100.0 + second
+            shown._say_begun(clock.now)
+        shown.begin("comparing")
+        clock.now += 9.0
+        shown._say_begun(clock.now)
+        shown.show("trial 1/2", 1, 2, news=True)  # replaces it
+        clock.now += 30.0
+        shown._say_begun(clock.now)
+    assert capsys.readouterr().err.splitlines() == [
+        "building: 3 s so far", "building: 13 s so far", "building: 23 s so far", "comparing: 9 s so far", "trial 1/2",
+    ]  # fmt: skip
+
+
+def test_what_begins_anew_on_a_terminal_has_its_name(clock, bar):
+    with Progress(ticking=False) as shown:
+        for stage in ("building", "comparing"):
+            shown.begin(stage)
+            clock.now += 4.0
+            shown._draw(clock.now)
+    assert bar.drawn == [("building", None, "", "0:04 so far"), ("comparing", None, "", "0:04 so far")]
+
+
 def test_what_is_short_says_nothing(clock, capsys, bar):
     with Progress(ticking=False) as shown:
         report = shown.count("compiling")

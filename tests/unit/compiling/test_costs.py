@@ -2,7 +2,7 @@
 
 import pytest
 
-from anatune.compiling.costs import ModelCost, ModelCosts, estimate_model
+from anatune.compiling.costs import STAGES, ModelCost, ModelCosts, estimate_model
 from anatune.compiling.request import Request
 from anatune.report.tuning import model_cost_text
 from tests.unit.graph import graphs as g
@@ -38,6 +38,20 @@ def test_measured_kernels_take_their_trials_and_a_second_build():
     assert estimate(20, 400).tune_s > 400 * 0.1
     there = estimate(20, 400, tracker="lab:9190", key="board")
     assert (there.seconds, there.basis) == (None, "elsewhere")
+
+
+def test_models_that_are_quantised_are_planned_and_built_thrice():
+    known = estimate_model(46, HOST, 1, Request(), is_checked=False, earlier=[COST] * 3, calibrates=True)
+    assert (known.calibrate_s, known.seconds) == (pytest.approx(48.0), pytest.approx(72.0))
+    assert ": calibrate 48 s, plan 8 s, build 16 s" in model_cost_text(known)
+
+
+def test_each_part_is_told_as_it_begins():
+    stages = []
+    costs = ModelCosts(HOST, 1, Request(on_stage=stages.append), is_checked=False)
+    for name in STAGES:
+        with costs.part(name):
+            assert stages[-1] == STAGES[name]
 
 
 def test_in_words():

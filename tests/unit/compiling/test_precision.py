@@ -118,7 +118,7 @@ def test_precisions_that_are_none_or_not_the_processors(tmp_path):
     onnx_models.vgg16(tmp_path / "model.onnx")
     with pytest.raises(SpaceError, match=r"precision is 'half'.*expected.*float16"):
         compile_model(tmp_path / "model.onnx", precision="half")
-    with pytest.raises(SpaceError, match=r"ryzen_3700x has no instructions for it: in software .* takes \d.* times"):
+    with pytest.raises(SpaceError, match=r"ryzen_3700x has no instructions for it: in software .* is not faster than"):
         compile_model(tmp_path / "model.onnx", hw=fixed(), precision="bfloat16")
     with pytest.raises(SpaceError, match="precision is float32, expected float16, bfloat16 or fp8 for rtx3090"):
         compile_model(tmp_path / "model.onnx", hw="rtx3090", precision="float32")

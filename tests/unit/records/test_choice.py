@@ -2,7 +2,7 @@
 
 import statistics
 
-from anatune.records.choice import RecordedTrial, fastest
+from anatune.records.choice import RecordedTrial, choose_winner, fastest
 
 
 def one(number, key, times=(1.0,), references=(), ok=True, session="s", **how):
@@ -62,8 +62,18 @@ def test_a_session_has_the_winner_of_its_final_comparison():
     assert fastest(trials) == 1
     assert fastest([*trials, compared(3, "a", 1.3), compared(4, "b", 1.1)]) in (2, 4)
     assert fastest([*trials, compared(3, "a", 1.1), compared(4, "b", 1.1)]) in (1, 3)
-    early = compared(4, "b", 1.0, stopped_early=True)
-    assert fastest([*trials, compared(3, "a", 1.3), early]) in (1, 3)
+    to_the_end = compared(3, "a", 1.3)._replace(times_s=(1.2,) * 3 + (1.4,) * 3)
+    early = compared(4, "b", 1.25, stopped_early=True)._replace(times_s=(1.25,) * 3)
+    assert fastest([*trials, to_the_end, early]) in (1, 3)  # it was slower in the rounds that both ran
+
+
+def test_the_winner_is_what_the_paired_test_says_not_the_median():
+    first, other = (1.0, 1.0, 1.0, 1.0, 1.0), (0.99, 0.99, 0.99, 1.2, 1.2)
+    assert choose_winner([other, first], [False, False]) == 1
+    assert choose_winner([first, other[:3]], [False, True]) == 1  # dropped, though faster while it ran
+    trials = [one(number, key, times, (1.0,) * 5) for number, key, times in ((1, "a", first), (2, "b", other))]
+    ended = [one(3, "b", other, (1.0,) * 5, compared=True), one(4, "a", first, (1.0,) * 5, compared=True)]
+    assert fastest([*trials, *ended]) in (1, 4)
 
 
 def test_the_last_comparison_is_final_and_only_at_the_end():

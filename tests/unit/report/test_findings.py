@@ -80,7 +80,7 @@ def test_machines_are_compared_with_themselves():
 
 def test_contenders_have_the_interval_of_the_paired_test():
     (view,) = session_views(usual())
-    winner, close, far = contests(view.comparison)
+    winner, close, far = contests(view.comparison, view.best_s)
     assert (winner.number, winner.low, winner.high) == (2, 1.0, 1.0)
     assert close.low <= close.ratio <= close.high
     assert (close.number, far.number) == (6, 0)

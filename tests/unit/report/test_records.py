@@ -31,8 +31,9 @@ def test_peak_of_threads():
 
 def test_trials(store):
     lines = trial_lines(store.trials(), 400)
-    assert [line.style for line in lines] == ["bold", "bold", "yellow", "dim", "", "dim"]
+    assert [line.style for line in lines] == ["bold", "bold", "yellow", "dim", "", "dim", "dim"]
     assert lines[3].text.strip() == "signal 11 in main"
+    assert "as it was measured" in lines[-1].text
     assert "98.3" in lines[4].text
     assert " 2.00 " in lines[4].text
     assert lines[5].text.strip() == store.trials()[1].trial.schedule.describe()
@@ -59,5 +60,5 @@ def test_sessions(store):
 
 def test_best(store):
     lines = best_lines(store.bests(), 400)
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[2].text.strip() == store.bests()[0].trial.schedule.describe()

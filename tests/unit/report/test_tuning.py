@@ -53,28 +53,42 @@ def test_what_is_said_of_the_best_never_gets_worse_though_the_machine_slows():
         script[number] = msgspec.structs.replace(ran(1.0), **times)
     session(4, script=script, progress=seen.append).run()
     texts = [progress_text(one) for one in seen if one.stage == "measure"]
+    rates = [float(re.search(r"; ([\d.]+) .FLOP/s", text)[1]) for text in texts]
+    told = [float(re.search(r"FLOP/s, ([\d.]+) x the first", text)[1]) for text in texts[1:]]
+    assert [rate / rates[0] for rate in rates[1:]] == pytest.approx(told, rel=2e-3)
+    bests = [one.best_s for one in seen if one.stage == "measure"]
+    assert bests == sorted(bests, reverse=True)
     speeds = [float(found[1]) for text in texts if (found := re.search(r"best: number \d, ([\d.]+) x the first", text))]
     assert speeds == [1.053, 1.111, 1.176]
 
 
 def test_one_time_of_the_best_everywhere():
-    """The final comparison's: as text, JSON, in pages and their reports."""
-    result = session(6).run()
-    best_s = result.compare.winner.time_s
-    assert best_s != result.best_trial.measurement.time_s
+    """As text, JSON, in pages and their reports; it agrees with the first choice's time and the speedup over that."""
+    slow = {number: msgspec.structs.replace(ran(2e-3), reference_times_s=(2e-3,) * 3) for number in range(1, 6)}
+    result = session(6, script=slow).run()
+    best_s = result.plan_first.measurement.time_s / result.compare.speedup
     tree, [view] = result.to_dict(), session_views(result)
-    assert tree["best_s"] == result.best_s == view.best_s == report_dict(view)["best_s"] == best_s
-    assert tree["share_of_bound"] == result.bound.time_s / best_s
+    first, *others = (trial["time_s"] for trial in tree["trials"])
+    assert first == pytest.approx(view.plan_first.measurement.time_s) == pytest.approx(best_s * result.compare.speedup)
+    assert others == pytest.approx([1e-3] * 5)  # not 2e-3, which they took while the machine was slow
+    assert tree["trials"][1]["measurement"]["times_s"] == (2e-3,) * 3
+    assert "at the machine's speed beside the first trial" in flat(result_lines(result))
+    assert tree["best_s"] == result.best_s == view.best_s == report_dict(view)["best_s"]
+    assert best_s == pytest.approx(result.best_s)
+    assert tree["share_of_bound"] == result.bound.time_s / result.best_s
     assert f"best: trial {result.best_trial.number}, " in flat(result_lines(result))
-    told = f"{units.duration(best_s)}, {measured_rate(result.hardware, result.best_trial, best_s)}"
+    rate = measured_rate(result.hardware, result.best_trial, result.best_s)
+    told = f"{units.duration(result.best_s)}, {rate}"
     assert told in flat(result_lines(result))
     assert session_facts(view)[0] == ("best", *told.split(", ", 1))
 
 
 def test_progress_of_a_model():
     told = ModelProgress("matmul 8x8x8", 3, 12, 0.002, 0.003, 6.0, 18.2)
-    expected = "trial 3/12; kernels predicted 2.000 ms, measured 3.000 ms; 18 s left; matmul 8x8x8"
+    expected = "trial 3/12; kernels predicted 2.000 ms, 3.000 ms with what was measured; 18 s left; matmul 8x8x8"
     assert model_progress_text(told) == expected
+    before = model_progress_text(ModelProgress("matmul 8x8x8", 0, 12, 0.002, 0.003, 0.0))
+    assert before == "trial 0/12; kernels predicted 2.000 ms; matmul 8x8x8"  # nothing was measured yet
 
 
 def test_summary():

@@ -4,7 +4,7 @@ import random
 
 import anatune
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.tuning.ending import Standing, rank_trials
+from anatune.tuning.ending import Standing, equalise_speed, rank_trials
 
 SCHEDULE = anatune.plan(anatune.matmul(16, 16, 16), anatune.hardware("xeon_gold_6230r"), top_k=1).best
 
@@ -31,3 +31,19 @@ def test_the_standing_is_that_of_the_ranking():
             assert standing.best is (ranked[0] if ranked else None)
             assert standing.num_ran == len(ranked)
             assert standing.last_number == max(one.number for one in trials)
+
+
+def test_times_at_one_speed_are_in_the_order_of_the_ranking():
+    rng = random.Random(1)
+    for _ in range(50):
+        trials = [trial(number, rng, rng.random() < 0.9 or number < 6) for number in range(8)]
+        equal = equalise_speed(trials)
+        times = [equal[trials.index(one)].measurement.time_s for one in rank_trials(trials)]
+        assert times == sorted(times)
+        first = next((pair for pair in zip(trials, equal, strict=True) if pair[0].measurement.time_s is not None), None)
+        assert first is None or first[0].measurement.time_s == first[1].measurement.time_s
+        standing, bests = Standing(), []
+        for one in equal:
+            standing.add(one)
+            bests += [] if standing.best is None else [standing.best.measurement.time_s]
+        assert bests == sorted(bests, reverse=True)

@@ -1,6 +1,8 @@
 """Results: ranking trials, the final comparison, JSON."""
 
 import json
+import math
+import random
 
 import pytest
 
@@ -53,6 +55,22 @@ def test_the_plan_wins_or_fails():
     assert compare_contenders(trials, [bad, slow], plan=0).speedup is None
     assert compare_contenders(trials, [bad, bad], plan=0) is None
     json.dumps(compare_contenders(trials, [slow, good], plan=0).high)  # one pair: wide, not infinite
+
+
+def test_the_winner_is_never_slower_than_the_plan():
+    """The medians name the other, by luck; the paired test does not."""
+    rng = random.Random(0)
+    for _ in range(200):
+        rounds = [[math.exp(rng.gauss(0.0, 0.05)) for _ in range(9)] for _ in range(3)]
+        lengths = [9, rng.choice((3, 5, 9)), rng.choice((3, 5, 9))]
+        rng.shuffle(lengths)
+        measurements = [
+            Measurement(Outcome.OK, times_s=tuple(times[:n]), reference_times_s=(1.0,) * n, stopped_early=n < 9)
+            for times, n in zip(rounds, lengths, strict=True)
+        ]
+        result = compare_contenders([trial(number, [1.0]) for number in range(3)], measurements, plan=2)
+        assert result.speedup >= 1.0
+        assert result.low <= result.speedup <= result.high
 
 
 def test_json_holds_everything(tmp_path):

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from anatune.compiling.costs import STAGES
 from anatune.compiling.precision.quantising import calibration
 from anatune.compiling.session import compile as compile_model
 from anatune.compiling.targets import cpu
@@ -88,12 +89,22 @@ def test_a_network_is_quantised_by_what_it_computes(tmp_path, percentile):
     data = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=data)
     own = {"threads": 1, "precision": "int8", "percentile": percentile}
-    compiled = compile_model(tmp_path / "model.onnx", calibrate=tmp_path / "data.npz", **own)
+    told, check = [], percentile is None
+    compiled = compile_model(
+        tmp_path / "model.onnx", calibrate=tmp_path / "data.npz", check=check,
+        on_estimate=lambda estimate: told.append(estimate.calibrate_s > 0), on_stage=told.append, **own,
+    )  # fmt: skip
+    assert told[:2] == [True, STAGES["calibrate"]]  # the estimate comes first, and once
+    assert told.count(True) == 1
+    assert (STAGES["check"] in told) == check
     assert [kernel.epilogue for kernel in compiled.summary.kernels] == [("bias", "requantize"), ("scale",)]
     assert [loss.layer for loss in compiled.summary.losses] == ["1 conv2d 1x8x8x8 float32", "2 matmul 1x5 float32"]
     assert all(30 < loss.signal_db < 60 for loss in compiled.summary.losses)
     want, got = (model(data[:1]) for model in (compile_model(tmp_path / "model.onnx", threads=1), compiled))
     assert 0 < np.abs(got - want).max() <= 0.03 * np.abs(want).max()
+    report = " ".join(compiled.report().split())
+    assert ("largest difference from the float32 model in 4 calls of the calibration data" in report) == check
+    assert compiled.summary.check is None or 0 < compiled.summary.check.error < 0.05
     assert "quantised to 8 bits, output of each of 2 layers over its error: worst" in compiled.report().replace(
         "\n", " "
     )
@@ -129,6 +140,18 @@ def test_data_that_does_not_fit_is_one_line(data, told):
     with pytest.raises(WorkloadError, match=f"^{told}") as caught:
         calibration(data, [X], "model")
     assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_quantised_is_named(tmp_path):
+    plain(tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(model, tmp_path / "model.onnx")
+    own = {"threads": 1, "precision": "int8", "calibrate": np.zeros((2, 3, 8, 8), np.float32)}
+    with pytest.raises(SpaceError, match=r"sizes of model.onnx vary \(batch\), which precision int8 .*; give"):
+        compile_model(tmp_path / "model.onnx", **own)
+    with pytest.raises(SpaceError, match="a fallback is named, which precision int8 does not take; leave it out"):
+        compile_model(tmp_path / "model.onnx", np.zeros((2, 3, 8, 8), np.float32), fallback="onnxruntime", **own)
 
 
 def test_arguments_that_do_not_fit_are_one_line(tmp_path):
