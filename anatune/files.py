@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from anatune.errors import AnatuneError
+from anatune.resources import no_scratch
 
 __all__ = [
     "MOST_BYTES",
@@ -27,7 +28,6 @@ __all__ = [
     "check_folder",
     "json_with",
     "make_folder",
-    "no_scratch",
     "open_file",
     "read_file",
     "read_lines",
@@ -410,13 +410,6 @@ def _remove_tree(name: str) -> None:
     import shutil  # late: what only plans needs none
 
     shutil.rmtree(name, ignore_errors=True)
-
-
-def no_scratch(error: OSError) -> str:
-    """Return why temporary files cannot be written, and what to do, in one line."""
-    import tempfile
-
-    return f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"
 
 
 def _check_parent(place: str, name: str) -> None:

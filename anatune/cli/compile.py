@@ -196,7 +196,6 @@ def compile_model(
     from anatune.compiling.costs import STAGES
     from anatune.compiling.folder import check_place
     from anatune.measure.named_hardware import hardware
-    from anatune.records.place import is_missing
 
     if asked.compare:
         _compare(model, asked, elsewhere, html, as_json=as_json)
@@ -205,20 +204,15 @@ def compile_model(
         raise UsageError("--price is for --compare; leave it out")
     if asked.output is None:
         raise UsageError("-o/--output is missing, expected the folder to write; --compare writes none")
-    output, records = asked.output, asked.records
-    measures = elsewhere.keywords()
-    page_file = check_html(html, model, records, output, asked.hw)
+    output, measures = asked.output, elsewhere.keywords()
+    page_file = check_html(html, model, asked.records, output, asked.hw)
     check_place(output)
     _refuse_unmeasured(asked, elsewhere)
     _warn_of_code(model)
     device = hardware(asked.hw)
     refuse_threads(asked.threads, device)
     _say_target(device, asked)
-    kept = records if records is not None or not (asked.trials or asked.resume) else DEFAULT_RECORDS
-    if records is not None and not elsewhere.no_reuse and not is_missing(records):
-        note(
-            f"note: kernels are those that {records} has of this device, where it has some; --no-reuse plans them anew"
-        )
+    kept = _kept_records(asked, elsewhere)
     display = ModelDisplay()
     told: list[ModelEstimate] = []
 
@@ -252,6 +246,18 @@ def compile_model(
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
     _tell(compiled, asked, page_file, model.stem, told if as_json else None)
+
+
+def _kept_records(asked: CompileOptions, elsewhere: Elsewhere) -> Path | None:
+    """Return where records are read and written, and say that kernels are taken from there; None: nowhere."""
+    from anatune.records.place import is_missing
+
+    records = asked.records
+    if records is not None and not elsewhere.no_reuse and not is_missing(records):
+        note(
+            f"note: kernels are those that {records} has of this device, where it has some; --no-reuse plans them anew"
+        )
+    return records if records is not None or not (asked.trials or asked.resume) else DEFAULT_RECORDS
 
 
 def _tell(

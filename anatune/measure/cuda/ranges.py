@@ -13,7 +13,7 @@ from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_ar
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.ranges import range_kernels
 from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError
-from anatune.files import no_scratch, temporary_folder
+from anatune.files import temporary_folder
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 from anatune.measure.cuda.kernel import first_device
 from anatune.measure.cuda.launching import bound_call, load_functions
@@ -21,6 +21,7 @@ from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import Array, Verification, array_dtype, checked_operands, expected, random_inputs
 from anatune.measure.run.rounding import operands_used
 from anatune.model.ranges.plan import RangePlan
+from anatune.resources import no_scratch
 
 __all__ = ["GpuRangeKernel", "build", "verify"]
 
