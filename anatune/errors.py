@@ -22,6 +22,7 @@ __all__ = [
     "SpecError",
     "UnknownNameError",
     "WorkloadError",
+    "no_scratch",
 ]
 
 
@@ -82,3 +83,10 @@ class RecordError(AnatuneError, ValueError):
 
 class SecurityError(AnatuneError, ValueError):
     """Certificates cannot be used, or what was asked for would let anybody in."""
+
+
+def no_scratch(error: OSError) -> str:
+    """Return why temporary files cannot be written, and what to do, in one line."""
+    import tempfile
+
+    return f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"

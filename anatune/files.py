@@ -18,8 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from anatune.errors import AnatuneError
-from anatune.resources import no_scratch
+from anatune.errors import AnatuneError, no_scratch
 
 __all__ = [
     "MOST_BYTES",

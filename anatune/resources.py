@@ -14,7 +14,6 @@ __all__ = [
     "allowed_cores",
     "cpu_quota",
     "data_folder",
-    "no_scratch",
     "usable_cores",
     "user_cache_folder",
     "user_config_folder",
@@ -120,10 +119,3 @@ def _control_groups(root: Path) -> Iterator[tuple[Path, str] | tuple[Path, str, 
             elif "cpu" in controllers.split(","):
                 for mount in {controllers, "cpu"}:
                     yield root / "sys/fs/cgroup" / mount / below, "cpu.cfs_quota_us", "cpu.cfs_period_us"
-
-
-def no_scratch(error: OSError) -> str:
-    """Return why temporary files cannot be written, and what to do, in one line."""
-    import tempfile
-
-    return f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"

@@ -18,9 +18,9 @@ from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.linking import link_objects, object_of, static_library
 from anatune.codegen.relax.kernels import KERNEL
 from anatune.disk_cache import DiskCache, sources_of, versions_of
-from anatune.errors import BuildError
+from anatune.errors import BuildError, no_scratch
 from anatune.files import temporary_folder
-from anatune.resources import no_scratch, usable_cores, user_cache_folder
+from anatune.resources import usable_cores, user_cache_folder
 
 __all__ = ["Objects", "objects_of"]
 

@@ -26,11 +26,10 @@ from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.codegen.triton.facts import amd_facts, nvidia_facts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
-from anatune.errors import AnatuneError, BuildError, MissingDependencyError, SpaceError
+from anatune.errors import AnatuneError, BuildError, MissingDependencyError, SpaceError, no_scratch
 from anatune.files import temporary_folder
 from anatune.named import import_optional
 from anatune.requirements import pip_line
-from anatune.resources import no_scratch
 from anatune.templates.gpu.kernel import SCRATCH_ALIGNMENT
 from anatune.templates.triton.instructions import TENSOR_COLUMNS
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram

@@ -14,11 +14,10 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
-from anatune.errors import BuildError, SpaceError
+from anatune.errors import BuildError, SpaceError, no_scratch
 from anatune.files import temporary_folder
 from anatune.measure.run.build_processes import INVALID_ERRORS, BuildJob, BuildProcesses, Limits, single_threaded
 from anatune.measure.run.process import Worker, refusal
-from anatune.resources import no_scratch
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 __all__ = ["LIMITS", "build_apart", "compiled_kernels", "facts_apart", "images_apart"]

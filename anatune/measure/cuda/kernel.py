@@ -13,14 +13,13 @@ from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule
 from anatune.codegen.toolchains import toolchain_of
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, BuildError, DeviceError, RunError
+from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, no_scratch
 from anatune.files import temporary_folder
 from anatune.measure.cuda.apart import build_apart
 from anatune.measure.cuda.dlpack import device_address
 from anatune.measure.cuda.driver import BorrowedBuffer, GpuBuffer, GpuDevice, open_device
 from anatune.measure.cuda.launching import bound_call, load_kernel
 from anatune.measure.run.correctness import Array, array_dtype, checked_operands, random_inputs
-from anatune.resources import no_scratch
 
 __all__ = ["GpuKernel", "build_gpu"]
 

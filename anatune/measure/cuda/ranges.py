@@ -12,7 +12,7 @@ import numpy as np
 from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_artifact
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.ranges import range_kernels
-from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError
+from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError, no_scratch
 from anatune.files import temporary_folder
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 from anatune.measure.cuda.kernel import first_device
@@ -21,7 +21,6 @@ from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import Array, Verification, array_dtype, checked_operands, expected, random_inputs
 from anatune.measure.run.rounding import operands_used
 from anatune.model.ranges.plan import RangePlan
-from anatune.resources import no_scratch
 
 __all__ = ["GpuRangeKernel", "build", "verify"]
 

@@ -21,11 +21,10 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from anatune.emit.buffer import Buffer
-from anatune.errors import MissingDependencyError, RunError
+from anatune.errors import MissingDependencyError, RunError, no_scratch
 from anatune.files import scratch_folder
 from anatune.measure.emulate.cuda_text import cpp_source
 from anatune.measure.run.correctness import Array, array_dtype
-from anatune.resources import no_scratch
 from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["ALL_BLOCKS", "Blocks", "EmulatedKernel", "compiler", "written_by"]

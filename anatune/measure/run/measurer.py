@@ -14,7 +14,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, DeviceError, RunError
+from anatune.errors import AnatuneError, DeviceError, RunError, no_scratch
 from anatune.files import scratch_folder
 from anatune.measure.place import Ask, WorkerState, asking, checked_of
 from anatune.measure.run.build_processes import SET_UP, BuildJob, BuildProcesses, KeptBuilds, Limits, single_threaded
@@ -24,7 +24,6 @@ from anatune.measure.run.process import Worker, wait_for
 from anatune.measure.run.runner import Setting
 from anatune.measure.run.runner_process import RunnerProcess
 from anatune.measure.run.timing import TimingProtocol
-from anatune.resources import no_scratch
 
 __all__ = ["Entries", "Limits", "Measurer", "MeasurerSettings"]
 
