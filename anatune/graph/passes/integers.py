@@ -341,6 +341,9 @@ def _product(node: Node, end: _End) -> Node | None:
         attributes["input_zero_point"] = zero
     with np.errstate(all="ignore"):  # what a bias over a tiny scale leaves is too large
         steps, operands = _steps(end, found.factors, inner)
+        if inner.any() and steps[:2] == ("scale", "bias"):  # in float32 the zero point's part would leave digits of it
+            attributes["input_zero_point"] = zero
+            steps, operands = _steps(end, found.factors, np.zeros_like(inner))
     if any(one.dtype == np.float64 for one in operands):
         return None
     operator = CONVOLUTION if node.op in CONVOLUTIONS else MATMUL

@@ -59,6 +59,7 @@ def test_matrix_products_whose_results_stay_numbers(turned):
     y = m.node("Gemm", m.through("x", 0.02, 100), weight, bias, transB=turned)
     (product,) = products(m.check(y, unit=1e-5))
     assert product.attributes["epilogue"] == ("scale", "bias")
+    assert product.attributes["input_zero_point"] == 100  # as a part of the bias it would take digits from it
 
 
 def test_large_units_of_sums_leave_biases_as_they_are():
