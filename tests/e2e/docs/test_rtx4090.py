@@ -85,9 +85,26 @@ def test_cupys_launches_are_right(anatune, monkeypatch, tmp_path, shape):
     assert len(steps(names["manifest"])) == (2 if shape == SHAPES[1] else 1)
 
 
+def test_the_mlp_is_that_of_a_decoder(monkeypatch):
+    torch = pytest.importorskip("torch", reason="pip install torch")
+    text = program("gate_up").replace(', device="cuda"', "").replace("float16", "float32")
+    for large, small in (("22016", "48"), ("11008", "24"), ("4096", "32")):
+        text = text.replace(large, small)
+    silu = torch.nn.functional.silu
+    runs = {
+        "gate_up": torch.matmul,
+        "gated": lambda data: silu(data[:, 0]) * data[:, 1],  # as `anatune.silu_multiply` has it
+        "down": torch.matmul,
+    }
+    for name, run in runs.items():
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(run=run))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    exec(compile(text, "rtx4090.md", "exec"), {"__name__": "program"})  # compares in its last line
+
+
 def test_the_other_program_names_what_nvidias_bindings_have():
     driver = pytest.importorskip("cuda.bindings.driver", reason="pip install '.[cuda]'")
-    tree = ast.parse(program("torch"))
+    tree = ast.parse(program("driver"))
     asked = {
         node.attr
         for node in ast.walk(tree)

@@ -49,6 +49,18 @@ def test_pages_open_without_a_network(site, browser):
     assert not complaints
 
 
+def test_parameters_that_share_a_description_have_types_of_their_own(site):
+    page = (site / "reference" / "python.html").read_text()
+
+    def words(name):
+        part = page[page.index(f'id="{name}"') :][:40_000]
+        return " ".join(re.sub(r"<[^>]+>", " ", part).split())
+
+    assert re.search(r"\bhw HardwareLike\b", words("anatune.plan"))
+    assert re.search(r"\bcorrection str \| Path\b", words("anatune.predict"))
+    assert "plan( workload ," in words("anatune.plan")  # broken into lines by a formatter
+
+
 _CUT = """() => Array.from(document.querySelectorAll(".md-content pre > code"))
   .filter((code) => code.scrollWidth > code.clientWidth + 1)
   .map((code) => [code.closest(".highlight")?.className || "", getComputedStyle(code).overflowX, code.textContent])"""

@@ -17,7 +17,7 @@ def run({parameters}):
     Takes tensors of PyTorch on the device, contiguous; whatever else has DLPack is seen as such. What is left out is
     allocated.
     """
-    import torch
+    {imports}
 
     def seen(name, tensor, shape, dtype):
         if tensor is None:
@@ -30,11 +30,16 @@ def run({parameters}):
         return tensor
 
 {seen}
-    # tensor descriptors lie in device memory
-    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device={first}.device))
 {launches}
     return {result}
 '''
+_WITH_DESCRIPTORS = """
+    def launch():
+        # tensor descriptors lie in device memory; in a context of its own the caller's allocator stays
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device={first}.device))
+    {launches}
+
+    contextvars.copy_context().run(launch)"""
 
 
 def launcher_text(
@@ -47,6 +52,10 @@ def launcher_text(
     arguments : tuple of Buffer
         What ``run`` takes: operands, the result, a workspace; the last ones may be left out in a call.
     """
+    launches, imports = "\n".join(map(_launch, program.kernels)), "import torch"
+    if "make_tensor_descriptor" in program.source:
+        launches = _WITH_DESCRIPTORS.format(first=arguments[0].tensor, launches=launches.replace("\n", "\n    "))
+        imports = "import contextvars\n\n    import torch"
     said = "\n".join(comment_lines(line, "# ") for line in (arithmetic.sentences(),))
     return (
         f"# Made by anatune; it is not needed. Needs Triton and PyTorch.\n{said}\n{program.source.rstrip()}\n"
@@ -56,7 +65,8 @@ def launcher_text(
             result=", ".join((program.result, *program.further)),
             first=arguments[0].tensor,
             seen="\n".join(map(_seen, arguments)),
-            launches="\n".join(map(_launch, program.kernels)),
+            launches=launches,
+            imports=imports,
         )
     )
 

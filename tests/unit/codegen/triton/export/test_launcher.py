@@ -1,5 +1,6 @@
 """The Python file of an exported Triton schedule: what its function launches, and what it refuses."""
 
+import contextvars
 import re
 import sys
 import types
@@ -44,7 +45,6 @@ def launched(monkeypatch):
     language.constexpr = lambda value: value
     triton = types.ModuleType("triton")
     triton.jit, triton.language = jit, language
-    triton.set_allocator = lambda allocator: notes.append(allocator(7, 128, None).shape)
     torch = types.ModuleType("torch")
     torch.Tensor, torch.float16, torch.float32, torch.int8 = Tensor, "float16", "float32", "int8"
     torch.empty = lambda shape, dtype, device: Tensor(shape, dtype, device)
@@ -71,7 +71,7 @@ def test_run_launches_all_kernels_in_order(tmp_path, launched):
     a, b, bias = Tensor((512, 4096)), Tensor((4096, 256)), Tensor((256,))
     result = function(a, b, bias)
     assert (result.shape, result.dtype, result.device) == ((512, 256), "float16", "cuda:0")
-    assert launched.pop(0) == 7  # bytes that Triton asked its allocator for
+    assert "set_allocator" not in text  # nothing needs memory of Triton's
     (product, grid, taken, options), (add, _, added, _) = launched
     assert product != add
     assert grid == (16,)
@@ -81,6 +81,25 @@ def test_run_launches_all_kernels_in_order(tmp_path, launched):
     assert (options["num_warps"], options["num_stages"], options["enable_fp_fusion"]) == (8, 3, True)
     given = Tensor((512, 256))
     assert function(Seen(), b, bias, given) is given
+
+
+def test_the_allocator_of_the_caller_stays(tmp_path, launched, monkeypatch):
+    allocator = contextvars.ContextVar("allocator", default="the caller's")
+    monkeypatch.setattr(sys.modules["triton"], "set_allocator", allocator.set, raising=False)
+    jit = sys.modules["triton"].jit
+
+    def noting(function):
+        kernel = jit(function)
+        kernel.__class__.__getitem__ = lambda self, grid: lambda *_, **__: launched.append(allocator.get())
+        return kernel
+
+    monkeypatch.setattr(sys.modules["triton"], "jit", noting)
+    text, _, function = exported(tmp_path, descriptors=1)
+    assert "make_tensor_descriptor" in text
+    function(Tensor((512, 4096)), Tensor((4096, 256)), Tensor((256,)))
+    (during,) = launched
+    assert during(7, 128, None).shape == 7
+    assert allocator.get() == "the caller's"
 
 
 def test_run_refuses_other_tensors(tmp_path, launched):
