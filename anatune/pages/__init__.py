@@ -7,18 +7,6 @@ from anatune.pages.session import records_page, session_page
 from anatune.pages.space import space_sections
 
 __all__ = [
-    "Column",
-    "Facts",
-    "Figure",
-    "Page",
-    "Section",
-    "Slider",
-    "Sliders",
-    "Table",
-    "model_page",
-    "plan_page",
-    "prune_page",
-    "records_page",
-    "session_page",
-    "space_sections",
-]
+    "Column", "Facts", "Figure", "Page", "Section", "Slider", "Sliders", "Table", "model_page", "plan_page",
+    "prune_page", "records_page", "session_page", "space_sections",
+]  # fmt: skip

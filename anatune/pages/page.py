@@ -28,18 +28,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 __all__ = [
-    "Cell",
-    "Column",
-    "Content",
-    "Facts",
-    "Figure",
-    "Page",
-    "Section",
-    "Slider",
-    "Sliders",
-    "Table",
+    "Cell", "Column", "Content", "Facts", "Figure", "Page", "Section", "Slider", "Sliders", "Table",
     "check_packages",
-]
+]  # fmt: skip
 
 MOST_BYTES = 8_000_000
 """Largest page that tests let through."""

@@ -1,4 +1,4 @@
-"""An extension of griffe: parameters that share a description in a docstring have types of their own.
+"""An extension of griffe: parameters that share a description in a docstring have types of their own in the reference.
 
 griffe gives all names of one line ("workload, hw") the type and the default of the first.
 """

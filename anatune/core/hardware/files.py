@@ -26,14 +26,8 @@ from anatune.errors import SpecError, UnknownNameError
 from anatune.resources import data_folder, user_config_folder
 
 __all__ = [
-    "Finding",
-    "check_spec_file",
-    "hardware",
-    "list_hardware",
-    "load_spec_file",
-    "spec_to_toml",
-    "user_spec_folder",
-]
+    "Finding", "check_spec_file", "hardware", "list_hardware", "load_spec_file", "spec_to_toml", "user_spec_folder",
+]  # fmt: skip
 
 _MAKER = re.compile(r"(?<![a-z])(nvidia|amd|intel)(?![a-z])")
 _EVERYBODYS = re.compile(rf"{_MAKER.pattern}|\b(?:tesla|cpu|processor|\d+-core)\b|@.*|\((?:r|tm)\)|[()]")
