@@ -150,8 +150,8 @@ class Worker:
     def make(self, kind: str, seed: int) -> Any:
         """Return the program of a seed, or an `Outcome` where making it fails.
 
-        The generator of ONNX models calls nothing of anatune's: a process that ends there is a fault of what they compare with
-        (onnxruntime divides by zero in some pools).
+        The generator of ONNX models calls nothing of anatune's: a process that ends there is a fault of what it
+        compares with (onnxruntime divides by zero in some pools).
         """
         made = self._ask("make", kind, seed)
         is_crash = kind == "onnx" and isinstance(made, Outcome) and made.state == "crash"

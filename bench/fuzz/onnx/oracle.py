@@ -46,6 +46,7 @@ _SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "Group
 """Operands that have noise, where not all of them do: sizes that come from a scale must not change."""
 
 
+_MOST_SCORE = {"float16": 1e4, "float32": 1e38, "bfloat16": 1e38}
 _OF_FINITE = words(
     """Resize GridSample DeformConv DFT STFT AveragePool LpPool AffineGrid DynamicQuantizeLinear ReduceLogSumExp
     RoiAlign Det GRU LSTM RNN"""
@@ -166,6 +167,11 @@ def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[s
         return not bool((np.abs(power) < 2.0**24).all())
     if step.op in _OF_FINITE and not all(np.isfinite(one).all() for one in arrays if one is not None):
         return True
+    if step.op.endswith("Attention") and len(arrays) > 1 and arrays[0] is not None and arrays[1] is not None:
+        with np.errstate(all="ignore"):
+            largest = float(np.abs(first).max(initial=0)) * float(np.abs(arrays[1]).max(initial=0)) * first.shape[-1]
+        if is_float(dtypes[0]) and np.isfinite(first).all() and largest > _MOST_SCORE.get(dtypes[0], np.inf):
+            return True  # scores that overflow are NaN, or infinite, by the order of sums
     if step.op == "Attention" and len(arrays) > 3 and not all(np.isfinite(one).all() for one in arrays[:3]):
         return True  # whether a NaN counts that a mask takes out: it does where masks are added
     if step.op == "Attention" and any(np.isinf(one).any() for one in arrays[:2]):
