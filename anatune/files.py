@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from anatune.errors import AnatuneError, no_scratch
+from anatune.writable import can_write
 
 __all__ = [
     "MOST_BYTES",
@@ -262,7 +263,8 @@ def check_folder(
         names = set(os.listdir(place))
         if others := sorted(names - set(own(Path(place), names))) if names else []:
             raise _taken(name, f"a new folder or {what}", f"holds {others[0]!r}")
-        _check_writable(place, name)
+        if not can_write(place):
+            raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
     elif os.path.lexists(place):
         raise NotADirectoryError(errno.ENOTDIR, f"is no folder, expected a new one or {what}; name another", name)
     _check_parent(place, name)
@@ -311,7 +313,8 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     name = os.fspath(path)
     place = _real(name)
     if os.path.isdir(place):
-        _check_writable(place, name)
+        if not can_write(place):
+            raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
         return
     if os.path.lexists(place):
         raise NotADirectoryError(errno.ENOTDIR, "is no folder, expected a new or an existing one; name another", name)
@@ -416,18 +419,8 @@ def _check_parent(place: str, name: str) -> None:
     parent = os.path.dirname(place)
     if not os.path.isdir(parent):
         raise FileNotFoundError(errno.ENOENT, f"the folder {parent} does not exist; make it", name)
-    _check_writable(parent, name, f"the folder {parent}")
-
-
-def _check_writable(folder: str, name: str, what: str = "the folder") -> None:
-    """Raise OSError where no file can be made in a folder; `os.access` says to root that it can, also of /proc."""
-    import tempfile
-
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError:
-        raise PermissionError(errno.EACCES, f"{what} cannot be written to; name another", name) from None
+    if not can_write(parent):
+        raise PermissionError(errno.EACCES, f"the folder {parent} cannot be written to; name another", name)
 
 
 def _taken(name: str, expected: str, found: str = "is something else") -> OSError:

@@ -193,7 +193,6 @@ def compile_model(
     A .pt2 file may hold code, which PyTorch runs when it reads it: compile only those of people you trust.
     """
     from anatune.compiling import session
-    from anatune.compiling.costs import STAGES
     from anatune.compiling.folder import check_place
     from anatune.measure.named_hardware import hardware
 
@@ -222,21 +221,16 @@ def compile_model(
         told.append(estimate)
         note(f"note: {model_cost_text(estimate)}")
 
-    def begin(stage: str) -> None:
-        display.progress.ticking = stage != STAGES["tune"]  # a thread that draws would disturb what is timed
-        if display.progress.ticking:
-            display.progress.begin(stage)
-
     try:
         with display:
-            begin("reading the model")
+            display.begin("reading the model")
             inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
             compiled = session.compile(
                 model, inputs, hw=device, sizes=named_sizes(asked.size), state=named_state(asked.state), records=kept,
                 reuse=not elsewhere.no_reuse,
                 **asked.keywords(), **measures,
                 progress=display.progress.count("planning", then="planning what is left"), tuning_progress=display,
-                on_estimate=say, on_stage=begin,
+                on_estimate=say, on_stage=display.begin,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         from anatune.tuning.result import TuningInterrupted

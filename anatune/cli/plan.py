@@ -139,8 +139,10 @@ def plan(
         return
     ranges.refuse()
     page_file = check_html(asked.html, asked.records, predicting.hw)
-    start = time.perf_counter()
-    with Progress(compiles=True) as progress:
+    from anatune.numerics._compiling import CompilationClock, told_compilation
+
+    start, clock = time.perf_counter(), CompilationClock()
+    with told_compilation(clock), Progress(compiles=True) as progress:
         answer = api.plan(
             what,
             hardware,
@@ -157,7 +159,7 @@ def plan(
     if asked.as_json:
         _print_tree(answer, asked)
     elif answer.schedules:
-        _print_plan(answer, asked, predicting, seconds)
+        _print_plan(answer, asked, predicting, seconds - clock.seconds, clock.seconds)
     if not answer.schedules:
         from anatune.report.explain import nothing_legal_text
 
@@ -186,8 +188,8 @@ def _print_tree(answer: Plan, asked: PlanOptions) -> None:
     print_json(tree)
 
 
-def _print_plan(answer: Plan, asked: PlanOptions, predicting: Predicting, seconds: float) -> None:
-    """Print a plan that took so many seconds, what records have, what compilers said, why the best is the best.
+def _print_plan(answer: Plan, asked: PlanOptions, predicting: Predicting, seconds: float, compiling_s: float) -> None:
+    """Print a plan, how long it and compiling the model took, what records have, what compilers said, and why.
 
     The last line says what to do next.
     """
@@ -195,7 +197,7 @@ def _print_plan(answer: Plan, asked: PlanOptions, predicting: Predicting, second
     from anatune.report.text import Line, wrapped
 
     width = line_width()
-    print_lines(plan_lines(answer.first(asked.top_k), width=width, seconds=seconds))
+    print_lines(plan_lines(answer.first(asked.top_k), width=width, seconds=seconds, compiling_s=compiling_s))
     if asked.records is not None:
         from anatune.records.schema import now_utc
 
@@ -239,11 +241,12 @@ def _plan_ranged(
 ) -> None:
     """Print the plan for a range."""
     from anatune import api
+    from anatune.numerics._compiling import CompilationClock, told_compilation
     from anatune.report.ranges import range_lines
 
     kernels = ranges.keywords(len(workload.extents))
-    start = time.perf_counter()
-    with Progress(compiles=True) as progress:
+    start, clock = time.perf_counter(), CompilationClock()
+    with told_compilation(clock), Progress(compiles=True) as progress:
         answer = api.plan_range(
             workload,
             hardware,
@@ -256,4 +259,4 @@ def _plan_ranged(
     if asked.as_json:
         print_json(answer.to_dict())
     else:
-        print_lines(range_lines(answer, width=line_width(), seconds=time.perf_counter() - start))
+        print_lines(range_lines(answer, width=line_width(), seconds=time.perf_counter() - start - clock.seconds))

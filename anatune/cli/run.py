@@ -63,7 +63,7 @@ def run_model(
     asked: RunOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Run a compiled model; nothing but TVM's runtime is needed."""
+    """Run a compiled model. Of what compiled it the extra tvm alone is needed, for TVM's runtime."""
     import io
 
     import numpy as np

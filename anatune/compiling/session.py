@@ -231,7 +231,7 @@ def _quantised(source: Imported, device: HardwareSpec, request: Request, data: o
         with costs.part("check"):
             error = output_error(compiled, made.calls)
         calls = units.many(len(made.calls), "call")
-        check = Check(error, None, f"the float32 model in {calls} of the calibration data")
+        check = None if error is None else Check(error, None, f"the float32 model in {calls} of the calibration data")
     compiled.summary = msgspec.structs.replace(compiled.summary, losses=made.losses, check=check)
     return compiled
 

@@ -102,9 +102,13 @@ def _counters(base: Path) -> Iterator[Finding]:
 
 def compiler_findings() -> Iterator[Finding]:
     """Yield the C and C++ compilers, binutils, and compilers for other machines, by asking for their versions."""
-    yield _program("C compiler", ("cc", "gcc", "clang"), "export", "apt install gcc, or your system's package")
+    yield _program(
+        "C compiler", ("cc", "gcc", "clang"), "tune, compile, export", "apt install gcc, or your system's package"
+    )
     asked = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
-    yield _program("C++ compiler", asked, "tune, compile, anatune.verify", "apt install g++, or your system's package")
+    yield _program(
+        "C++ compiler", asked, "anatune.verify of GPUs' kernels", "apt install g++, or your system's package"
+    )
     yield _program("binutils", ("objcopy", "llvm-objcopy"), "export", "apt install binutils, or your system's package")
     other = "aarch64" if platform.machine() in ("x86_64", "AMD64") else "x86_64"
     name, package = f"{other}-linux-gnu-gcc", f"apt install gcc-{other.replace('_', '-')}-linux-gnu"

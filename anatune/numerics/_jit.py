@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from numba.core import config, event
 
 from anatune.numerics._code_cache import ROOMS, keep_code
 from anatune.resources import user_cache_folder
+from anatune.writable import can_write
 
 __all__ = [
     "cache_folder",
@@ -105,8 +105,8 @@ def _kept() -> str:
     if _FOLDER is None:
         return "in every run: there is no home folder; set NUMBA_CACHE_DIR"
     existing = next((parent for parent in (_FOLDER, *_FOLDER.parents) if parent.exists()), Path("/"))
-    if not os.access(existing, os.W_OK):
-        return f"in every run: {_FOLDER} is read-only; set NUMBA_CACHE_DIR"
+    if not can_write(existing):
+        return f"in every run: {_FOLDER} cannot be written; set NUMBA_CACHE_DIR"
     return f"once: kept in {_FOLDER}"
 
 

@@ -223,10 +223,9 @@ def _thinned(view: SessionView, most: int) -> SessionView:
     step = math.ceil(len(view.trials) / max(1, most))
     places = [place for place, one in enumerate(view.trials) if place % step == 0 or id(one) in named]
     ended_s = None if view.ended_s is None else tuple(view.ended_s[place] for place in places)
+    references_s = tuple(view.references_s[place] for place in places)
     trials = tuple(view.trials[place] for place in places)
-    return replace(
-        view, trials=trials, references_s=tuple(view.references_s[place] for place in places), ended_s=ended_s
-    )
+    return replace(view, trials=trials, references_s=references_s, ended_s=ended_s)
 
 
 _ROWS_SHOWN, _WORKLOADS_SHOWN = 10, 25

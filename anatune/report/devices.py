@@ -23,6 +23,9 @@ __all__ = [
     "gpu_calibration_lines", "hardware_lines", "marked_toml", "nest_lines", "prediction_lines", "unverified_keys",
 ]  # fmt: skip
 
+_QUIET = 0.5
+"""Share of quiet samples from which on a calibration needs no advice."""
+
 
 def hardware_lines(specs: Sequence[GpuSpec | CpuSpec]) -> list[Line]:
     """Return the known devices as a table: name, kind, float32 peak, DRAM bandwidth, product."""
@@ -152,7 +155,9 @@ def prediction_lines(result: Calibration) -> list[str]:
             f"of the tiles {what}, {agreed.num_good} reach 80 % of the peak; the model predicts "
             f"{agreed.num_predicted}: precision {agreed.precision:.2f}, recall {agreed.recall:.2f}"
         )
-    lines.append(f"{100 * result.quiet_share:.0f} % of the samples were quiet")
+    advice = ": stop what else runs here, or give more --minutes, and calibrate anew"
+    advice = "" if result.quiet_share >= _QUIET else advice
+    lines.append(f"{100 * result.quiet_share:.0f} % of the samples were quiet{advice}")
     return lines
 
 

@@ -26,6 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 _LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
+_MATERIAL_S = 0.5
+"""Seconds of compiling that are told."""
 _TENSOR_DTYPE = {"float32": "tf32"}
 
 
@@ -67,7 +69,7 @@ FILLING = {
 """Kind of device -> its words."""
 
 
-def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> list[Line]:
+def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None, compiling_s: float = 0.0) -> list[Line]:
     """Return a plan as a report: what and where, how sure, and the best schedules with their tiles.
 
     Parameters
@@ -78,6 +80,8 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
         Characters a line; no cell or tile is cut for it.
     seconds : float, optional
         How long the planning took.
+    compiling_s : float
+        How long compiling the model took before, s.
     """
     template = (
         joined_text(plan.templates, plan.accuracy)
@@ -87,7 +91,13 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     lines = paragraph(_workload_text(plan), width, "bold")
     corrections = [correction.describe() for correction in plan.corrections]
     left_out = [f"note: {one.left_out.describe(one.template)}" for one in plan.joined if one.left_out is not None]
-    told = (_hardware_text(plan), template, _products_text(plan), _guarantee_text(plan, seconds), *left_out)
+    told = (
+        _hardware_text(plan),
+        template,
+        _products_text(plan),
+        _guarantee_text(plan, seconds, compiling_s),
+        *left_out,
+    )
     for text in (*told, *corrections):
         lines += paragraph(text, width)
     if not plan.schedules:
@@ -174,8 +184,11 @@ def _hardware_text(plan: Plan) -> str:
     return f"on {place_text(hardware)}{threads}: peak {peak} in {unit}, DRAM {dram}"
 
 
-def _guarantee_text(plan: Plan, seconds: float | None = None) -> str:
-    """Return in one sentence how sure the ranking is, what it looked at and how long that took."""
+def _guarantee_text(plan: Plan, seconds: float | None = None, compiling_s: float = 0.0) -> str:
+    """Return in one sentence how sure the ranking is, what it looked at and how long that took.
+
+    `compiling_s`: seconds that compiling the model took before, which later runs do not repeat.
+    """
     guarantee = plan.guarantee
     parts = [f"{units.count(guarantee.num_evaluated)} points evaluated"]
     if guarantee.num_bounded:
@@ -184,6 +197,8 @@ def _guarantee_text(plan: Plan, seconds: float | None = None) -> str:
     if plan.num_legal is not None:
         parts.append(f"{units.count(plan.num_legal)} legal")
     took = f"; {units.duration(seconds)}" if seconds is not None else ""
+    if compiling_s >= _MATERIAL_S:
+        took += f", after {units.duration(compiling_s)} of compiling the model, which is done once"
     return f"guarantee: {guarantee.describe()}; {', '.join(parts)}{took}"
 
 

@@ -29,8 +29,14 @@ def calibration_s(what: str, minutes: float, compiled: str = "") -> float:
     compiled : str
         Room of ``anatune/numerics`` that it needs: compiled now, where no earlier run left the code.
     """
+    from anatune.errors import MissingDependencyError
+    from anatune.model.learned.residual import import_lightgbm
     from anatune.numerics._jit import first_compilation_s
 
+    try:
+        import_lightgbm()
+    except MissingDependencyError as error:
+        note(f"note: no correction of the model will be learned: {error}")
     seconds = 60 * minutes + _BUILD_S + (first_compilation_s(compiled) if compiled else 0.0)
     took = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
     note(f"calibrate: {what}, about {took} (--minutes gives it more or less); whatever else runs here disturbs it")
@@ -40,7 +46,7 @@ def calibration_s(what: str, minutes: float, compiled: str = "") -> float:
 def learn_nests(
     spec: CpuSpec, path: Path, left_s: float, progress: Callable[[str, float], None], **elsewhere: Any
 ) -> Learned | None:
-    """Learn from generated kernels in the seconds that are left; None, and a note why, where that cannot be done.
+    """Learn from generated kernels in the seconds that are left; None where a package for that is missing.
 
     Parameters
     ----------
@@ -53,8 +59,7 @@ def learn_nests(
     try:
         records = path.with_name(f"{spec.name}_nests.sqlite")
         return learn_from_nests(spec, records, budget_s=left_s, progress=progress, **elsewhere)
-    except MissingDependencyError as error:
-        note(f"no correction of the model is learned: {error}")
+    except MissingDependencyError:  # which was said before anything was measured
         return None
 
 

@@ -155,6 +155,14 @@ class ModelDisplay(_Lines):
         super().__init__()
         self._kernel = ""
 
+    def begin(self, stage: str) -> None:
+        """Say what goes on; nothing while kernels are timed, which a thread that draws would disturb."""
+        from anatune.compiling.costs import STAGES
+
+        self.progress.ticking = stage != STAGES["tune"]
+        if self.progress.ticking:
+            self.progress.begin(stage)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -99,6 +99,8 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
         if len(example) != len(inputs):
             wanted = ", ".join(item.name for item in inputs)
             raise WorkloadError(f"{where}: {len(example)} example inputs, expected {len(inputs)}: {wanted}")
+        for item, array in zip(inputs, example, strict=True):
+            _check_shape(item, array.shape, where)
         return {item.name: list(array.shape) for item, array in zip(inputs, example, strict=True)}
     for item in inputs:
         if not item.type.tensor_type.HasField("shape"):
@@ -118,6 +120,21 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
             for axis, size in enumerate(sizes)
         ]
     return shapes
+
+
+def _check_shape(item: OnnxObject, shape: tuple[int, ...], where: str) -> None:
+    """Raise WorkloadError where the shape of an example contradicts the shape that a model says of its input."""
+    if not item.type.tensor_type.HasField("shape"):
+        return
+    sizes = item.type.tensor_type.shape.dim
+    fixed = [size.dim_value if size.HasField("dim_value") else None for size in sizes]
+    if len(fixed) == len(shape) and all(size in (None, own) for size, own in zip(fixed, shape, strict=True)):
+        return
+    told = "x".join(str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in sizes)
+    raise WorkloadError(
+        f"{where}: the shape given for input {item.name} is {'x'.join(map(str, shape)) or 'scalar'}, expected "
+        f"{told or 'scalar'} as the model says; give example inputs (--input-shape) that agree"
+    )
 
 
 def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:

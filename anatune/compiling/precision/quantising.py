@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.codegen.relax.frontends import Imported
+from anatune.compiling.checking import TOLERANCE, error_of
 from anatune.compiling.sizes.varying import environments
 from anatune.compiling.targets.base import ModelTarget
 from anatune.errors import WorkloadError
@@ -47,27 +48,18 @@ class Quantised(NamedTuple):
     calls: list[tuple[list[Array], list[Array]]]
 
 
-def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array], list[Array]]]) -> float:
-    """Return the largest error of a model's outputs in some calls, over the largest magnitude of each output.
+def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array], list[Array]]]) -> float | None:
+    """Return the largest error of a model's outputs of floats, over each output's largest magnitude in its call.
 
-    Parameters
-    ----------
-    model : callable
-        Takes the inputs of a call, returns an array or a tuple of arrays.
-    calls : sequence of (inputs, outputs)
-        As `Quantised` has them; an output over all calls has one largest magnitude.
+    None where no output is of floats. `calls` are those of `Quantised`.
     """
-    got = [one if isinstance(one := model(*inputs), tuple) else (one,) for inputs, _ in calls]
-    worst = 0.0
-    for number in range(len(calls[0][1])):
-        wanted = [np.asarray(outputs[number], np.float64) for _, outputs in calls]
-        largest = max(float(np.abs(one).max(initial=0.0)) for one in wanted)
-        error = max(
-            float(np.abs(np.asarray(own[number], np.float64) - one).max(initial=0.0))
-            for own, one in zip(got, wanted, strict=True)
-        )
-        worst = max(worst, error / max(largest, _LEAST_SIGNAL) if error else 0.0)
-    return worst
+    results = [(model(*inputs), outputs) for inputs, outputs in calls]
+    pairs = [
+        (own, want)
+        for result, outputs in results
+        for own, want in zip(result if isinstance(result, tuple) else (result,), outputs, strict=True)
+    ]
+    return max((error_of(own, want) for own, want in pairs if own.dtype.name in TOLERANCE), default=None)
 
 
 def quantised(

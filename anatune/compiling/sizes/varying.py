@@ -186,6 +186,11 @@ def ranged_products(
             key = None
             if isinstance(extent, Size):
                 key = (axis, extent.at(ends[0]), extent.at(ends[1]))
+                if key[1] < 1:
+                    raise WorkloadError(
+                        f"{name_of(extent)} may be {key[1]}, and a product has 1 row or more; give its sizes a range "
+                        "that begins with 1 (--size NAME=1..512)"
+                    )
             groups.setdefault(key, []).append(own)
         for number, (key, nodes) in enumerate(groups.items()):
             name = kernel.name if not number else f"{kernel.name}_{number}"

@@ -232,7 +232,7 @@ def parse_workload(
         return _parse_einsum(extents, options)
     grammar = GRAMMARS.get(operator)
     if grammar is None:
-        close = difflib.get_close_matches(operator, operator_words(), n=1, cutoff=0.5)
+        close = difflib.get_close_matches(operator, operator_words(), n=1, cutoff=0.6)
         hint = f"did you mean {close[0]}?" if close else "write for example matmul 512x4096x1024"
         raise UnknownNameError(
             f"operator {operator!r} is unknown, expected one of {', '.join(operator_words())} or a layer "

@@ -7,6 +7,8 @@ import sys
 
 import msgspec
 
+from anatune.numerics import _compiling
+
 _CODE = """
 from anatune.numerics._compiling import told_compilation
 from anatune.templates.cuda.times.shared_memory import conflict_table
@@ -39,3 +41,12 @@ def test_functions_are_told_and_their_seconds_kept(tmp_path):
     for path in tmp_path.glob("numerics-*/*"):
         path.unlink()
     assert {total for _, total, share in run() if share is not None} == {len(kept)}
+
+
+def test_the_clock_counts_the_seconds_of_compiling_alone(monkeypatch):
+    now = iter((1.0, 2.0, 4.0, 10.0, 11.0))
+    monkeypatch.setattr(_compiling.time, "perf_counter", lambda: next(now))
+    clock = _compiling.CompilationClock()
+    for share in (0.0, 0.5, None, 0.0, None):
+        clock(0, 2, share)
+    assert clock.seconds == 4.0  # from 1 to 4, and from 10 to 11

@@ -112,3 +112,8 @@ def test_marked_toml_marks_and_reads_back(name, tmp_path):
     path = tmp_path / f"{spec.vendor}_{spec.name}.toml"
     path.write_text(text)
     assert load_spec_file(path) == spec
+
+
+def test_compiling_the_model_is_no_part_of_the_planning():
+    flat = " ".join(plain(plans.plan_lines(gpu_plan(), seconds=0.5, compiling_s=31.6)).split())
+    assert "7,500,000 legal; 500.0 ms, after 31.60 s of compiling the model, which is done once" in flat

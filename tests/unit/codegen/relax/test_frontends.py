@@ -169,6 +169,16 @@ def test_modules_without_outputs():
         imported(Constant().eval(), 5).graph()
 
 
+def test_example_inputs_of_other_sizes_than_the_model_says(path):
+    import onnx
+
+    wanted = onnx.load(path).graph.input[0]
+    sizes = [size.dim_value or 1 for size in wanted.type.tensor_type.shape.dim]
+    for given in ([*sizes[:-1], sizes[-1] + 1], sizes[:-1]):
+        with pytest.raises(WorkloadError, match=rf"the shape given for input {wanted.name} is [\dx]+, expected"):
+            imported(path, [np.zeros(given, np.float32)])
+
+
 @pytest.mark.parametrize("example", [{"data": [1.0]}, "abc", [None], [{"data": 1}]])
 def test_example_inputs_that_are_no_arrays(path, example):
     with pytest.raises(WorkloadError, match=r"an example input is a \w+, expected an array or a tensor"):

@@ -167,6 +167,14 @@ def test_batches_of_images(convolutions, threads):
         np.testing.assert_allclose(model(x), expected(convolutions, x), rtol=1e-4, atol=1e-5)
 
 
+def test_the_size_that_times_are_for_is_told(convolutions):
+    model = anatune.compile(convolutions, threads=1, sizes={"batch": "1..2"}, check=False)
+    one = model.summary.ranges["batch"]
+    assert (one.planned > 2, one.usual, model.random_inputs()[0].shape[0]) == (True, 2, 2)
+    assert f"batch 1..2 (planned and predicted for {one.planned})" in " ".join(model.report().split())
+    assert f" {one.planned}x3x24x24" in model.report()  # what its kernels' times are for
+
+
 def test_one_value_is_a_fixed_size(convolutions):
     model = anatune.compile(convolutions, threads=1, sizes={"batch": 3}, check=False)
     assert model.summary.inputs[0].shape == (3, 3, 24, 24)
@@ -179,6 +187,7 @@ def test_one_value_is_a_fixed_size(convolutions):
         ({"batch": "4..1"}, {}, WorkloadError, "size 'batch' is '4..1', expected a number from 1"),
         ({"batch": "many"}, {}, WorkloadError, "size 'batch' is 'many'"),
         ({"batch": 0}, {}, WorkloadError, "size 'batch' is 0"),
+        ({"batch": "0..4"}, {}, WorkloadError, "batch may be 0, and a product has 1 row or more; give"),
         ({"words": 3}, {}, WorkloadError, "has no size words, expected some of batch"),
         ({"batch": (1, 4)}, {"trials": 3}, SpaceError, "kernels are measured at fixed ones"),
         ({}, {"dynamic_shapes": {"x": {0: 3}}}, WorkloadError, "say by sizes what varies of "),

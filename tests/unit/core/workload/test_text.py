@@ -156,3 +156,13 @@ def test_hand_made_workloads_have_no_text() -> None:
         workload_to_text(msgspec.structs.replace(ops.matmul(2, 2, 2), attributes=()))
     with pytest.raises(WorkloadError, match="has no text"):
         workload_to_text(msgspec.structs.replace(ops.matmul(2, 2, 2), operator="mine"))
+
+
+@pytest.mark.parametrize(
+    ("operator", "hint"),
+    [("matmull", "did you mean matmul?"), ("mlp", "; write for example matmul 512x4096x1024")],  # not multiply
+)
+def test_an_unknown_operator_has_a_hint_where_a_name_is_close(operator, hint):
+    with pytest.raises(UnknownNameError) as told:
+        parse_workload([operator, "8x8x8"])
+    assert hint in str(told.value)
