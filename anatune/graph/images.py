@@ -121,7 +121,8 @@ def _cubic_at(away: Value, distance: int) -> Value:
 
 
 def _taps(place: Value, size: int, mode: str, padding: str, is_aligned: bool, clips_first: bool) -> list[Tap]:
-    """Return what an image is read at along a dimension for places between its elements, float32."""
+    """Return what an image is read at along a dimension for places between its elements; weights have their dtype."""
+    dtype = tensor_type(place).dtype
     low, high = (0.0, size - 1.0) if is_aligned else (-0.5, size - 0.5)
     if mode == "nearest":
         place = elementwise("round", place)
@@ -150,8 +151,7 @@ def _taps(place: Value, size: int, mode: str, padding: str, is_aligned: bool, cl
             kept = elementwise(
                 "logical_and", elementwise("greater_equal", at, 0), elementwise("less_equal", at, size - 1)
             )
-            one = constant(1, "float32") if weight is None else weight
-            weight = where(kept, one, constant(0, "float32"))
+            weight = where(kept, constant(1, dtype) if weight is None else weight, constant(0, dtype))
         found.append((cast(clipped(at, 0, size - 1), "int64"), weight))
     return found
 
@@ -185,8 +185,8 @@ def grid_sampled(
     """
     kind, (batch, *outputs, count) = tensor_type(image), tensor_type(grid).shape
     rank, sizes = len(kind.shape), kind.shape[2:]
-    dtype = "float64" if kind.dtype == "float64" else "float32"
-    image, grid, taps = cast(permute(image, (0, *range(2, rank), 1)), dtype), cast(grid, "float32"), []
+    dtype = "float64" if "float64" in (kind.dtype, tensor_type(grid).dtype) else "float32"
+    image, grid, taps = cast(permute(image, (0, *range(2, rank), 1)), dtype), cast(grid, dtype), []
     for axis, size in enumerate(sizes):
         place = sliced(grid, [-1], [count - 1 - axis], [count - axis])
         place = elementwise("add", reshape(place, (batch, *outputs)), 1.0)
@@ -197,8 +197,7 @@ def grid_sampled(
         taps.append(_taps(place, size, mode, padding, is_aligned, clips_first))
     first, total = along(0, 1 + len(outputs), batch), None
     for chosen in itertools.product(*taps):
-        weights = [weight if weight is None else cast(weight, dtype) for _, weight in chosen]
-        part = weighted(rows_at(image, [first, *(place for place, _ in chosen)]), weights)
+        part = weighted(rows_at(image, [first, *(place for place, _ in chosen)]), [weight for _, weight in chosen])
         total = part if total is None else elementwise("add", total, part)
     assert total is not None
     return cast(permute(total, (0, rank - 1, *range(1, rank - 1))), kind.dtype)

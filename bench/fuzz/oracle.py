@@ -78,24 +78,30 @@ class Noise:
     def inner(self, array: Array, error: float | Array, dtype: str) -> Array:
         """Return a result in float64 with the error that combining operands makes at most; zeros stay.
 
+        A sum that is not larger than its error is exactly zero in two samples: a quotient by it is infinite then.
         Denormal numbers that a processor may compute as zeros are such zeros before there is an error.
         """
         if self.sample <= 1 or not np.any(error):
             return array
         array = self._flushed(array, dtype)
         with np.errstate(all="ignore"):
-            return np.where(array == 0, array, array + error * self._random.uniform(-1, 1, array.shape))
+            is_zero = (array == 0) | ((self.sample <= 3) & (np.abs(array) <= error))
+            return np.where(is_zero, 0 * array, array + error * self._random.uniform(-1, 1, array.shape))
 
-    def overflow(self, array: Array, native: Array) -> Array:
+    def overflow(self, array: Array, native: Array, *, is_of_squares: bool = False) -> Array:
         """Return a result in which what leaves the dtype's range inside of its operator is NaN or infinite.
 
         The order of sums decides which, so that one of these samples each has what `native`, PyTorch's or the
-        reference's result in the dtype, has, and the two infinities.
+        reference's result in the dtype, has, and the two infinities. Where squares overflow that a norm divides by, 0
+        is a result, too (a quotient by infinity), and `native` is not the only finite one: whatever it has may be NaN.
         """
-        if not 2 <= self.sample <= 4 or native.shape != array.shape:
+        if not 2 <= self.sample <= 4 + is_of_squares or native.shape != array.shape:
             return array
-        values = (native, np.inf, -np.inf)[self.sample - 2]
-        return np.where(np.isfinite(array) & ~np.isfinite(native), values, array)
+        values = (np.nan if is_of_squares else native, np.inf, -np.inf, 0.0)[self.sample - 2]
+        with np.errstate(all="ignore"):
+            is_over = ~np.isfinite(native)
+            is_over |= is_of_squares & (np.abs(native - array) > 0.01 * np.abs(array))
+        return np.where(np.isfinite(array) & is_over, values, array)
 
     def result(self, array: Array, dtype: str, how: str) -> Array:
         """Return a result in float64 as its operator rounds; of integers as it is."""
@@ -160,8 +166,11 @@ def fault(samples: Sequence[Array], got: Array, dtype: str, *, exact: bool, sign
     with np.errstate(all="ignore"):
         is_nan = np.isnan(stack)
         low, high = np.where(is_nan, np.inf, stack).min(0), np.where(is_nan, -np.inf, stack).max(0)
-        size = np.maximum(np.abs(low), np.abs(high))
-        width = np.nan_to_num(np.minimum(high, MOST[dtype]) - np.maximum(low, -MOST[dtype]), nan=0.0)
+        # An infinite sample says nothing about how far the finite ones may be off: they alone give the slack.
+        is_finite = np.isfinite(stack)
+        least, most = np.where(is_finite, stack, np.inf).min(0), np.where(is_finite, stack, -np.inf).max(0)
+        size = np.where(least <= most, np.maximum(np.abs(least), np.abs(most)), 0.0)
+        width = np.where(least <= most, most - least, 0.0)
         slack = np.zeros_like(width) if exact else WIDER * width + 2 * _EPSILON[dtype] * size + _LEAST[dtype]
         slack = np.where(np.isfinite(slack), slack, 0.0)
         inside = (wide >= low - slack) & (wide <= high + slack)

@@ -294,7 +294,8 @@ def _decompositions(program: TorchObject) -> TorchObject:
     table, own = torch.export.default_decompositions(), torch.ops.aten
     if hasattr(torch.ops.torchao, "dequantize_affine"):
         table.pop(torch.ops.torchao.dequantize_affine.default, None)
-    for operator in (own.hardswish.default, own.mish.default):
+    roots = (getattr(one, overload) for one in (own.std, own.std_mean) for overload in one.overloads())
+    for operator in (own.hardswish.default, own.mish.default, *roots):
         table.pop(operator, None)
     for node in program.graph.nodes:
         if node.target == own.lstm.input and _is_projected(node.args[2], 4 if node.args[3] else 2):

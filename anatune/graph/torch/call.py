@@ -63,7 +63,7 @@ class Call:
 
     def axes(self, name: str = "dim", of: str = "self") -> list[int]:
         """Return dimensions that an argument names, none negative; all where it names none."""
-        rank, given = len(self.shape(of)), self[name]
+        rank, given = len(self.shape(of)), self.get(name)
         named = [given] if isinstance(given, int) else given
         return sorted({axis % rank for axis in named}) if named and rank else list(range(rank))
 

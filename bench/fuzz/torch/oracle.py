@@ -51,6 +51,8 @@ _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACTS, EXACT), **d
 _VIEWS_IN_PLACE = ("squeeze", "unsqueeze", "transpose", "t", "as_strided", "swapaxes", "detach", "resize")
 _OF_FINITE = ("upsample_", "_upsample_", "grid_sampler", "var_mean", "std_mean")
 """Operators of finite numbers, by how their names begin."""
+_OF_SQUARES = ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm", "_fused_rms_norm")
+"""Norms that divide by a sum of squares in float32, by how their names begin."""
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -134,10 +136,13 @@ class Sampling(TorchDispatchMode):
         _check_conversion(name, args, kwargs)
         if name.startswith(_OF_FINITE):
             _check_finite(args)
+        if name.startswith("grid_sampler"):
+            _check_places(args[0], args[1], self._dtype)
         if name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
         errors: list[float] = []
         natives: list[Any] = []
+        is_over = name.startswith(_OF_SQUARES) and self._dtype != "float64" and _has_large_squares(args[0])
         if how == INNER and not schema.is_mutable and self._noise.sample > 1:
             errors, natives = self._compute_natively(func, args, kwargs)
             args, kwargs = tree_map(self._operand, (args, kwargs))
@@ -149,7 +154,7 @@ class Sampling(TorchDispatchMode):
                 self.has_signs &= how == MOVE
                 if how != MOVE and one.numel() and not (0 in one.stride() and max(one.shape) > 1):
                     wide = self._noise.inner(one.numpy(), errors[place] if errors else 0.0, self._dtype)
-                    wide = self._noise.overflow(wide, natives[place]) if natives else wide
+                    wide = self._noise.overflow(wide, natives[place], is_of_squares=is_over) if natives else wide
                     one.copy_(torch.from_numpy(np.asarray(self._noise.result(wide, self._dtype, how))))
         return found
 
@@ -201,6 +206,22 @@ def _check_finite(args: Sequence[Any]) -> None:
     for one in args:
         if isinstance(one, torch.Tensor) and one.is_floating_point() and not bool(torch.isfinite(one).all()):
             raise UndefinedError
+
+
+def _check_places(image: torch.Tensor, grid: torch.Tensor, dtype: str) -> None:
+    """Raise an `UndefinedError` where places leave the range in which PyTorch computes them.
+
+    In 16 bits its kernel makes them 32-bit integers and reads the first element instead of padding; in float32 a
+    product with the size overflows.
+    """
+    limits = {"float32": torch.finfo(torch.float32).max, "float64": math.inf}
+    if float(grid.abs().max()) * max(image.shape[2:]) >= limits.get(dtype, 2.0**31):
+        raise UndefinedError
+
+
+def _has_large_squares(value: torch.Tensor) -> bool:
+    """Return whether a sum of squares of a tensor's numbers overflows float32."""
+    return float(value.square().sum()) >= torch.finfo(torch.float32).max
 
 
 def _check_conversion(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from anatune.graph.building import (
     cast,
     constant,
     elementwise,
+    in_float32,
     matmul,
     permute,
     reduced,
@@ -50,8 +51,8 @@ def _affine_grid(call: Call) -> Value:
 
 
 def _corners(call: Call, scale: float, offset: float) -> list[Value]:
-    """Return x and y of the begin and the end of each region, (regions,), float32."""
-    rois = elementwise("subtract", elementwise("multiply", cast(call[1], "float32"), scale), offset)
+    """Return x and y of the begin and the end of each region, (regions,), float32 or float64."""
+    rois = elementwise("subtract", elementwise("multiply", in_float32(call[1]), scale), offset)
     return [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(4)]
 
 
@@ -61,14 +62,14 @@ def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int) 
     Where the operator does not say how many, as many as there are pixels in a bin; those that a region has not weigh
     nothing.
     """
-    step = elementwise("divide", extent, float(bins))
+    step, dtype = elementwise("divide", extent, float(bins)), tensor_type(extent).dtype
     if ratio > 0:
-        most, count = ratio, broadcast(constant(ratio, "float32"), tensor_type(step).shape)
+        most, count = ratio, broadcast(constant(ratio, dtype), tensor_type(step).shape)
     else:
         count = elementwise("ceil", step)
         most = int(known_array(count, "how many points are read").max(initial=1))
     begin, step, wide = (reshape(one, (-1, 1, 1)) for one in (begin, step, count))
-    sample, place = cast(along(2, 3, most), "float32"), cast(along(1, 3, bins), "float32")
+    sample, place = cast(along(2, 3, most), dtype), cast(along(1, 3, bins), dtype)
     inner = elementwise("divide", elementwise("add", sample, 0.5), elementwise("maximum", wide, 1.0))
     at = elementwise("add", begin, elementwise("multiply", step, elementwise("add", place, inner)))
     is_inside = elementwise("logical_and", elementwise("greater_equal", at, -1.0), elementwise("less_equal", at, size))
@@ -78,7 +79,7 @@ def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int) 
     is_inside = elementwise("logical_and", is_inside, elementwise("less", sample, wide))
     found: list[Tap] = []
     for number, weight in enumerate((elementwise("add", elementwise("negative", away), 1.0), away)):
-        weight = where(is_inside, weight, constant(0, "float32"))
+        weight = where(is_inside, weight, constant(0, dtype))
         found.append((cast(clipped(elementwise("add", low, float(number)), 0, size - 1), "int64"), weight))
     return found, count
 
@@ -88,6 +89,7 @@ def _roi_align(call: Call) -> Value:
     kind, own = call.kind(), call.attributes
     bins, ratio, regions = (own["output_height"], own["output_width"]), own["sampling_ratio"], call.kind(1).shape[0]
     is_half = own.get("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
+    dtype = tensor_type(in_float32(call[1])).dtype
     left, top, right, bottom = _corners(call, own["spatial_scale"], 0.5 if is_half else 0.0)
     taps: list[list[Tap]] = []
     counts, are_samples = [], []
@@ -99,9 +101,9 @@ def _roi_align(call: Call) -> Value:
         shape = (regions, bins[0], samples, 1, 1) if axis == 0 else (regions, 1, 1, bins[1], samples)
         taps.append([(reshape(place, shape), reshape(weight, shape)) for place, weight in found if weight is not None])
         counts.append(reshape(count, (regions, 1, 1, 1, 1, 1)))
-        are_samples.append(elementwise("less", cast(along(2 + 2 * axis, 6, samples), "float32"), counts[-1]))
+        are_samples.append(elementwise("less", cast(along(2 + 2 * axis, 6, samples), dtype), counts[-1]))
     first = reshape(cast(call[2], "int64"), (-1, 1, 1, 1, 1))
-    image = cast(permute(call[0], (0, 2, 3, 1)), "float32")
+    image = in_float32(permute(call[0], (0, 2, 3, 1)))
     word = "add" if own["mode"] == "avg" else "maximum"
     total = functools.reduce(lambda one, other: elementwise(word, one, other), [
         weighted(rows_at(image, [first, y, x]), [of_y, of_x]) for (y, of_y), (x, of_x) in itertools.product(*taps)
@@ -110,9 +112,9 @@ def _roi_align(call: Call) -> Value:
         number = elementwise("maximum", elementwise("multiply", *counts), 1.0)
         total = elementwise("divide", reduced("sum", total, [2, 4], keepdims=False), reshape(number, (-1, 1, 1, 1)))
     else:
-        total = where(elementwise("logical_and", *are_samples), total, constant(-np.inf, "float32"))
+        total = where(elementwise("logical_and", *are_samples), total, constant(-np.inf, dtype))
         is_empty = reshape(elementwise("less", elementwise("minimum", *counts), 1.0), (-1, 1, 1, 1))
-        total = where(is_empty, constant(0, "float32"), reduced("max", total, [2, 4], keepdims=False))
+        total = where(is_empty, constant(0, dtype), reduced("max", total, [2, 4], keepdims=False))
     return cast(permute(total, (0, 3, 1, 2)), kind.dtype)
 
 
@@ -120,7 +122,8 @@ def _max_roi_pool(call: Call) -> Value:
     """Return the largest elements of the bins of regions (batch, x, y, x, y), 0 of empty ones: rows first."""
     kind = call.kind()
     regions, bins = call.kind(1).shape[0], call.attributes["pooled_shape"]
-    rois = cast(call[1], "float32")
+    rois = in_float32(call[1])
+    dtype = tensor_type(rois).dtype
     columns = [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(5)]
     found = taken(call[0], cast(columns[0], "int64"), 0)
     lowest = constant(-np.inf, kind.dtype)
@@ -129,10 +132,10 @@ def _max_roi_pool(call: Call) -> Value:
     for axis, size in enumerate(kind.shape[2:]):
         begin, end = corners[2 - axis], corners[4 - axis]
         length = elementwise("maximum", elementwise("add", elementwise("subtract", end, begin), 1.0), 1.0)
-        step, numbers = elementwise("divide", length, float(bins[axis])), cast(along(1, 3, bins[axis]), "float32")
+        step, numbers = elementwise("divide", length, float(bins[axis])), cast(along(1, 3, bins[axis]), dtype)
         low = elementwise("floor", elementwise("multiply", step, numbers))
         high = elementwise("ceil", elementwise("multiply", step, elementwise("add", numbers, 1.0)))
-        pixel = elementwise("subtract", constant(np.arange(size), "float32"), begin)
+        pixel = elementwise("subtract", constant(np.arange(size), dtype), begin)
         kept = elementwise("logical_and", elementwise("less_equal", low, pixel), elementwise("less", pixel, high))
         shape = tensor_type(found).shape
         if axis == 0:  # (regions, channels, bins, rows, columns)

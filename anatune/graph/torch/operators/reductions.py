@@ -118,11 +118,12 @@ def _var(call: Call) -> Value | Sequence[Value]:
     correction = 1 if correction is None else correction
     if "unbiased" in call.arguments:
         correction = int(call["unbiased"])
-    axes, keepdims = call.axes(), bool(call.get("keepdim"))
-    found, mean = _variance(call["self"], axes, correction, keepdims=keepdims)
-    if call.name.startswith("std"):
-        found = elementwise("sqrt", found)
-    return [found, mean] if "mean" in call.name else found
+    is_root, dtype = call.name.startswith("std"), call.kind.dtype
+    # As in PyTorch, squares are float64 where their root is taken: in float32 those of 1e20 and 1e-25 leave the range.
+    value = cast(call["self"], "float64") if is_root else call["self"]
+    found, mean = _variance(value, call.axes(), correction, keepdims=bool(call.get("keepdim")))
+    found = cast(elementwise("sqrt", found), dtype) if is_root else found
+    return [found, cast(mean, dtype)] if "mean" in call.name else found
 
 
 def _softmax(call: Call) -> Value:

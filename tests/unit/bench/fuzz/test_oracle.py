@@ -63,6 +63,32 @@ def test_what_overflows_between_operators_may_be_infinite():
     assert wrong(root, [np.nan])
 
 
+def test_an_infinite_sample_does_not_take_the_slack_of_the_others():
+    samples = [np.array([one]) for one in (-136.90791, -136.90792, -136.90794, -np.inf)]
+    assert not wrong(samples, [-136.90788])
+    assert wrong(samples, [-136.9])
+    assert wrong(samples, [np.inf])
+
+
+def test_a_sum_that_cancels_may_be_zero_to_its_quotient():
+    sums = [noise.inner(np.array([4e-5, 1.0]), 5e-5, "float32") for noise in NOISES]
+    with np.errstate(divide="ignore"):
+        quotients = [
+            noise.result(np.trunc(3e-5 / one), "float32", INNER) for noise, one in zip(NOISES, sums, strict=True)
+        ]
+    assert not wrong(quotients, [np.inf, 0.0])
+    assert wrong(quotients, [0.0, np.inf])
+
+
+@pytest.mark.parametrize("got", [np.nan, np.inf, 0.0, 7.0])
+def test_what_squares_that_overflow_are_divided_by_may_be_anything(got):
+    wide, native = np.array([1.5, 0.5]), np.array([0.0, 0.5])
+    samples = [noise.overflow(wide, native, is_of_squares=True) for noise in NOISES]
+    assert not wrong(samples, [got, 0.5])
+    assert wrong(samples, [1.5, got])
+    assert wrong([noise.overflow(wide, native) for noise in NOISES], [got, 0.5])  # where none does it counts
+
+
 def test_a_tie_that_rounding_breaks_excuses_both_answers():
     third = samples_of([1.0])  # which is not sure to be below or above 1
     floors = [np.floor(one).astype("int64") for one in third]
@@ -93,5 +119,5 @@ def test_what_a_processor_may_flush_has_no_error_of_its_operator():
     numbers = np.array([1e-40, 0.5])
     samples = [noise.inner(numbers, 1e-8, "float32") for noise in NOISES]
     assert samples[2][0] == 0
-    assert all(one[0] != 0 and one[1] != 0 for one in samples[3:])
-    assert all(one[0] != 0 for one in (noise.inner(numbers, 1e-8, "float64") for noise in NOISES))
+    assert all(one[0] != 0 and one[1] != 0 for one in samples[4:])
+    assert all(one[0] != 0 for one in (noise.inner(numbers, 1e-42, "float64") for noise in NOISES))

@@ -250,6 +250,33 @@ def test_operators_compute_what_pytorch_does(name):
         np.testing.assert_allclose(own, other, rtol=1e-5, atol=2e-5)
 
 
+def test_deviations_of_numbers_whose_squares_leave_the_range():
+    large, small, half = r(4, 9) * 1e30, r(4, 9) * 1e-30, (r(4, 9) * 500).half()
+    cases = [
+        *((lambda a: a.std(), x) for x in (large, small, half)),
+        (lambda a: a.std(False), large),
+        (lambda a: a.std(1), small),
+        (lambda a: a.std((0, 1), correction=0, keepdim=True), large),
+        (lambda a: torch.std_mean(a, 0), large),
+    ]
+    family, inputs = Family(cases).eval(), [case[1] for case in cases]
+    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
+        assert own.dtype == other.dtype
+        np.testing.assert_allclose(own, other, rtol=2e-3 if own.dtype == torch.float16 else 1e-5)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grids_in_float64(padding):
+    image, grid = r(2, 2, 4, 5).double(), 1.6 * r(2, 3, 2, 2).double()
+    cases = [
+        (lambda a, g, mode=mode: functional.grid_sample(a, g, mode, padding, align_corners=False), image, grid)
+        for mode in ("bilinear", "bicubic", "nearest")
+    ]
+    family, inputs = Family(cases).eval(), [image, grid] * len(cases)
+    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-12, atol=1e-14)
+
+
 def test_places_out_of_range_stop_at_the_ends():
     class Places(torch.nn.Module):
         def forward(self, x, index):

@@ -1,5 +1,7 @@
 """Samples of PyTorch's operators: exact ones agree, those that round do not; a change in place reaches its tensor."""
 
+import contextlib
+
 import pytest
 
 pytest.importorskip("torch")
@@ -55,6 +57,21 @@ def test_changes_in_place_are_seen():
 def test_integers_of_nan_are_undefined():
     with pytest.raises(UndefinedError), Sampling(Noise(0, 1), "float32"):
         (X * float("nan")).to(torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "is_open"), [(1e10, "bfloat16", True), (1e10, "float32", False), (3e38, "float32", True)]
+)
+def test_places_beyond_what_pytorch_computes_are_undefined(size, dtype, is_open):
+    image, grid = X[None, None], torch.full((1, 1, 1, 2), size, dtype=torch.float64)
+    with pytest.raises(UndefinedError) if is_open else contextlib.nullcontext(), Sampling(Noise(0, 1), dtype):
+        torch.nn.functional.grid_sample(image, grid, align_corners=False)
+
+
+@pytest.mark.parametrize(("size", "is_open"), [(1e25, True), (1e3, False)])
+def test_norms_of_squares_that_overflow_are_open(size, is_open):
+    stack, _ = samples(lambda x: torch.nn.functional.layer_norm(x * size, (6,)))
+    assert bool(np.isnan(stack).any()) == bool((stack == 0).all((1, 2)).any()) == is_open
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])

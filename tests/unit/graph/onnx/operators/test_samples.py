@@ -53,6 +53,19 @@ def test_regions(mode, own):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_regions_in_float64(mode):
+    given = {"mode": mode, "output_height": 2, "output_width": 3, "sampling_ratio": 2}
+    wide = IMAGE.astype(np.float64), REGIONS.astype(np.float64) + 1e-9
+    outputs = [
+        read(model_of("RoiAlign", *(one.astype(dtype) for one in wide), np.array([1, 0]), **given)).outputs[0].array
+        for dtype in (np.float32, np.float64)
+    ]
+    assert outputs[1].dtype == np.float64
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-9  # what float32 loses is there
+
+
 def test_how_many_points_a_bin_has_must_be_said_or_known():
     with pytest.raises(UnknownValueError, match="takes how many points are read from values"):
         read(model_of("RoiAlign", IMAGE, REGIONS, np.array([1, 0]), unknown=(1,)))
