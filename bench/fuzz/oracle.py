@@ -171,7 +171,9 @@ def fault(samples: Sequence[Array], got: Array, dtype: str, *, exact: bool, sign
         least, most = np.where(is_finite, stack, np.inf).min(0), np.where(is_finite, stack, -np.inf).max(0)
         size = np.where(least <= most, np.maximum(np.abs(least), np.abs(most)), 0.0)
         width = np.where(least <= most, most - least, 0.0)
-        slack = np.zeros_like(width) if exact else WIDER * width + 2 * _EPSILON[dtype] * size + _LEAST[dtype]
+        # Where one sample alone is finite its noise has no width.
+        units = np.where(is_finite.sum(0) < len(stack), 2 + ULPS, 2.0) * _EPSILON[dtype]
+        slack = np.zeros_like(width) if exact else WIDER * width + units * size + _LEAST[dtype]
         slack = np.where(np.isfinite(slack), slack, 0.0)
         inside = (wide >= low - slack) & (wide <= high + slack)
         inside |= np.isposinf(wide) & (high + slack >= MOST[dtype]) & ~np.isneginf(high)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import math
 
-from anatune.graph.building import along, arg_extreme, broadcast, constant, elementwise, reduced, reshape, sliced, where
+from anatune.graph.building import (
+    along,
+    arg_extreme,
+    broadcast,
+    cast,
+    constant,
+    elementwise,
+    reduced,
+    reshape,
+    sliced,
+    where,
+)
 from anatune.graph.nodes import Value
 from anatune.graph.onnx.call import Call, Convert, RefusedError
 
@@ -15,12 +26,15 @@ _MOST_ROWS = 64
 
 
 def _determinant(call: Call) -> Value:
-    """Return the determinants of matrices: products of pivots, each of which changes the sign if it is moved."""
+    """Return the determinants of matrices: products of pivots, each of which changes the sign if it is moved.
+
+    As in ONNX's reference they are computed in float64: pivots of float32 lose what cancels, and products overflow.
+    """
     *batch, size, _ = call.kind().shape
     if size > _MOST_ROWS:
         raise RefusedError(f"is of {size} rows, expected {_MOST_ROWS} at most")
-    count, dtype = math.prod(batch), call.kind().dtype
-    rest, found = reshape(call[0], (count, size, size)), broadcast(constant(1, dtype), (count,))
+    count, dtype = math.prod(batch), "float64"
+    rest, found = reshape(cast(call[0], dtype), (count, size, size)), broadcast(constant(1, dtype), (count,))
     while size:
         column = reshape(sliced(rest, [2], [0], [1]), (count, size))
         place = arg_extreme("argmax", elementwise("abs", column), 1, keepdims=True)
@@ -39,7 +53,7 @@ def _determinant(call: Call) -> Value:
             ends = ([2], [1], [size + 1])
             taken_off = elementwise("multiply", factor, sliced(row, *ends))
             rest = elementwise("subtract", sliced(others, *ends), taken_off)
-    return reshape(found, batch)
+    return cast(reshape(found, batch), call.kind().dtype)
 
 
 READERS: dict[str, Convert] = {"Det": _determinant}

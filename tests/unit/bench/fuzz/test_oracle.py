@@ -70,6 +70,13 @@ def test_an_infinite_sample_does_not_take_the_slack_of_the_others():
     assert wrong(samples, [np.inf])
 
 
+def test_a_finite_sample_alone_has_its_noise():
+    samples = [np.array([one]) for one in (np.nan, np.inf, -0.7 * (1 + 3 * 2.0**-23))]
+    assert not wrong(samples, [-0.7 * (1 - 2.0**-23)])
+    assert not wrong(samples, [-0.7 * (1 + 6 * 2.0**-23)])
+    assert wrong(samples, [-0.7001])
+
+
 def test_a_sum_that_cancels_may_be_zero_to_its_quotient():
     sums = [noise.inner(np.array([4e-5, 1.0]), 5e-5, "float32") for noise in NOISES]
     with np.errstate(divide="ignore"):
