@@ -101,7 +101,7 @@ def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
 
 def _times_lines(measured: Sequence[Measurement], width: int) -> list[Line]:
     """Return what the times of records are, where a reference kernel ran."""
-    told = "time: as it was measured then; trials are compared by /ref, their time over the reference kernel's"
+    told = "time: as measured then; /ref, over a reference kernel, compares trials"
     return paragraph(told, width, "dim") if any(found.relative is not None for found in measured) else []
 
 
