@@ -67,6 +67,7 @@ READ = {
     *("export FILE|WORKLOAD...", "compile MODEL", "run DIR", "run --input", "tune --manifest"),
     *(f"configs {command} {option}" for command in ("vllm", "sglang", "check") for option in ("--hw", "--model")),
     *("configs check FILE",),
+    *(f"configs {server} --against" for server in ("vllm", "sglang")),
     *("hw show NAME|FILE", "hw check FILE", "records import FILE"),
 }
 
