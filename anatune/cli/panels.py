@@ -24,7 +24,7 @@ _GROUPS = {
     "Records": "--records --resume --no-reuse --session --outcome --worker --limit",
     "Where and how it is measured": "--cluster --tls --tracker --key --device --backend --build-only --manifest --l2 "
     "--check --measure",
-    "Servers": "--rows --device-name --triton-version --down",
+    "Servers": "--rows --device-name --triton-version --down --against --force",
     "Answer": "--top-k --distinct --for --most --format --sessions --name --output --json --explain --html",
 }
 GROUPS = {option: title for title, options in _GROUPS.items() for option in options.split()}

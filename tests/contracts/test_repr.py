@@ -50,9 +50,7 @@ def test_what_they_say():
     broken = msgspec.structs.replace(plan.predictions[0], legal=False, rule="grid_blocks")
     assert repr(broken).endswith(", illegal: grid_blocks)")
     result = session(trials=6, script={1: failed()}).run()
-    assert re.fullmatch(
-        r"TuningResult\(matmul .* on xeon_gold_6230r: 6 trials by model, best .* ms\)", repr(result)
-    )
+    assert re.fullmatch(r"TuningResult\(matmul .* on xeon_gold_6230r: 6 trials by model, best .* ms\)", repr(result))
     assert repr(result.trials[1].measurement) == "Measurement(build_error: LLVM said no)"
 
 
