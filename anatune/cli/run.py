@@ -126,11 +126,11 @@ def run_model(
         )
     if measured is not None:
         if asked.benchmark:
-            print_lines(paragraph(_reconciled(answer["benchmark"], measured, model.summary.predicted_s), line_width()))
+            print_lines(paragraph(_times_text(answer["benchmark"], measured, model.summary.predicted_s), line_width()))
         print_lines(model_lines(model.summary, measured, width=line_width()))
 
 
-def _reconciled(times: Mapping[str, float], measured: Mapping[str, float], predicted_s: float) -> str:
+def _times_text(times: Mapping[str, float], measured: Mapping[str, float], predicted_s: float) -> str:
     """Return what the times of a benchmark, of a profile and of a plan are, each over the one before it."""
     from anatune.report import units
 

@@ -162,7 +162,7 @@ def _checked(
     )  # fmt: skip
     if is_quick and check.tolerance is not None and not (sizes or held or rounds):
         for edges in _EDGES:
-            _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance or 0.0)
+            _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance)
     return check
 
 

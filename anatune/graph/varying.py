@@ -139,18 +139,18 @@ class _Joined:
         """
         ends = [ranges.get(word, (size, size)) for word, size in self.fit.environments[0].items()]
         values = [{least, min(max(least, 1), most), most} for least, most in ends]
+        choices = [(node, numbers) for node in self.graph.nodes() for numbers in _choices(node)]
         for corner in itertools.product(*map(sorted, values)):
             lookup = dict(zip(self.fit.symbols, corner, strict=True))
-            for node in self.graph.nodes():
-                for numbers in _choices(node):
-                    size, *chosen = (one.at(lookup) if isinstance(one, Size) else one for one in numbers)
-                    if size > 0 and [0, *chosen, size] != sorted([0, *chosen, size]):
-                        at = ", ".join(f"{word.rstrip('_')}={value}" for word, value in lookup.items())
-                        read = " to ".join(map(str, chosen))
-                        raise WorkloadError(
-                            f"{name} is not one model at all sizes: with {at}, {node.op} ({node}) takes {read} of "
-                            f"{size} elements; compile it for fixed sizes, or for a smaller range"
-                        )
+            for node, numbers in choices:
+                size, *chosen = (one.at(lookup) if isinstance(one, Size) else one for one in numbers)
+                if size > 0 and [0, *chosen, size] != sorted([0, *chosen, size]):
+                    at = ", ".join(f"{word.rstrip('_')}={value}" for word, value in lookup.items())
+                    read = " to ".join(map(str, chosen))
+                    raise WorkloadError(
+                        f"{name} is not one model at all sizes: with {at}, {node.op} ({node}) takes {read} of "
+                        f"{size} elements; compile it for fixed sizes, or for a smaller range"
+                    )
 
     def refusal(self, name: str, readings: Sequence[Reading], what: str) -> WorkloadError:
         sizes = "; ".join(

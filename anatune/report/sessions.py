@@ -194,7 +194,7 @@ def _of_trials(trials: Sequence[Trial]) -> SessionView:
 
 
 def _of_result(result: TuningResult) -> SessionView:
-    trials = tuple(result.equalised_trials())
+    trials = tuple(result.equalise_trials())
     equal = {id(measured): trial for measured, trial in zip(result.trials, trials, strict=True)}
     return SessionView(
         name=f"{result.session[:8]} {result.strategy}" if result.session else result.strategy,

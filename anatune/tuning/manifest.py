@@ -183,7 +183,7 @@ def build_manifest(
 
     if hardware.kind != "gpu":
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
-    names = _checked_templates(workload, hardware, template, accuracy)
+    names = _check_templates(workload, hardware, template, accuracy)
     accuracy = accuracy or STANDARD
     compiler, flags = compilers_of(names)
     saved = joint.find_corrections(hardware, names)
@@ -209,7 +209,7 @@ def build_manifest(
     return manifest
 
 
-def _checked_templates(workload: Workload, hardware: GpuSpec, template: str | None, accuracy: str | None) -> list[str]:
+def _check_templates(workload: Workload, hardware: GpuSpec, template: str | None, accuracy: str | None) -> list[str]:
     """Return the templates whose schedules are built, once it is clear that they can be."""
     if hardware.compute_capability is None:
         raise DeviceError(

@@ -225,14 +225,14 @@ class TuningResult:
 
         After a final comparison it is the time of the plan's first choice over the speedup.
         """
-        return time_of_best(self._equalised(self.best_trial), self._equalised(self.plan_first), self.compare)
+        return time_of_best(self._equalise(self.best_trial), self._equalise(self.plan_first), self.compare)
 
-    def equalised_trials(self) -> list[Trial]:
+    def equalise_trials(self) -> list[Trial]:
         """Return the trials with times at the machine's speed beside the first that ran: see `equalise_speed`."""
         return equalise_speed(self.trials)
 
-    def _equalised(self, trial: Trial | None) -> Trial | None:
-        pairs = zip(self.trials, self.equalised_trials(), strict=True)
+    def _equalise(self, trial: Trial | None) -> Trial | None:
+        pairs = zip(self.trials, self.equalise_trials(), strict=True)
         return next((equal for measured, equal in pairs if measured is trial), None)
 
     @property
@@ -267,7 +267,7 @@ class TuningResult:
     @property
     def shares(self) -> tuple[WorkerShare, ...]:
         """Who measured what; empty where this machine measured all."""
-        return shares_of(self.equalised_trials(), self.workers)
+        return shares_of(self.equalise_trials(), self.workers)
 
     def __repr__(self) -> str:
         best = "none ran" if self.best_s is None else f"best {duration(self.best_s)}"
@@ -275,7 +275,7 @@ class TuningResult:
         return f"TuningResult({where}: {len(self.trials)} trials by {self.strategy}, {best})"
 
     def _repr_html_(self) -> str:
-        ranked = rank_trials(self.equalised_trials())
+        ranked = rank_trials(self.equalise_trials())
         rows = [
             (trial.number, trial.source, trial.measurement.describe(), trial.schedule.describe())
             for trial in ranked[:MOST_SHOWN]
@@ -293,7 +293,7 @@ class TuningResult:
             "outcomes": {outcome.value: number for outcome, number in self.outcomes.items()},
             "trials": [
                 _trial_tree(trial, equal.measurement.time_s)
-                for trial, equal in zip(self.trials, self.equalised_trials(), strict=True)
+                for trial, equal in zip(self.trials, self.equalise_trials(), strict=True)
             ],
             "plan_first": None if self.plan_first is None else self.plan_first.number,
             "best": None if self.best_trial is None else self.best_trial.number,

@@ -73,7 +73,7 @@ class Noise:
 
     def operand(self, array: Array, dtype: str) -> Array:
         """Return an operand of an operator that combines its operands."""
-        return self._flushed(self._shaken(array, dtype), dtype) if self.sample > 1 else array
+        return self._flush(self._shaken(array, dtype), dtype) if self.sample > 1 else array
 
     def inner(self, array: Array, error: float | Array, dtype: str) -> Array:
         """Return a result in float64 with the error that combining operands makes at most; zeros stay.
@@ -83,7 +83,7 @@ class Noise:
         """
         if self.sample <= 1 or not np.any(error):
             return array
-        array = self._flushed(array, dtype)
+        array = self._flush(array, dtype)
         with np.errstate(all="ignore"):
             is_zero = (array == 0) | ((self.sample <= 3) & (np.abs(array) <= error))
             return np.where(is_zero, 0 * array, array + error * self._random.uniform(-1, 1, array.shape))
@@ -113,14 +113,14 @@ class Noise:
             alike = {2: 1.0, 3: -1.0}.get(self.sample)
             signs = alike or self._random.integers(0, 2, array.shape) * 2.0 - 1
             array = np.where((array == 0) | np.isnan(array), np.copysign(array, signs), array)
-            array = self._flushed(array, dtype) if how != EXACT else array
+            array = self._flush(array, dtype) if how != EXACT else array
         return array if self.sample == 1 else rounded(array, dtype)
 
     def _shaken(self, array: Array, dtype: str) -> Array:
         with np.errstate(all="ignore"):
             return array * (1 + ULPS * _EPSILON[dtype] * self._random.uniform(-1, 1, array.shape))
 
-    def _flushed(self, array: Array, dtype: str) -> Array:
+    def _flush(self, array: Array, dtype: str) -> Array:
         """Return, in one sample, zeros for denormal numbers: processors may compute so (VDPBF16PS does)."""
         return np.where(np.abs(array) < _LEAST[dtype], np.copysign(0.0, array), array) if self.sample == 2 else array
 

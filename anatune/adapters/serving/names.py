@@ -20,7 +20,7 @@ __all__ = [
 
 Server = Literal["vllm", "sglang"]
 TITLES: dict[Server, str] = {"vllm": "vLLM", "sglang": "SGLang"}
-"""What servers call themselves."""
+"""Server -> its name as its makers write it."""
 
 _DRIVER_NAMES = {
     "a100_pcie": "NVIDIA A100-PCIE-40GB",

@@ -138,7 +138,7 @@ def _scaled(node: Node, alone: set[int]) -> Value | None:
         inner = _scaled(Node("multiply", (data.arguments[0], factors), node.type), alone)
         if inner is None:
             return None
-        sums = _rounded(data.arguments[1].array.astype(np.float64) * factors.array, data.arguments[1].array)
+        sums = _round_like(data.arguments[1].array.astype(np.float64) * factors.array, data.arguments[1].array)
         return None if sums is None else applied("add", inner, Constant(sums))
     axis = channel_axis(data)
     if axis is None:
@@ -149,7 +149,7 @@ def _scaled(node: Node, alone: set[int]) -> Value | None:
     weight = data.arguments[1].array
     along = 0 if data.op in CONVOLUTIONS else weight.ndim - 1
     shape = tuple(-1 if place == along else 1 for place in range(weight.ndim))
-    scaled = _rounded(weight.astype(np.float64) * values.reshape(shape), weight)
+    scaled = _round_like(weight.astype(np.float64) * values.reshape(shape), weight)
     if scaled is None:
         return None
     made = data.of((data.arguments[0], Constant(scaled)))
@@ -170,11 +170,11 @@ def _summed(node: Node, alone: set[int]) -> Value | None:
     exact = first.array.astype(np.float64) + second.array
     if (abs(exact) < _CANCELLED * abs(second.array)).all():  # a sum that rounds what it is added to: (x + c) - c
         return None
-    total = _rounded(exact, second.array)
+    total = _round_like(exact, second.array)
     return None if total is None else applied("add", data.arguments[0], Constant(total))
 
 
-def _rounded(exact: Array, like: Array) -> Array | None:
+def _round_like(exact: Array, like: Array) -> Array | None:
     """Return float64 numbers in the dtype of others; None: it has no number near the largest one."""
     with np.errstate(over="ignore"):
         rounded = exact.astype(like.dtype)
