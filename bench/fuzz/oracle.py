@@ -75,6 +75,16 @@ class Noise:
         """Return an operand of an operator that combines its operands."""
         return self._flush(self._shaken(array, dtype), dtype) if self.sample > 1 else array
 
+    def dividend(self, array: Array, dtype: str, sign: float) -> Array:
+        """Return an operand of a quotient that becomes whole: noise moves dividend (1.0) and divisor (-1.0) apart.
+
+        One sample each rounds towards the next whole quotient and away from it: where the quotient is nearly whole,
+        random noise in a few samples may miss one of the two.
+        """
+        if self.sample not in (2, 3):
+            return self.operand(array, dtype)
+        return array * (1 + sign * (5 - 2 * self.sample) * ULPS * _EPSILON[dtype])
+
     def inner(self, array: Array, error: float | Array, dtype: str) -> Array:
         """Return a result in float64 with the error that combining operands makes at most; zeros stay.
 

@@ -49,6 +49,8 @@ _OUTERS = words(
 )
 _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACTS, EXACT), **dict.fromkeys(_OUTERS, OUTER)}
 _VIEWS_IN_PLACE = ("squeeze", "unsqueeze", "transpose", "t", "as_strided", "swapaxes", "detach", "resize")
+_WHOLE_QUOTIENTS = ("remainder", "fmod", "floor_divide", "div")
+"""Operators of a quotient that becomes whole; of "div" only calls with a `rounding_mode` combine operands."""
 _OF_FINITE = ("upsample_", "_upsample_", "grid_sampler", "var_mean", "std_mean")
 """Operators of finite numbers, by how their names begin."""
 _OF_SQUARES = ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm", "_fused_rms_norm")
@@ -145,7 +147,11 @@ class Sampling(TorchDispatchMode):
         is_over = name.startswith(_OF_SQUARES) and self._dtype != "float64" and _has_large_squares(args[0])
         if how == INNER and not schema.is_mutable and self._noise.sample > 1:
             errors, natives = self._compute_natively(func, args, kwargs)
-            args, kwargs = tree_map(self._operand, (args, kwargs))
+            if name in _WHOLE_QUOTIENTS:
+                signed = zip(args[:2], (1.0, -1.0), strict=True)
+                args = (*(self._operand(one, sign) for one, sign in signed), *args[2:])
+            else:
+                args, kwargs = tree_map(self._operand, (args, kwargs))
         found = _gelu(*args, **kwargs) if name == "gelu" else func(*args, **kwargs)
         tensors = found if isinstance(found, (tuple, list)) else (found,)
         for place, one in enumerate(tensors):
@@ -186,11 +192,13 @@ class Sampling(TorchDispatchMode):
         is_rounded = isinstance(value, float) and self._noise.sample == 0 and self._dtype != "float64"
         return float(np.float32(value)) if is_rounded else value
 
-    def _operand(self, value: Any) -> Any:
+    def _operand(self, value: Any, sign: float = 0.0) -> Any:
         if self._noise.sample <= 1 or not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
             return value
+        numbers = value.numpy()
+        noisy = self._noise.dividend(numbers, self._dtype, sign) if sign else self._noise.operand(numbers, self._dtype)
         found = torch.empty_like(value)
-        found.copy_(torch.from_numpy(np.asarray(self._noise.operand(value.numpy(), self._dtype))))
+        found.copy_(torch.from_numpy(np.asarray(noisy)))
         return found
 
 

@@ -105,7 +105,7 @@ UNUSED: Mapping[str, tuple[str | int, ...]] = {
     "Optional": ("type",),
     "Pad": ("value", 2),
     "PagedAttention": ("rotary_interleaved", 8, 9),
-    "QuantizeLinear": ("axis", "saturate"),
+    "QuantizeLinear": ("saturate",),
     "Resize": ("cubic_coeff_a", "extrapolation_value", "keep_aspect_ratio_policy", "nearest_mode", 1, 2),
     "RotaryEmbedding": ("num_heads",),
     "ScatterElements": ("reduction", 2),

@@ -105,6 +105,12 @@ def _wide(value: Value) -> Value:
     return value if tensor_type(value).dtype == "float64" else cast(value, "float32")
 
 
+def _axis(call: Call) -> int:
+    """Return the axis of scales; vectors have no other one than the first, which makes their attribute meaningless."""
+    axis: int = call.attributes.get("axis", 1)
+    return axis if call.rank > 1 else 0
+
+
 def _quantize(call: Call) -> Value:
     own, zero = call.attributes, call.get(2)
     kind = own.get("output_dtype", 0)
@@ -113,8 +119,7 @@ def _quantize(call: Call) -> Value:
     dtype = call.kind(2).dtype if zero is not None else _INTEGERS.get(kind, "uint8")
     if dtype not in _INTEGERS.values():
         raise RefusedError(f"converts to {dtype}, expected integers of 8 bits or more")
-    shape, axis, block = call.kind().shape, own.get("axis", 1), own.get("block_size", 0)
-    axis = axis if call.rank > 1 else 0
+    shape, axis, block = call.kind().shape, _axis(call), own.get("block_size", 0)
     precision = _FLOATS.get(own.get("precision", 0), "float32")
     scale = _spread(call[1], shape, axis, block)
     data, scale = (cast(one, precision if precision == "float64" else "float32") for one in (call[0], scale))
@@ -125,8 +130,7 @@ def _dequantize(call: Call) -> Value:
     own, shape = call.attributes, call.kind().shape
     if not call.kind().dtype.startswith(("int", "uint")):
         raise RefusedError(f"converts from {call.kind().dtype}, expected integers of 8 bits or more")
-    axis, block = own.get("axis", 1) if call.rank > 1 else 0, own.get("block_size", 0)
-    zero = call.get(2)
+    axis, block, zero = _axis(call), own.get("block_size", 0), call.get(2)
     scale = _spread(cast(call[1], "float32"), shape, axis, block)
     found = _numbers(call[0], scale, None if zero is None else _spread(zero, shape, axis, block))
     return cast(found, _FLOATS.get(own.get("output_dtype", 0), call.kind(1).dtype))

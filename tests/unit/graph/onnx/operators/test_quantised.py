@@ -39,6 +39,22 @@ def test_scales_of_tensors_axes_and_blocks(scales, own):
     check("DequantizeLinear", integers(3, 4, 2, dtype=np.int8), scale, zero, **own)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("scales", [(), (1,)])
+def test_any_axis_stands_beside_one_scale_of_a_vector(axis, scales):
+    """onnxruntime's quantiser writes axis = 0 for biases, whose only axis is 0, whatever the default is."""
+    scale, zero = np.full(scales, 0.5, np.float32), np.zeros(scales, np.int8)
+    x = np.array([1, -2, 3], np.int8)[: 1 if scales else 3]
+    for own in ({}, MICROSOFT):
+        check("DequantizeLinear", x, scale, zero, want=[x * np.float32(0.5)], axis=axis, **own)
+        check("QuantizeLinear", x * np.float32(0.5), scale, zero, want=[x], axis=axis, **own)
+
+
+def test_scales_of_a_vectors_elements_have_axis_0():
+    x, scale = np.array([1, -2, 3], np.int32), np.array([0.5, 1.0, 2.0], np.float32)
+    check("DequantizeLinear", x, scale, np.zeros(3, np.int32), axis=0)
+
+
 def test_dtypes_of_conversions():
     check("QuantizeLinear", floats(3), np.float32(0.1), output_dtype=5)
     check("DequantizeLinear", np.array([-70000, 3, 40000], np.int32), np.float16(0.1), atol=10)
