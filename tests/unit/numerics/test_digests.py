@@ -1,5 +1,8 @@
 """Digests of memory: any change of contents, order or length changes them, where memory lies does not."""
 
+import functools
+import operator
+
 import numpy as np
 import pytest
 
@@ -29,12 +32,12 @@ def in_plain_python(*parts):
     for part in parts:
         numbers = [len(part) + 1]
         words = [int.from_bytes(part[at : at + 8], "little") for at in range(0, len(part) - 7, 8)]
-        for begin in range(0, len(words), NUM_KEYS // 2):
-            for keys in (KEYS[: NUM_KEYS // 2], KEYS[NUM_KEYS // 2 :]):
-                pairs = [
-                    (word, int(key)) for word, key in zip(words[begin : begin + NUM_KEYS // 2], keys, strict=False)
-                ]
-                numbers.append(sum((word + key & low) * ((word >> 32) + (key >> 32) & low) for word, key in pairs))
+        for begin in range(0, len(words), NUM_KEYS):
+            added = [
+                (word + int(key)) % (1 << 64) for word, key in zip(words[begin : begin + NUM_KEYS], KEYS, strict=False)
+            ]
+            products = [(word & low) * (word >> 32) for word in added]
+            numbers += [sum(products) % (1 << 64), functools.reduce(operator.xor, products)]
         for number in numbers + list(part[8 * len(words) :]):
             state = (state ^ number) * 0x9E3779B97F4A7C15 % (1 << 64)
             state ^= state >> 32
