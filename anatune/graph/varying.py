@@ -290,10 +290,12 @@ class _Joined:
 
 def _choices(node: Node) -> Iterator[tuple[int, ...]]:
     """Yield each size that varies of which a node takes elements, and how many, or where it begins and ends."""
-    if node.op not in ("topk", "strided_slice"):
+    if node.op not in ("topk", "strided_slice", "split"):
         return
-    shape = tensor_type(node.arguments[0]).shape
-    rows: list[tuple[int, ...]] = [(node.attributes["axis"], node.attributes["k"])] if node.op == "topk" else []
+    shape, own = tensor_type(node.arguments[0]).shape, node.attributes
+    rows: list[tuple[int, ...]] = [(own["axis"], own["k"])] if node.op == "topk" else []
+    if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
+        rows = [(own["axis"], *own["indices_or_sections"])]
     if node.op == "strided_slice":
         rows = [tuple(one.value for one in row) for row in zip(*node.arguments[1:4], strict=True)]
     for axis, *chosen in rows:

@@ -1,8 +1,8 @@
 """Digests of memory, which say whether its contents have changed.
 
-Keys are added to the words of a block, and their low halves multiplied by their high ones (as NH of UMAC, RFC 4418); the
-products are added up and, apart from that, combined by exclusive or. Two different contents have the same sum with a
-probability of about 2**-32, and rarely the same of both.
+Keys are added to the words of a block, and their low halves multiplied by their high ones (as NH of UMAC, RFC 4418);
+the products are added up and, apart from that, combined by exclusive or. Two different contents have the same sum with
+a probability of about 2**-32, and rarely the same of both.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from anatune.codegen.relax.ranges import Ranges
 from anatune.codegen.relax.rest.legalising import element_call
 from anatune.core.sizes import Size, at_run_time
 from anatune.emit.buffer import Buffer
-from anatune.errors import BuildError
+from anatune.errors import BuildError, WorkloadError
+from anatune.graph.building import made
 from anatune.graph.nodes import (
     ITEM,
     LEADING,
@@ -128,6 +130,27 @@ def _numbers(node: Node) -> tuple[tuple[int, ...], ...]:
     return axes, *others, tuple(shape[axis] for axis in axes)
 
 
+def _check_attributes(node: Node) -> None:
+    """Raise a WorkloadError where an attribute depends on a size that varies: TVM would take it for a number."""
+    varying = [name for name, value in node.attributes.items() if at_run_time(value)]
+    if varying and node.op != "split":
+        raise WorkloadError(
+            f"{node.op} ({node}): {varying[0]} depends on a size that varies, expected numbers; compile the model for "
+            "fixed sizes (example inputs)"
+        )
+
+
+def _slices(node: Node) -> list[Node]:
+    """Return the parts of a tensor that is split where sizes say that vary, each as a slice."""
+    (value,), axis = node.arguments, Scalar(node.attributes["axis"], "int64")
+    places = [0, *node.attributes["indices_or_sections"], tensor_type(value).shape[axis.value]]
+    bounds = zip(itertools.pairwise(Scalar(place, "int64") for place in places), node.type, strict=True)
+    return [
+        made("strided_slice", (value, (axis,), (first,), (last,), (Scalar(1, "int64"),)), kind, assume_inbound=False)
+        for (first, last), kind in bounds
+    ]
+
+
 class _Writer:
     """Emits nodes in order into one function."""
 
@@ -182,6 +205,7 @@ class _Writer:
                             call = relax.TupleGetItem(builder.emit(call), 0)
                         self.values[id(node)] = builder.emit(call)
                         continue
+                    _check_attributes(node)
                     try:
                         self.values[id(node)] = builder.emit(self.operator_call(node, builder))
                     except TVM_ERRORS as error:
@@ -299,6 +323,8 @@ class _Writer:
             operands = [self.spread(value, tensor_type(node)) for value in node.arguments]
             return element_call(builder, node.op, [builder.emit(value) for value in operands])
         own = node.attributes
+        if node.op == "split" and at_run_time(own["indices_or_sections"]):
+            return self.relax.Tuple([self.slice_at_run_time(part, builder) for part in _slices(node)])
         if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
             places = [self.tvm.tirx.IntImm("int64", place) for place in own["indices_or_sections"]]
             own = {**own, "indices_or_sections": places}

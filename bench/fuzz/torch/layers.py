@@ -160,7 +160,8 @@ def _attention(b: Builder) -> None:
     expression = b.choice(
         [
             "F.scaled_dot_product_attention({0}, {1}, {2})",
-            "F.scaled_dot_product_attention({0}, {1}, {2}, is_causal=True)",
+            # whether weights of zero hide values that are no finite numbers is open
+            "F.scaled_dot_product_attention({0}, {1}, torch.where({2}.isfinite(), {2}, 1.0), is_causal=True)",
             "F.scaled_dot_product_attention({0}, {1}, {2}, attn_mask={3})",
             "torch.softmax({0} @ {1}.transpose(-1, -2) * 0.3, -1) @ {2}",
             "torch.softmax(({0} @ {1}.transpose(-1, -2)).masked_fill({3} == 0, float('-inf')), -1) @ {2}",

@@ -177,6 +177,25 @@ def _search(b: Builder) -> None:
     )
 
 
+def _of_own_size(b: Builder) -> None:
+    """Add a move whose numbers depend on a size of the tensor, which may vary."""
+    x = _any(b, low=2)
+    n = "{0}.shape[{d}]"
+    expression = b.choice(
+        [
+            f"torch.cat([{{0}}] * 3, {{d}}).split([{n}, 2 * {n}], {{d}})[1]",
+            f"torch.cat([{{0}}] * 3, {{d}}).narrow({{d}}, {n}, {n})",
+            f"torch.cat([{{0}}, {{0}}.flip({{d}})], {{d}}).chunk(2, {{d}})[1]",
+            "F.pad({0}, (0, 0, {0}.shape[-2], 1))",
+            "{0}.topk({0}.shape[-1], -1)[0]" if b.arrays[x].dtype.kind == "f" else f"{{0}}.expand({n}, *{{0}}.shape)",
+            f"{{0}}[:1].repeat({n}, *[1] * ({{r}} - 1))",
+            f"{{0}}.roll({n} // 2, {{d}})",
+            f"torch.zeros({n}, dtype={{T}}) + torch.arange({n})",
+        ]
+    )
+    b.call(expression, x, d=axis_of(b, x), r=b.arrays[x].ndim)
+
+
 def _one_hot(b: Builder) -> None:
     size = b.integer(1, 9)
     b.call("F.one_hot({0}, {n}).to({T})", b.indices(b.shape(1, 2), 0, size, weight=False), n=size)
@@ -207,6 +226,7 @@ MOVES: dict[str, Draw] = {
     "gather": _gather,
     "scatter": _scatter,
     **{f"{op} (move)": _moved for op in ("flip", "roll", "squeeze", "select", "slice", "cat", "repeat", "unfold")},
+    "slice (own size)": _of_own_size,
     "index_put": _index_put,
     "embedding": _embedding,
     "searchsorted": _search,
