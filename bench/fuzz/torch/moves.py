@@ -185,7 +185,7 @@ def _of_own_size(b: Builder) -> None:
         [
             f"torch.cat([{{0}}] * 3, {{d}}).split([{n}, 2 * {n}], {{d}})[1]",
             f"torch.cat([{{0}}] * 3, {{d}}).narrow({{d}}, {n}, {n})",
-            f"torch.cat([{{0}}, {{0}}.flip({{d}})], {{d}}).chunk(2, {{d}})[1]",
+            "torch.cat([{0}, {0}.flip({d})], {d}).chunk(2, {d})[1]",
             "F.pad({0}, (0, 0, {0}.shape[-2], 1))",
             "{0}.topk({0}.shape[-1], -1)[0]" if b.arrays[x].dtype.kind == "f" else f"{{0}}.expand({n}, *{{0}}.shape)",
             f"{{0}}[:1].repeat({n}, *[1] * ({{r}} - 1))",
