@@ -5,11 +5,11 @@ import subprocess
 import pytest
 
 from tests.e2e.cuda_compilers import cuda_include
-from tests.unit.measure.cuda.test_ranges import a_plan
+from tests.unit.measure.cuda.test_ranges import a_plan, no_triton
 
 pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings")
-from anatune.codegen.cuda.export.ranges import write_cuda_range
+from anatune.codegen.triton.export.ranges import write_gpu_range
 
 USE = """
 #include "rows.h"
@@ -31,7 +31,7 @@ int main(void) {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("range")
-    write_cuda_range(a_plan(), "rows", found)
+    write_gpu_range(a_plan(), "rows", found, no_triton)
     (found / "use.c").write_text(USE)
     (found / "pick.c").write_text(PICK)
     return found
