@@ -64,7 +64,8 @@ def write_range(plan: RangePlan, name: str, form: str, threads: int | None, fold
         count = threads or plan.hardware.most_threads or 1
         made = _library(write_c_range(dispatch_of(plan), name, folder, threads=count, form=form), name, form)
     words = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss, "range": plan}
-    return {**made, **_about(plan.programs[-1].schedule), **words}
+    about = _about(plan.programs[-1].schedule)
+    return {**made, **about, "arithmetic": made.get("arithmetic", about["arithmetic"]), **words}
 
 
 def _library(made: CLibrary, name: str, form: str) -> dict[str, object]:
@@ -99,8 +100,9 @@ def _machine_code(plan: RangePlan, name: str, folder: Path) -> dict[str, object]
     assert hardware.kind == "gpu"
     made = write_gpu_range(plan, name, folder, lambda wanted: compiled_kernels(wanted, hardware, usable_cores()))
     files, functions = [*made.images, *made.sources, made.table], _functions(name, made, ranged=True)
-    return {"format": "cuda", "name": name, "files": files, "header": made.header, "needs": made.needs,
-            "functions": functions}  # fmt: skip
+    form = "triton" if made.needs is None else "cuda"
+    return {"format": form, "name": name, "files": files, "header": made.header, "needs": made.needs,
+            "functions": functions, "arithmetic": made.arithmetic}  # fmt: skip
 
 
 def _functions(name: str, made: TritonExport | GpuRangeExport, *, ranged: bool = False) -> list[dict[str, object]]:

@@ -209,10 +209,7 @@ def c_header(
     if choice is not None:
         launched, scalars = _cases(name, choice, calls, words), ["extent"]
         defines |= {"LEAST": str(choice.least), "MOST": str(choice.intervals[-1][0])}
-        of_range = {"name": name, "guard": guard, "axis": choice.axis, "least": choice.least}
-        served = _SERVED.format(**of_range, programs=max(choice.programs) + 1, most=choice.intervals[-1][0])
-        lasts, numbers = (", ".join(map(str, values)) for values in zip(*choice.intervals, strict=True))
-        chosen = _CHOICE.format(**of_range, intervals=len(choice.intervals), lasts=lasts, numbers=numbers)
+        served, chosen = _choose(name, choice)
     return _HEADER.format(
         name=name,
         guard=guard,
@@ -253,6 +250,14 @@ def _call(at: int, launch: Launch, words: dict[str, str], choice: Choice | None)
         grid = growth.expression("extent" if growth.each == 1 else "(long long)extent", "/")
     taken, shared = addresses(launch, *(["extent"] if choice else [])), launch.dynamic_shared_bytes
     return _LAUNCHED.format(at=at, addresses=taken, grid=grid, block=launch.block, shared=shared, **words)
+
+
+def _choose(name: str, choice: Choice) -> tuple[str, str]:
+    """Return what the header says about a range, and the function that says which program serves an extent."""
+    of_range = {"name": name, "guard": name.upper(), "axis": choice.axis, "least": choice.least}
+    served = _SERVED.format(**of_range, programs=max(choice.programs) + 1, most=choice.intervals[-1][0])
+    lasts, numbers = (", ".join(map(str, values)) for values in zip(*choice.intervals, strict=True))
+    return served, _CHOICE.format(**of_range, intervals=len(choice.intervals), lasts=lasts, numbers=numbers)
 
 
 def _cases(name: str, choice: Choice, calls: Sequence[str], words: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.arithmetic import Arithmetic, arithmetic_of
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.header import source_comment
 from anatune.codegen.cuda.export.portable import portable
@@ -39,15 +39,19 @@ CompileAll: TypeAlias = Callable[[Sequence[tuple[TritonProgram, TritonKernel]]],
 
 
 class GpuRangeExport(NamedTuple):
-    """What was written: file names, all launches, arguments of the header's launch, what it needs (None: AMD's)."""
+    """What was written: file names, launches, arguments of the header's launch, what it needs (None: the GPU is AMD's).
+
+    The arithmetic is that of the program with the largest errors.
+    """
 
     header: str
+    table: str
     images: tuple[str, ...]
     sources: tuple[str, ...]
-    table: str
     launches: tuple[Launch, ...]
     arguments: tuple[Buffer, ...]
     needs: CudaRequirements | None
+    arithmetic: Arithmetic
 
 
 def range_kernels(plan: RangePlan) -> list[CudaKernel | TritonProgram]:
@@ -121,7 +125,8 @@ def write_gpu_range(plan: RangePlan, name: str, folder: Path, compile_all: Compi
     table = json.dumps(plan.dispatch(), indent=1) + "\n"
     texts = {f"{name}.h": header.encode(), f"{name}_dispatch.json": table.encode()}
     write_files({**sources, **code, **texts}, folder)
-    return GpuRangeExport(f"{name}.h", (*code,), (*sources,), f"{name}_dispatch.json", all_launches, arguments, needs)
+    file, dispatch = texts
+    return GpuRangeExport(file, dispatch, (*code,), (*sources,), all_launches, arguments, needs, arithmetic)
 
 
 def _compilers(arch: str, made: Sequence[CudaKernel | TritonProgram]) -> tuple[str, CudaRequirements | None]:
