@@ -64,8 +64,8 @@ class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the same as an expression of C (`divide`: "/") or Python ("//")."""
         tiles = parameter if self.each == 1 else f"{parameter} * {self.each}"
         if self.iterations > 1:
-            tiles = f"({tiles} + {self.iterations - 1}) {divide} {self.iterations}"
-        return tiles if self.blocks == 1 else f"{self.blocks} * ({tiles})"
+            tiles = f"(({tiles} + {self.iterations - 1}) {divide} {self.iterations})"
+        return tiles if self.blocks == 1 else f"{self.blocks} * {tiles}"
 
     def text(self, parameter: str) -> str:
         """Return the same as an expression of TVMScript."""

@@ -22,7 +22,8 @@ from anatune.templates import TRITON
 from anatune.templates.gpu.ranged import Growth, Ranged
 from bench.gpu.triton_points import random_schedule
 
-interpreted = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+_IS_THERE = all(map(importlib.util.find_spec, ("triton", "ml_dtypes")))
+interpreted = pytest.mark.skipif(not _IS_THERE, reason="Triton or ml_dtypes is not installed")
 FLOAT16 = anatune.matmul(130, 48, 64, dtype="float16", epilogue=("bias",))
 
 
