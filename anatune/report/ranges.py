@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from anatune.core.generation import generation_limit
 from anatune.model.ranges.plan import RangePlan
 from anatune.report import units
 from anatune.report.plans import place_text, schedule_items, template_items
 from anatune.report.text import Line, item_lines, paragraph, table
-from anatune.templates import template_named
 
 __all__ = ["range_lines"]
 
@@ -52,11 +52,10 @@ def range_lines(plan: RangePlan, *, width: int = 80, seconds: float | None = Non
         "against the best ones that were found."
     )
     following = "next: the same with --json > range.json, then `anatune export range.json` writes the kernels"
-    if any(template_named(program.schedule.template).toolchain == "triton" for program in plan.programs):
-        following = (
-            f"next: kernels of triton are written for one extent of {axis} so far, so that export, build and verify "
-            f"refuse this plan; --template cuda plans kernels that take {axis}, and `anatune export` writes one extent"
-        )
+    schedules = [program.schedule for program in plan.programs]
+    limits = (generation_limit(one.workload, plan.hardware, [one.template]) for one in schedules)
+    if limit := next(filter(None, limits), ""):
+        following = f"next: no kernel can be written: {limit}"
     return [*lines, Line(""), *paragraph(legend, width, "dim", hanging=""), Line(""), *paragraph(following, width)]
 
 

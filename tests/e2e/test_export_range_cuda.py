@@ -1,15 +1,19 @@
 """The C header of a range: compilers take it, and it picks the program that the plan names."""
 
 import subprocess
+from unittest import mock
 
 import pytest
 
 from tests.e2e.cuda_compilers import cuda_include
-from tests.unit.measure.cuda.test_ranges import a_plan
+from tests.unit.measure.cuda.test_ranges import a_mixed_plan, a_plan, no_triton
 
 pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings")
-from anatune.codegen.cuda.export.ranges import write_cuda_range
+from anatune.cli.export import files
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.codegen.triton.export.ranges import write_gpu_range
+from anatune.core.compiler_facts import CompilerFacts
 
 USE = """
 #include "rows.h"
@@ -31,7 +35,7 @@ int main(void) {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("range")
-    write_cuda_range(a_plan(), "rows", found)
+    write_gpu_range(a_plan(), "rows", found, no_triton)
     (found / "use.c").write_text(USE)
     (found / "pick.c").write_text(PICK)
     return found
@@ -49,3 +53,22 @@ def test_it_picks_the_program_that_the_plan_names(folder):
     said = subprocess.run([folder / "pick"], capture_output=True, text=True, check=True, timeout=60).stdout.split()
     plan = a_plan()
     assert said == ["-1", *(str(plan.program_of(extent)) for extent in range(1, 46)), "-1"]
+
+
+def test_the_manifest_says_how_programs_of_both_kinds_are_called(tmp_path):
+    pytest.importorskip("triton", reason="its compiler says its version")
+
+    def compiled(wanted, hardware, workers):
+        return [Cubin(one.name, hardware.arch, b"code", CompilerFacts(9), "", 128, 0, 64) for _, one in wanted]
+
+    with mock.patch.object(files, "compiled_kernels", compiled):
+        made = files.write_range(a_mixed_plan(split_k=2), "rows", "so", None, tmp_path)
+    assert made["files"] == [
+        "rows_0.cubin", "rows_1.cubin", "rows_1_1.cubin", "rows_0.cu", "rows_1.py", "rows_dispatch.json"
+    ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*made["files"], made["header"]])
+    launch = made["functions"][0]
+    tensors = "CUdeviceptr A, CUdeviceptr B, CUdeviceptr C, CUdeviceptr parts, CUdeviceptr scratch"
+    assert f"CUstream stream, int extent, {tensors});" in launch["prototype"]
+    assert [one.tensor for one in launch["arguments"]] == ["A", "B", "C", "parts"]
+    assert made["arithmetic"].sentences().split(". ")[1] in (tmp_path / "rows.h").read_text().replace("\n * ", " ")

@@ -14,18 +14,19 @@ from anatune.codegen.cpu.export.ranges import write_c_range
 from anatune.codegen.cpu.export.write import CLibrary, write_c_library
 from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
 from anatune.codegen.cuda.export.header import prototypes
-from anatune.codegen.cuda.export.ranges import write_cuda_range
 from anatune.codegen.cuda.export.write import write_cuda
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.codegen.devices import tvm_module_json
 from anatune.codegen.toolchains import compilers_of
 from anatune.codegen.triton.compiler import FLAGS as TRITON_FLAGS
 from anatune.codegen.triton.export.header import prototypes as prototypes_of_triton
-from anatune.codegen.triton.export.write import write_launcher, write_triton
+from anatune.codegen.triton.export.ranges import GpuRangeExport, write_gpu_range
+from anatune.codegen.triton.export.write import TritonExport, write_launcher, write_triton
 from anatune.core.schedule import Schedule
-from anatune.measure.cuda.apart import images_apart
+from anatune.measure.cuda.apart import compiled_kernels, images_apart
 from anatune.model.ranges.plan import RangePlan
 from anatune.records.export import workload_text
+from anatune.resources import usable_cores
 from anatune.templates import template_named
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.version import __version__
@@ -55,15 +56,16 @@ def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folde
 def write_range(plan: RangePlan, name: str, form: str, threads: int | None, folder: Path) -> Manifest:
     """Write the programs of a range for C programs, with the dispatch table: one library, or cubins and their header.
 
-    Errors as `write_c_range` and `write_cuda_range`.
+    Errors as `write_c_range` and `write_gpu_range`.
     """
     if plan.hardware.kind == "gpu":
-        made = _cubins(plan, name, folder)
+        made = _machine_code(plan, name, folder)
     else:
         count = threads or plan.hardware.most_threads or 1
         made = _library(write_c_range(dispatch_of(plan), name, folder, threads=count, form=form), name, form)
     words = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss, "range": plan}
-    return {**made, **_about(plan.programs[-1].schedule), **words}
+    about = _about(plan.programs[-1].schedule)
+    return {**made, **about, "arithmetic": made.get("arithmetic", about["arithmetic"]), **words}
 
 
 def _library(made: CLibrary, name: str, form: str) -> dict[str, object]:
@@ -92,27 +94,26 @@ def _library(made: CLibrary, name: str, form: str) -> dict[str, object]:
     }
 
 
-def _cubins(plan: RangePlan, name: str, folder: Path) -> dict[str, object]:
+def _machine_code(plan: RangePlan, name: str, folder: Path) -> dict[str, object]:
     """Write the programs of a range on a GPU, and return what was written and how it is called."""
-    made = write_cuda_range(plan, name, folder)
-    operands = ", ".join(f"CUdeviceptr {argument.tensor}" for argument in made.arguments)
-    launch = f"CUresult {name}_launch(const {name}_t *self, CUstream stream, int extent, {operands});"
+    hardware = plan.programs[0].schedule.hardware
+    assert hardware.kind == "gpu"
+    made = write_gpu_range(plan, name, folder, lambda wanted: compiled_kernels(wanted, hardware, usable_cores()))
+    files, functions = [*made.images, *made.sources, made.table], _functions(name, made, ranged=True)
+    form = "triton" if made.needs is None else "cuda"
+    return {"format": form, "name": name, "files": files, "header": made.header, "needs": made.needs,
+            "functions": functions, "arithmetic": made.arithmetic}  # fmt: skip
+
+
+def _functions(name: str, made: TritonExport | GpuRangeExport, *, ranged: bool = False) -> list[dict[str, object]]:
+    """Return the functions of a header: names, what they do, declarations; of the launch its tensors."""
+    declared = prototypes_of_triton(name, made.launches, made.arguments, made.needs is None, ranged=ranged)
     functions: list[dict[str, object]] = [
-        {
-            "name": f"{name}_launch",
-            "purpose": "launches the kernel that serves an extent",
-            "prototype": launch,
-            "arguments": made.arguments,
-        },
-        {
-            "name": f"{name}_load",
-            "purpose": "loads all cubins from a folder",
-            "prototype": f"CUresult {name}_load({name}_t *self, const char *folder);",
-        },
+        {"name": declaration.split("(")[0].split()[-1], "purpose": purpose, "prototype": declaration}
+        for purpose, declaration in declared.items()
     ]
-    files = [*made.cubins, *made.sources, made.table]
-    return {"format": "cuda", "name": name, "files": files, "header": made.header, "needs": made.needs,
-            "functions": functions}  # fmt: skip
+    functions[0]["arguments"] = made.arguments
+    return functions
 
 
 def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, object]:
@@ -156,12 +157,7 @@ def _triton(schedule: Schedule, name: str, form: str, folder: Path) -> dict[str,
         return made
     images = images_apart(schedule)
     written = write_triton(schedule, images, name, folder)
-    amd = written.needs is None
-    functions: list[dict[str, object]] = [
-        {"name": declaration.split("(")[0].split()[-1], "purpose": purpose, "prototype": declaration}
-        for purpose, declaration in prototypes_of_triton(name, written.launches, written.arguments, amd).items()
-    ]
-    functions[0]["arguments"] = written.arguments
+    functions = _functions(name, written)
     facts = images[0].facts.numbers()
     return {
         "format": "triton",

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_image
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.codegen.triton.compiler import FLAGS, check_target, compile_kernel, compiler_version
 from anatune.core.accuracy import EPS, TRUNCATION, error_of, rounding_error
 from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.named import import_optional
 from anatune.templates.gpu.kernel import Launch
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton import TRITON
-from anatune.templates.triton.program.kernel import TritonKernel
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 __all__ = [
     "APART",
@@ -29,6 +33,7 @@ __all__ = [
     "compiler_version",
     "launch_of",
     "set_up",
+    "write_program",
 ]
 
 APART = True
@@ -65,29 +70,43 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
     BuildError, MissingDependencyError
         Triton refuses it, or is not installed.
     """
-    program, hardware = TRITON.program(schedule), gpu_of(schedule)
-    images = compile_images(schedule, folder)
+    program = TRITON.program(schedule)
+    return write_program(program, compile_images(schedule, folder), gpu_of(schedule), folder, _explained(schedule))
+
+
+def write_program(
+    program: TritonProgram, images: Sequence[Cubin], hardware: GpuSpec, folder: Path, error: float = 0.0
+) -> GpuArtifact:
+    """Write the machine code of a program's kernels into `folder` and return its artifact.
+
+    Parameters
+    ----------
+    images : sequence of Cubin
+        In the order of the kernels.
+    error : float
+        Largest error, over the result's scale, that its arithmetic explains.
+
+    Raises
+    ------
+    SpaceError
+        A kernel needs more of the device than there is.
+    BuildError
+        The files cannot be written.
+    """
     first, *after = (
         launch_of(kernel, image, *write_image(image, folder))
         for kernel, image in zip(program.kernels, images, strict=True)
     )
     artifact = GpuArtifact(
-        schedule_key=schedule.key,
-        image=first.image,
-        image_sha256=first.image_sha256,
-        name=first.name,
+        **msgspec.structs.asdict(first),
+        schedule_key=program.schedule_key,
         arch=hardware.arch,
-        parameters=first.parameters,
         result=program.result,
-        grid=first.grid,
-        block=first.block,
-        shared_bytes=first.shared_bytes,
-        dynamic_shared_bytes=first.dynamic_shared_bytes,
         facts=images[0].facts,
         after=tuple(after),
         workspace=program.workspace,
-        scratch_bytes=first.scratch_bytes,
-        error=_explained(schedule),
+        ranged=program.ranged,
+        error=error,
     )
     check_resources(artifact, hardware)
     return artifact
@@ -114,6 +133,7 @@ def launch_of(kernel: TritonKernel, image: Cubin, path: str = "", digest: str = 
         name=image.name,
         parameters=kernel.parameters,
         grid=kernel.grid,
+        growth=kernel.growth,
         block=image.threads,
         shared_bytes=image.facts.shared_bytes + image.dynamic_shared_bytes,
         dynamic_shared_bytes=image.dynamic_shared_bytes,

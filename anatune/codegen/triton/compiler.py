@@ -191,9 +191,11 @@ def _built(function: Any, kernel: TritonKernel, target: tuple[str, int | str, in
     triton = import_optional("triton", "triton", "compiling")
     compiler = import_optional("triton.backends.compiler", "triton", "compiling")
     names = function.arg_names
+    types = [pointer_type(buffer.dtype) for buffer in kernel.parameters]
+    types += ["i32"] * (len(names) - len(types))  # an extent, of which the compiler knows no divisor
     source = triton.compiler.ASTSource(
         fn=function,
-        signature={name: pointer_type(buffer.dtype) for name, buffer in zip(names, kernel.parameters, strict=True)},
+        signature=dict(zip(names, types, strict=True)),
         constexprs={},
         attrs={(at,): _attributes(buffer, target[0]) for at, buffer in enumerate(kernel.parameters)},
     )

@@ -141,7 +141,7 @@ def bound_call(
             function,
             launch.grid,
             launch.block,
-            [*(buffers[parameter.tensor] for parameter in launch.parameters), *_scratch(launch, scratch), *scalars],
+            [*(buffers[parameter.tensor] for parameter in launch.parameters), *scalars, *_scratch(launch, scratch)],
         )
         for function, launch in zip(functions, artifact.launches, strict=True)
     ]

@@ -11,44 +11,54 @@ import numpy as np
 
 from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_artifact
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.export.ranges import range_kernels
+from anatune.codegen.triton.artifact import write_program
+from anatune.codegen.triton.export.ranges import range_kernels
 from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError, no_scratch
 from anatune.files import temporary_folder
+from anatune.measure.cuda.apart import compiled_kernels
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 from anatune.measure.cuda.kernel import first_device
 from anatune.measure.cuda.launching import bound_call, load_functions
+from anatune.measure.emulate.triton_interpreter import UNSEEN, check_program
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import Array, Verification, array_dtype, checked_operands, expected, random_inputs
 from anatune.measure.run.rounding import operands_used
 from anatune.model.ranges.plan import RangePlan
+from anatune.templates.triton.program.kernel import TritonProgram
 
 __all__ = ["GpuRangeKernel", "build", "verify"]
 
+_SCRATCH = "scratch of Triton"
+"""Beside tensors: what its compiler keeps something in."""
+
 
 def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
-    """Run each program's CUDA C on the CPU at both ends and in the middle of intervals that it serves.
+    """Run each program on the CPU, CUDA C or Triton's text, at both ends and in the middle of intervals it serves.
 
     See `anatune.verify`.
     """
-    worst, tolerance = 0.0, 0.0
+    worst, tolerance, note = 0.0, 0.0, ""
     try:
         kernels = range_kernels(plan)
     except BuildError as error:
         return Verification(False, message=str(error))
     for extent in plan.telling_extents():
         number = plan.program_of(extent)
-        workload, kernel = plan.workload.at(extent), kernels[number].at(extent)
+        workload, kernel = plan.workload.at(extent), kernels[number]
         inputs = random_inputs(workload, seed)
         want = expected(workload, operands_used(plan.programs[number].schedule, inputs))
         try:
-            answer = check_kernel(workload, kernel, inputs, want)
+            if isinstance(kernel, TritonProgram):
+                note, answer = UNSEEN, check_program(workload, kernel.at(extent), inputs, want)
+            else:
+                answer = check_kernel(workload, kernel.at(extent), inputs, want)
         except RunError as error:
-            return Verification(False, message=f"program {number}: {error}", tolerance=want.tolerance)
+            return Verification(False, message=f"program {number}: {error}", tolerance=want.tolerance, note=note)
         if not answer.ok:
             where = f"program {number} at {plan.workload.axis}={extent}: {answer.message}"
-            return Verification(False, answer.max_rel_error, where, want.tolerance)
+            return Verification(False, answer.max_rel_error, where, want.tolerance, note)
         worst, tolerance = max(worst, answer.max_rel_error or 0.0), max(tolerance, want.tolerance)
-    return Verification(True, worst, "", tolerance)
+    return Verification(True, worst, "", tolerance, note)
 
 
 class GpuRangeKernel:
@@ -106,10 +116,12 @@ class GpuRangeKernel:
         sizes = {name: array.nbytes for name, array in operands.items()} | {write.tensor: result.nbytes}
         if artifact.workspace is not None:
             sizes[artifact.workspace.tensor] = artifact.workspace.num_bytes
+        if artifact.scratch_bytes_in_all:
+            sizes[_SCRATCH] = artifact.scratch_bytes_in_all
         self._reserve(sizes)
         for name, array in operands.items():
             device.upload(self._buffers[name], array)
-        bound_call(device, artifact, program.functions, self._buffers)()
+        bound_call(device, artifact, program.functions, self._buffers, self._buffers.get(_SCRATCH))()
         device.download(self._buffers[write.tensor], result)
         return result
 
@@ -127,12 +139,16 @@ class GpuRangeKernel:
     def _program(self, number: int) -> _Program:
         """Return a program, built and loaded."""
         if number not in self._programs:
-            kernel = self._kernels[number]
+            kernel, hardware = self._kernels[number], self.plan.hardware
+            assert hardware.kind == "gpu"
             try:
                 with temporary_folder() as folder:
-                    artifact = write_artifact(kernel, compile_kernel(kernel), folder)
-                    assert self.plan.hardware.kind == "gpu"
-                    check_resources(artifact, self.plan.hardware)
+                    if isinstance(kernel, TritonProgram):
+                        wanted = [(kernel, one) for one in kernel.kernels]
+                        artifact = write_program(kernel, compiled_kernels(wanted, hardware, 1), hardware, folder)
+                    else:
+                        artifact = write_artifact(kernel, compile_kernel(kernel), folder)
+                        check_resources(artifact, hardware)
                     self._programs[number] = _Program(artifact, load_functions(self._device, artifact))
             except OSError as error:
                 raise BuildError(no_scratch(error)) from None

@@ -58,8 +58,9 @@ def run_program(program: TritonProgram, inputs: dict[str, Array]) -> dict[str, A
         for kernel in program.kernels:
             memory.begin()
             pointers = [memory.spaces[buffer.tensor] for buffer in kernel.parameters]
+            scalars = [] if program.extent is None else [program.extent]
             try:
-                getattr(module, kernel.name)[(kernel.grid,)](*pointers)
+                getattr(module, kernel.name)[(kernel.grid,)](*pointers, *scalars)
             except Exception as error:  # noqa: BLE001  whatever Triton makes of a kernel is the answer
                 raise RunError(f"{kernel.name}: {_reason(error)}") from None
     return {tensor: memory.result(tensor) for tensor in (program.result, *program.further)}

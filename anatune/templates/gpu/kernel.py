@@ -134,10 +134,7 @@ class Launches:
         RunError
             It has no range, or one without this extent.
         """
-        ranged = self.ranged
-        if ranged is None or not ranged.has(extent):
-            wanted = "no other one" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
-            raise RunError(f"{self.name} is not for the extent {extent}, expected {wanted}")
+        Ranged.check(self.name, self.ranged, extent)
         principal = self.principal.at(extent)
         return msgspec.structs.replace(  # type: ignore[type-var]
             self,

@@ -9,7 +9,7 @@ import msgspec
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import check_rangeable
-from anatune.errors import SpaceError, WorkloadError
+from anatune.errors import RunError, SpaceError, WorkloadError
 
 __all__ = ["Count", "Growth", "Ranged", "check_ranged", "product"]
 
@@ -41,16 +41,31 @@ class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether an extent is one of the range."""
         return self.least <= extent <= self.most and extent % self.multiple == 0
 
+    @staticmethod
+    def check(name: str, ranged: Ranged | None, extent: int) -> None:
+        """Raise RunError for an extent that the kernel `name`, for this range or for none, does not serve."""
+        if ranged is None or not ranged.has(extent):
+            wanted = "no other one" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
+            raise RunError(f"{name} is not for the extent {extent}, expected {wanted}")
+
 
 class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a grid follows from the extent: ``blocks * ceil(extent / iterations)``. Immutable; JSON both ways."""
+    """How a grid follows from the extent: ``blocks * ceil(each * extent / iterations)``. Immutable; JSON both ways."""
 
     blocks: int
     iterations: int
+    each: int = 1
 
     def grid(self, extent: int) -> int:
         """Return the blocks of a launch for one extent."""
-        return self.blocks * -(-extent // self.iterations)
+        return self.blocks * -(-self.each * extent // self.iterations)
+
+    def expression(self, parameter: str, divide: str) -> str:
+        """Return the same as an expression of C (`divide`: "/") or Python ("//")."""
+        tiles = parameter if self.each == 1 else f"{parameter} * {self.each}"
+        if self.iterations > 1:
+            tiles = f"(({tiles} + {self.iterations - 1}) {divide} {self.iterations})"
+        return tiles if self.blocks == 1 else f"{self.blocks} * {tiles}"
 
     def text(self, parameter: str) -> str:
         """Return the same as an expression of TVMScript."""

@@ -9,7 +9,6 @@ from anatune.core.accuracy import RELAXED, admits
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import BuildError
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.triton.attention import AttentionFamily
 from anatune.templates.triton.family import Family, ProductFamily
@@ -96,19 +95,14 @@ class TritonTemplate(GpuTemplate):
         return _family_of(schedule.workload).error_of(schedule)
 
     def program(self, schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
-        """Return the Triton module of a schedule.
+        """Return the Triton module of a schedule; `ranged`: for a range of extents of which it is the largest one's.
 
         Raises
         ------
-        BuildError
-            A kernel that takes an extent when it is launched is asked for: Triton kernels are written for one shape.
+        SpaceError
+            It has no kernels for that range: it is no product, or addresses depend on the extent.
         """
-        if ranged is not None:
-            raise BuildError(
-                f"range: a program is of the template triton, whose kernels are written for one extent of {ranged.axis}"
-                " so far; plan the range with --template cuda (template='cuda'), or each extent alone"
-            )
-        return _family_of(schedule.workload).program(schedule)
+        return _family_of(schedule.workload).program(schedule, ranged)
 
 
 TRITON = TritonTemplate()

@@ -11,12 +11,14 @@ from anatune.core.accuracy import RELAXED, STANDARD, TRUNCATION, rounding_error
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
 from anatune.named import resolve
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.rules import LEVELS, check_supported, check_triton, loses_sums
 
 if TYPE_CHECKING:
     from anatune.templates.base.model import AnalyticalModel
+    from anatune.templates.gpu.ranged import Ranged
     from anatune.templates.triton.program import TritonProgram
 
 __all__ = ["Family", "ProductFamily", "lost_error"]
@@ -62,9 +64,12 @@ class Family(ABC):
         model: type[AnalyticalModel] = _import(self.model_name)
         return model
 
-    def program(self, schedule: Schedule) -> TritonProgram:
-        """Return the Triton module of a schedule."""
-        program: TritonProgram = _import(self.program_name)(schedule)
+    def program(self, schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
+        """Return the Triton module of a schedule; SpaceError for a range: products alone have kernels for one."""
+        if ranged is not None and "multiply_add" not in self.bodies:
+            raise SpaceError(f"range: {schedule.workload.operator} has no Triton kernel that takes its {ranged.axis}")
+        write = _import(self.program_name)
+        program: TritonProgram = write(schedule) if ranged is None else write(schedule, ranged)
         return program
 
     def least_accuracy(self, workload: Workload) -> str:

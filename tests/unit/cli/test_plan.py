@@ -54,9 +54,14 @@ def test_what_cannot_be_written_is_not_offered(capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("matmul 32,64x32x32", "next: the same with --json > range.json, then `anatune export range.json` writes"),
-        ("matmul 32,64x32x32 --dtype float16", "next: kernels of triton are written for one extent of i so far"),
+        (
+            "rtx4090 matmul 32,64x32x32",
+            "next: the same with --json > range.json, then `anatune export range.json` writes",
+        ),
+        ("rtx4090 matmul 32,64x32x32 --dtype float16", "next: the same with --json > range.json, then"),
+        ("mi300x matmul 32,64x32x32 --dtype float16", "next: the same with --json > range.json, then"),
+        ("mi300x matmul 32,64x32x32", "next: no kernel can be written: mi300x is of architecture 'gfx942'"),
     ],
 )
 def test_a_plan_for_a_range_does_so_too(capsys, words, told):
-    assert told in " ".join(said(capsys, f"plan --hw rtx4090 {words}"))
+    assert told in " ".join(said(capsys, f"plan --hw {words}"))

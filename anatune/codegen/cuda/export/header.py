@@ -9,7 +9,15 @@ from anatune.codegen.cuda.export.requirements import CudaRequirements
 from anatune.emit.buffer import Buffer
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 
-__all__ = ["ALIGNMENT_BYTES", "cuda_header", "prototypes", "source_comment", "supported_function", "tensor_lines"]
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "addresses",
+    "cuda_header",
+    "prototypes",
+    "source_comment",
+    "supported_function",
+    "tensor_lines",
+]
 
 ALIGNMENT_BYTES = 16
 """Of tensors in device memory: the widest load."""
@@ -258,16 +266,22 @@ def _functions(kernel: CudaKernel, arguments: Sequence[Buffer], guard: str) -> s
         "alignment": ALIGNMENT_BYTES,
     }
     if len(kernel.launches) == 1:
-        return _ONE.format(addresses=_addresses(kernel.principal), **common)
+        return _ONE.format(addresses=addresses(kernel.principal), **common)
     found, arrays, launched = [], [], []
     for at, one in enumerate(kernel.launches):
         found.append(_FOUND.format(at=at, name=one.name).replace("'", '"'))
         if one.dynamic_shared_bytes:
             found.append(_ALLOWED.format(at=at, shared=one.dynamic_shared_bytes))
-        arrays.append(f"  void *arguments{at}[] = {{{_addresses(one)}}};")
+        arrays.append(f"  void *arguments{at}[] = {{{addresses(one)}}};")
         launched.append(_LAUNCHED.format(at=at, grid=one.grid, block=one.block, shared=one.dynamic_shared_bytes))
     return _SEVERAL.format(found="\n".join(found), arrays="\n".join(arrays), launched="\n".join(launched), **common)
 
 
-def _addresses(launch: Launch) -> str:
-    return ", ".join(f"&{parameter.tensor}" for parameter in launch.parameters)
+def addresses(launch: Launch, *scalars: str) -> str:
+    """Return the addresses of a launch's arguments: tensors, scalars, and what Triton's functions take behind these.
+
+    That is scratch memory, and memory of a profiler that is not there.
+    """
+    scratch = [] if launch.scratch_bytes is None else ["scratch" if launch.scratch_bytes else "null", "null"]
+    names = [*(parameter.tensor for parameter in launch.parameters), *scalars, *scratch]
+    return ", ".join(f"&{name}" for name in names)

@@ -9,8 +9,6 @@ from importlib import util
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.codegen.cuda.export.requirements import CudaRequirements, requirements_of
 from anatune.codegen.cuda.export.write import write_files
@@ -26,7 +24,7 @@ from anatune.templates.gpu.kernel import Launch
 from anatune.templates.triton import TRITON
 from anatune.templates.triton.program.kernel import TritonProgram
 
-__all__ = ["TritonExport", "write_launcher", "write_triton"]
+__all__ = ["TritonExport", "find_requirements", "launches_of", "write_launcher", "write_triton"]
 
 
 class TritonExport(NamedTuple):
@@ -76,13 +74,9 @@ def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder:
     """
     program, hardware = TRITON.program(schedule), schedule.hardware
     kind = "hsaco" if hardware.vendor == "amd" else "cubin"
-    files = [f"{name}{f'_{at}' if at else ''}.{kind}" for at in range(len(images))]
-    launches = tuple(
-        msgspec.structs.replace(launch_of(kernel, image), image=file)
-        for kernel, image, file in zip(program.kernels, images, files, strict=True)
-    )
+    launches = launches_of(program, images, name, kind)
     arguments = _arguments(schedule, program)
-    needs = None if kind == "hsaco" else _requirements(hardware.arch)
+    needs = None if kind == "hsaco" else find_requirements(hardware.arch)
     told = {
         "title": schedule.workload.describe(),
         "device": hardware.name,
@@ -90,9 +84,17 @@ def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder:
         "compiler": compiler_version(),
     }
     header = c_header(name, launches, arguments, program.result, told, arithmetic_of(schedule), needs)
-    contents = {file: image.image for file, image in zip(files, images, strict=True)}
+    contents = {launch.image: image.image for launch, image in zip(launches, images, strict=True)}
     write_files({**contents, f"{name}.h": header.encode()}, folder)
-    return TritonExport(tuple(files), f"{name}.h", launches, arguments, needs)
+    return TritonExport(tuple(contents), f"{name}.h", tuple(launches), arguments, needs)
+
+
+def launches_of(program: TritonProgram, images: Sequence[Cubin], name: str, kind: str) -> list[Launch]:
+    """Return how compiled kernels are launched, each from its file: "name.cubin", then "name_1.cubin"."""
+    return [
+        launch_of(kernel, image, f"{name}{f'_{at}' if at else ''}.{kind}")
+        for at, (kernel, image) in enumerate(zip(program.kernels, images, strict=True))
+    ]
 
 
 def _arguments(schedule: Schedule, program: TritonProgram) -> tuple[Buffer, ...]:
@@ -105,7 +107,7 @@ def _arguments(schedule: Schedule, program: TritonProgram) -> tuple[Buffer, ...]
     return (*(program.tensors[access.tensor] for access in tensors), *own)
 
 
-def _requirements(arch: str) -> CudaRequirements:
+def find_requirements(arch: str) -> CudaRequirements:
     """Return what Triton's cubins for `arch` need: from sm_90 on they are for one architecture only.
 
     Source: Triton 3.9, ``sm_arch_from_capability`` and ``get_ptxas`` of ``backends/nvidia/compiler.py``.

@@ -76,10 +76,10 @@ class _Writer:
         kernels = [TritonKernel(name, (*reads, self.workspace or result), self.sizes.grid, warps, stages, launched)]
         self._write_kernel(kernels[0])
         if self.workspace is not None:
-            both = (self.workspace, result)
+            both, sizes = (self.workspace, result), self.sizes._replace(wide=self.wide)
             kernels.append(TritonKernel(PARTS_NAME, both, -(-self.sizes.results // PARTS_BLOCK), 4, 1, options))
             self.text.line("\n")
-            write_parts(self.text, self.workload, "parts_ptr", ["parts_ptr", f"{result.tensor}_ptr"], self.wide)
+            write_parts(self.text, self.workload, "parts_ptr", ["parts_ptr", f"{result.tensor}_ptr"], sizes)
         between = None if self.workspace is None else (self.workspace, "parts of sums")
         made = "silu(gate) up, both data weight^T" if self.problem.activation else "data weight^T"
         title = f"output = {made}" + (", each row with its expert's" if self.problem.experts else "")

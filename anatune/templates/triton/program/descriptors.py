@@ -30,13 +30,13 @@ class Descriptor(NamedTuple):
     transposed : bool
         Whether its rows in memory are the tile's columns.
     shape, strides : tuple of int
-        In memory: perhaps the batch, rows, columns.
+        In memory: perhaps the batch, rows, columns. A length that varies in a range is the name of its value.
     """
 
     tensor: str
     tile: tuple[str, str]
     transposed: bool
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     strides: tuple[int, ...]
 
     @property
@@ -54,9 +54,9 @@ class Descriptor(NamedTuple):
 
     def write(self, text: Script) -> None:
         """Write how it is made."""
-        shape, strides = list(self.shape), list(self.strides)
+        shape, strides = ", ".join(map(str, self.shape)), list(self.strides)
         text.line(f"{self.tensor}_tiles = tl.make_tensor_descriptor(")
-        text.line(f"    {self.tensor}_ptr, shape={shape}, strides={strides}, block_shape=[{self._block}]")
+        text.line(f"    {self.tensor}_ptr, shape=[{shape}], strides={strides}, block_shape=[{self._block}]")
         text.line(")")
 
     def _at(self) -> str:

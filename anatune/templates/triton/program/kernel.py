@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anatune.emit.buffer import Buffer
+from anatune.templates.gpu.ranged import Growth, Ranged
 
 __all__ = ["TritonKernel", "TritonProgram"]
 
@@ -17,13 +18,16 @@ class TritonKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name : str
         The function that ``triton.jit`` decorates.
     parameters : tuple of Buffer
-        Pointers in the order in which the function takes them; it takes nothing else. All are multiples of 16 bytes.
+        Pointers in the order in which the function takes them, all multiples of 16 bytes. In a program for a range the
+        extent follows as an integer of 32 bits; the function takes nothing else.
     grid : int
         Programs, along x.
     num_warps, num_stages : int
         Compile options.
     options : dict of str to bool, int or str
         Further compile options; whether multiplications and additions are fused is said, since the default changes.
+    growth : Growth or None
+        How `grid`, that of the largest extent, follows from the extent of a range; None: it does not.
     """
 
     name: str
@@ -32,6 +36,13 @@ class TritonKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_warps: int
     num_stages: int
     options: dict[str, bool | int | str]
+    growth: Growth | None = None
+
+    def at(self, extent: int) -> TritonKernel:
+        """Return the kernel with the grid and the shapes of one extent."""
+        parameters = tuple(parameter.at(extent) for parameter in self.parameters)
+        grid = self.grid if self.growth is None else self.growth.grid(extent)
+        return msgspec.structs.replace(self, parameters=parameters, grid=grid)
 
 
 class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +63,11 @@ class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Parts of sums, which the first kernel writes and the second reads; between runs it holds nothing.
     further : tuple of str
         Tensors that are written beside the result (`Workload.further`).
+    ranged : Ranged or None
+        The axis whose extent every kernel takes as its last argument. Grids, shapes and the workspace are those of the
+        largest extent; `at` returns those of another one.
+    extent : int or None
+        The extent that `at` was called with: the argument's value.
     """
 
     schedule_key: str
@@ -60,6 +76,19 @@ class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     result: str
     workspace: Buffer | None = None
     further: tuple[str, ...] = ()
+    ranged: Ranged | None = None
+    extent: int | None = None
+
+    def at(self, extent: int) -> TritonProgram:
+        """Return the program for one extent of its range: the same text with the grids, shapes and argument for it.
+
+        Raises
+        ------
+        RunError
+            It has no range, or its range lacks this extent.
+        """
+        Ranged.check(self.kernels[0].name, self.ranged, extent)
+        return msgspec.structs.replace(self, kernels=tuple(one.at(extent) for one in self.kernels), extent=extent)
 
     @property
     def tensors(self) -> dict[str, Buffer]:

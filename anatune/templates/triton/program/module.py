@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
+from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.program.kernel import TritonKernel
 from anatune.templates.triton.program.sizes import TileSizes
@@ -22,6 +23,7 @@ def module_text(
     constants: Mapping[str, int | float],
     body: str,
     workspace: tuple[Buffer, str] | None = None,
+    ranged: Ranged | None = None,
 ) -> str:
     """Return a module: what it is and how it is launched, imports, those constants that occur in its body, its body.
 
@@ -29,17 +31,23 @@ def module_text(
     ----------
     workspace : (Buffer, str), optional
         What is between two kernels, and what it holds, in words.
+    ranged : Ranged, optional
+        The axis whose extent the kernels take.
     """
     hardware, workload, text = gpu_of(schedule), schedule.workload, Script()
     text.line(f'"""{title}: {workload.describe()}.\n')
     text.line(f"For {hardware.name} ({hardware.arch}), tiles by anatune's analytical model of the template triton.")
     text.line(f"Schedule {schedule.key}. Launch:")
     for kernel in kernels:
-        names = ", ".join(buffer.tensor for buffer in kernel.parameters)
+        names, grid = ", ".join(buffer.tensor for buffer in kernel.parameters), str(kernel.grid)
+        if ranged is not None:
+            names += f", {ranged.parameter}"
+        if ranged is not None and kernel.growth is not None:
+            grid = kernel.growth.expression(ranged.parameter, "//")
         more = "".join(f", {name}={value!r}" for name, value in kernel.options.items())
         launched = f"num_warps={kernel.num_warps}, num_stages={kernel.num_stages}{more}"
-        text.line(f"    {kernel.name}[({kernel.grid},)]({names}, {launched})")
-    text.line("where")
+        text.line(f"    {kernel.name}[({grid},)]({names}, {launched})")
+    text.line("where" if ranged is None else f"where, at {ranged.axis} = {ranged.most},")
     for access in (*workload.operands, *workload.further, workload.write):
         text.line(f"    {access.tensor}: {access.dtype} {'x'.join(map(str, access.shape))}, row-major")
     if workspace is not None:
@@ -79,7 +87,7 @@ def write_walk(text: Script, sizes: TileSizes, vendor: str, row: str = "first_m"
         text.line("# groups of GROUP_M rows of tiles, column by column: neighbours find operands in L2")
         text.line(f"group = {tile} // (GROUP_M * TILES_N)")
         rows = "GROUP_M"
-        if sizes.tiles["m"] % sizes.group:
+        if sizes.tiles["m"] % sizes.group or sizes.varies == "m":
             rows = "rows"
             text.line("rows = tl.minimum(TILES_M - group * GROUP_M, GROUP_M)")
         number = f"group * GROUP_M + {tile} % (GROUP_M * TILES_N) % {rows}"

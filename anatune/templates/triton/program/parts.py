@@ -6,7 +6,7 @@ from anatune.core.workload.access import Access
 from anatune.core.workload.nest import Workload
 from anatune.emit.script import Script
 from anatune.templates.triton.program.indices import dimension_strides
-from anatune.templates.triton.program.sizes import PARTS_BLOCK
+from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes
 from anatune.templates.triton.program.steps import write_steps
 
 __all__ = ["PARTS_NAME", "write_parts"]
@@ -14,7 +14,7 @@ __all__ = ["PARTS_NAME", "write_parts"]
 PARTS_NAME = "add_parts"
 
 
-def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters: list[str], wide: bool) -> None:
+def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters: list[str], sizes: TileSizes) -> None:
     """Write the kernel; parts lie as the result does, one behind the other.
 
     Parameters
@@ -23,15 +23,16 @@ def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters
         Parameter of the parts.
     parameters : list of str
         All of them.
-    wide : bool
-        Whether elements are counted in 64 bits.
+    sizes : TileSizes
+        Sizes of the product.
     """
     write = workload.write
-    size = write.num_elements
-    mask = ", mask=mask" if size % PARTS_BLOCK else ""
-    cast = ".to(tl.int64)" if wide else ""
+    mask = ", mask=mask" if sizes.divisor("results") % PARTS_BLOCK else ""
+    cast = ".to(tl.int64)" if sizes.wide else ""
     text.line("@triton.jit")
     with text.scope(f"def {PARTS_NAME}({', '.join(parameters)}):"):
+        if sizes.ranged is not None:
+            text.line(f"RESULTS = {sizes.varying['RESULTS']}")
         text.line(f"at = tl.program_id(0){cast} * BLOCK + tl.arange(0, BLOCK)")
         if mask:
             text.line("mask = at < RESULTS")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from anatune.core.hardware.spec import GpuSpec
@@ -11,6 +12,7 @@ from anatune.core.workload.implicit_gemm import Operand, implicit_gemm
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
 from anatune.errors import BuildError
+from anatune.templates.gpu.ranged import Ranged, check_ranged
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.program.descriptors import Descriptor, descriptor_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
@@ -27,27 +29,30 @@ _LINE = 60
 """Letters of an address and a condition that fit into one line."""
 
 
-def triton_program(schedule: Schedule) -> TritonProgram:
-    """Return the Triton module of a schedule.
+def triton_program(schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
+    """Return the Triton module of a schedule; `ranged`: for a range of extents of which it is the largest one's.
 
     Raises
     ------
     SpaceError
-        The schedule contradicts itself.
+        The schedule contradicts itself, or addresses depend on the extent that varies.
     BuildError
         A step of its epilogue has no Triton source, or parts of sums of a result with gaps are asked for.
     """
-    return _ProductWriter(schedule.check()).program()
+    if ranged is not None:
+        check_ranged(schedule.workload, ranged)
+    return _ProductWriter(schedule.check(), ranged).program()
 
 
 class _ProductWriter:
     """Writes the module of one schedule."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.workload = schedule, schedule.workload
+    def __init__(self, schedule: Schedule, ranged: Ranged | None) -> None:
+        self.schedule, self.workload, self.ranged = schedule, schedule.workload, ranged
+        self.scalars = () if ranged is None else (ranged.parameter,)
         self.hardware: GpuSpec = gpu_of(schedule)
         self.gemm = implicit_gemm(self.workload)
-        self.sizes: TileSizes = sizes_of(schedule, self.gemm)
+        self.sizes: TileSizes = sizes_of(schedule, self.gemm, ranged)
         self.text = Script()
         self.lines = TileLines(self.text, self.workload, self.gemm, self.sizes.blocks, wide=self.sizes.wide)
         write = self.workload.write
@@ -66,9 +71,10 @@ class _ProductWriter:
 
     def program(self) -> TritonProgram:
         """Return it."""
-        reads = tuple(Buffer.of(access) for access in (self.gemm.left.access, self.gemm.right.access))
-        more = tuple(Buffer.of(access) for access in self.workload.epilogue_reads)
-        result = Buffer.of(self.workload.write)
+        axis = "" if self.ranged is None else self.ranged.axis
+        reads = tuple(Buffer.of(access, axis) for access in (self.gemm.left.access, self.gemm.right.access))
+        more = tuple(Buffer.of(access, axis) for access in self.workload.epilogue_reads)
+        result = Buffer.of(self.workload.write, axis)
         name = "convolution" if any(any(operand.guarded) for operand in self.gemm.operands) else "product"
         first = (*reads, *more, result) if self.workspace is None else (*reads, self.workspace)
         kernels = [self._kernel(name, first)]
@@ -76,16 +82,18 @@ class _ProductWriter:
         if self.workspace is not None:
             second = (self.workspace, *more, result)
             grid = -(-self.workload.write.num_elements // PARTS_BLOCK)
-            kernels.append(TritonKernel(PARTS_NAME, second, grid, 4, 1, self.options))
+            growth = self.sizes.growth(grid, "results")
+            kernels.append(TritonKernel(PARTS_NAME, second, grid, 4, 1, self.options, growth))
             self.text.line("\n")
-            parameters = [_pointer(buffer.tensor) for buffer in second]
-            write_parts(self.text, self.workload, _pointer(_PARTS), parameters, self.sizes.wide)
+            write_parts(self.text, self.workload, _pointer(_PARTS), self._parameters(second), self.sizes)
         operands = " x ".join(operand.access.tensor for operand in self.gemm.operands)
         constants = {**self.sizes.constants(self.lines.blocks), **self.lines.constants}
         between = None if self.workspace is None else (self.workspace, "parts of sums")
         title = f"{result.tensor} = {operands}"
-        source = folded(module_text(self.schedule, title, kernels, constants, str(self.text), between))
-        return TritonProgram(self.schedule.key, source, tuple(kernels), self.workload.write.tensor, self.workspace)
+        source = folded(module_text(self.schedule, title, kernels, constants, str(self.text), between, self.ranged))
+        return TritonProgram(
+            self.schedule.key, source, tuple(kernels), result.tensor, self.workspace, ranged=self.ranged
+        )
 
     def _kernel(self, name: str, parameters: tuple[Buffer, ...]) -> TritonKernel:
         options = dict(self.options)
@@ -93,14 +101,20 @@ class _ProductWriter:
             if value := self.schedule.options.get(option, 0):
                 options[option] = value  # type: ignore[assignment]
         num_warps, num_stages = (int(self.schedule.options[o]) for o in ("num_warps", "num_stages"))  # type: ignore[arg-type]
-        return TritonKernel(name, parameters, self.sizes.grid, num_warps, num_stages, options)
+        growth = None if self.sizes.persistent else self.sizes.growth(self.sizes.grid, self.sizes.varies)
+        return TritonKernel(name, parameters, self.sizes.grid, num_warps, num_stages, options, growth)
+
+    def _parameters(self, buffers: Sequence[Buffer]) -> list[str]:
+        """Return the names of a kernel's parameters."""
+        return [*(_pointer(buffer.tensor) for buffer in buffers), *self.scalars]
 
     # ---- the principal kernel ----
 
     def _write_kernel(self, kernel: TritonKernel) -> None:
         text, sizes = self.text, self.sizes
         text.line("@triton.jit")
-        with text.scope(f"def {kernel.name}({', '.join(_pointer(buffer.tensor) for buffer in kernel.parameters)}):"):
+        with text.scope(f"def {kernel.name}({', '.join(self._parameters(kernel.parameters))}):"):
+            start = len(text.lines)
             for descriptor in self.descriptors.values():
                 descriptor.write(text)
             if sizes.persistent:
@@ -115,6 +129,9 @@ class _ProductWriter:
                 loop = ""
             with text.scope(loop):
                 self._write_tile()
+            for value, expression in reversed(self.sizes.varying.items()):
+                if re.search(rf"\b{value}\b", "\n".join(text.lines[start:])):
+                    text.lines.insert(start, f"    {value} = {expression}")
 
     def _write_tile(self) -> None:
         text = self.text
@@ -199,7 +216,7 @@ class _ProductWriter:
 
     def _within(self, index: str, tile: tuple[str, ...]) -> str:
         """Return the condition that an index is within its extent; "" where tiles divide it."""
-        if self.gemm.extents[index] % self.lines.blocks[index] == 0:
+        if self.sizes.divisor(index) % self.lines.blocks[index] == 0:
             return ""
         return f"({spread(self.lines.whole(index), index, tile)} < {index.upper()})"
 
@@ -275,8 +292,16 @@ class _ProductWriter:
         wanted = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
         if self.workspace is None:
             wanted.append((self.workload.write, ("m", "n")))
+        axis = "" if self.ranged is None else self.ranged.axis
         found = (descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in wanted)
-        return {descriptor.tensor: descriptor for descriptor in found if descriptor is not None}
+        varying = {access.tensor for access, _ in wanted if any(term.axis == axis for term in access.indices[0])}
+        return {
+            one.tensor: one._replace(shape=(self.sizes.varies.upper(), *one.shape[1:]))
+            if one.tensor in varying
+            else one
+            for one in found
+            if one is not None
+        }
 
 
 def _pointer(tensor: str) -> str:

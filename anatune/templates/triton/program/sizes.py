@@ -9,9 +9,12 @@ from typing import NamedTuple
 from anatune.core.schedule import Schedule
 from anatune.core.workload.access import Access
 from anatune.core.workload.implicit_gemm import ImplicitGemm, strides_of
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.templates.gpu.ranged import Growth, Ranged
 from anatune.templates.gpu.rules import gpu_of
 
-__all__ = ["PARTS_BLOCK", "TileSizes", "sizes_of"]
+__all__ = ["PARTS_BLOCK", "TileSizes", "find_index", "sizes_of"]
 
 PARTS_BLOCK = 1024
 """Results of a program that adds up parts: 8 a thread of 4 warps, loads of 16 bytes."""
@@ -42,6 +45,10 @@ class TileSizes(NamedTuple):
         Whether elements of a tensor are counted in 64 bits.
     results : int
         Elements of the result.
+    ranged : Ranged or None
+        The axis whose extent is an argument of the kernels; all sizes are those of the largest extent.
+    varies : str
+        The fused index whose outermost axis that is: "m", "n" or "batch".
     """
 
     extents: dict[str, int]
@@ -56,6 +63,8 @@ class TileSizes(NamedTuple):
     persistent: bool
     wide: bool
     results: int
+    ranged: Ranged | None = None
+    varies: str = ""
 
     @property
     def ragged(self) -> bool:
@@ -69,11 +78,55 @@ class TileSizes(NamedTuple):
         found |= {f"TILES_{axis.upper()}": self.tiles[axis] for axis in "mn"}
         found |= {"GROUP_M": self.group, "TILES": self.tiles["m"] * self.tiles["n"], "BATCH": self.batch}
         found |= {"PROGRAMS": self.programs, "SPLIT_K": self.split, "PART_K": self.steps * self.blocks["k"]}
-        return found | {"RESULTS": self.results, "BLOCK": PARTS_BLOCK}
+        found |= {"RESULTS": self.results, "BLOCK": PARTS_BLOCK}
+        return {name: number for name, number in found.items() if name not in self.varying}
+
+    def divisor(self, index: str) -> int:
+        """Return a number that divides the iterations of an index ("results": the results) at every extent."""
+        number = {**self.extents, "results": self.results}[index]
+        if self.ranged is None or index not in (self.varies, "results"):
+            return number
+        return number // self.ranged.most * self.ranged.multiple
+
+    @property
+    def varying(self) -> dict[str, str]:
+        """Constants that kernels for a range compute from the extent: name -> expression of names before it."""
+        if self.ranged is None:
+            return {}
+        name, argument, most = self.varies.upper(), self.ranged.parameter, self.ranged.most
+        each = (self.batch if self.varies == "batch" else self.extents[self.varies]) // most
+        values = {name: argument if each == 1 else f"{argument} * {each}"}
+        if self.varies != "batch":
+            values |= {f"TILES_{name}": f"tl.cdiv({name}, BLOCK_{name})", "TILES": "TILES_M * TILES_N"}
+        values["PROGRAMS"] = "TILES * BATCH" if self.batch > 1 else "TILES"
+        return values | {"RESULTS": f"{argument}{'.to(tl.int64)' if self.wide else ''} * {self.results // most}"}
+
+    def growth(self, blocks: int, index: str) -> Growth | None:
+        """Return how a grid of `blocks` of the largest extent grows where tiles of an index ("results") make it up."""
+        if self.ranged is None:
+            return None
+        whole = {**self.extents, "batch": self.batch, "results": self.results}[index]
+        tile = {**self.blocks, "batch": 1, "results": PARTS_BLOCK}[index]
+        return Growth(blocks // -(-whole // tile), tile, whole // self.ranged.most)
 
 
-def sizes_of(schedule: Schedule, gemm: ImplicitGemm) -> TileSizes:
-    """Return the sizes of a schedule's kernel."""
+def find_index(workload: Workload, gemm: ImplicitGemm, axis: str) -> str:
+    """Return the fused index whose outermost axis is `axis`.
+
+    Raises
+    ------
+    SpaceError
+        There is none, or addresses depend on the extent of the axis.
+    """
+    inner = any(term.axis == axis for one in workload.tensors for terms in one.indices[1:] for term in terms)
+    indices = [index for index in ("batch", "m", "n") if gemm.axes(index)[:1] == (axis,)]
+    if inner or not indices:
+        raise SpaceError(f"template triton: addresses of {workload.operator} depend on the extent of {axis}")
+    return indices[0]
+
+
+def sizes_of(schedule: Schedule, gemm: ImplicitGemm, ranged: Ranged | None = None) -> TileSizes:
+    """Return the sizes of a schedule's kernel; SpaceError as `find_index`."""
     hardware, options, workload = gpu_of(schedule), schedule.options, schedule.workload
     group, split = (int(options[name]) for name in ("group_m", "split_k"))  # type: ignore[arg-type]
     blocks = {index: schedule.tiles[index][-1] for index in "mnk"}
@@ -97,6 +150,8 @@ def sizes_of(schedule: Schedule, gemm: ImplicitGemm) -> TileSizes:
         persistent=persistent,
         wide=reach >= _NARROW,
         results=math.prod(workload.write.shape),
+        ranged=ranged,
+        varies="" if ranged is None else find_index(workload, gemm, ranged.axis),
     )
 
 

@@ -26,6 +26,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.family import Bounds, Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 from anatune.templates.triton.model import TritonModel
+from anatune.templates.triton.program.sizes import find_index
 from anatune.templates.triton.rules import LEAST_TILE, check_supported
 
 __all__ = ["TritonRanges"]
@@ -61,11 +62,7 @@ class TritonRanges(ProgramFamily):
                 f"template triton rounds float32 operands of {largest.operator} to tf32, and plans for a range have "
                 "the accuracy standard; name a dtype of 16 bits or another template"
             )
-        inner = any(term.axis == axis for one in largest.tensors for terms in one.indices[1:] for term in terms)
-        indices = [index for index in ("batch", "m", "n") if gemm.axes(index)[:1] == (axis,)]
-        if inner or not indices:
-            raise SpaceError(f"template triton: addresses of {largest.operator} depend on the extent of {axis}")
-        self._index = indices[0]
+        self._index = find_index(largest, gemm, axis)
         smallest, space = self._at(workload.extents[0]).space, self._at(workload.extents[-1]).space
         space.choices = {**space.choices, "split_k": smallest.choices["split_k"]}
         self._columns, points = space.columns, space.points_at(np.arange(space.size))

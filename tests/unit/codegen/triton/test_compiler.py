@@ -1,5 +1,6 @@
 """Triton's compiler: what it makes for GPUs that are not there, what it refuses, in one line."""
 
+import re
 import sys
 from unittest import mock
 
@@ -12,9 +13,11 @@ import msgspec
 import anatune
 from anatune.codegen.cuda.build_cache import BuildCache
 from anatune.codegen.triton import compiler
+from anatune.codegen.triton.artifact import write_program
 from anatune.codegen.triton.compiler import compile_kernel, compiler_version, pointer_type
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, MissingDependencyError
+from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.triton import TRITON
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
@@ -69,6 +72,34 @@ def test_warps_are_specialised_where_tensor_memory_is_and_nowhere_else():
         assert image.threads == 32 * warps
         assert image.facts.spill_bytes == 0
         assert any(name.startswith("tcgen05.mma") for name in image.facts.instructions) == (warps == 8)
+
+
+@pytest.mark.parametrize(
+    ("device", "options"), [("rtx4090", {}), ("h100", {"descriptors": 1, "persistent": 1}), ("mi300x", {"split_k": 2})]
+)
+def test_a_kernel_for_a_range_takes_the_extent_behind_its_tensors(device, options, tmp_path):
+    workload, hardware = anatune.matmul(2048, 1024, 512, dtype="float16"), anatune.hardware(device)
+    schedule = anatune.space(workload, hardware, template="triton").schedule({"m": 64, "n": 64, "k": 32}, **options)
+    program = TRITON.program(schedule, Ranged("i", 1, 2048))
+    written = []
+
+    def image(built, *more):
+        written.append(built.asm.get("ptx", ""))
+        return compiled_image(built, *more)
+
+    compiled_image = compiler._image
+    with mock.patch.object(compiler, "_image", image):
+        images = [compile_kernel(program, kernel, hardware, NOTHING) for kernel in program.kernels]
+    if hardware.vendor == "nvidia":  # the extent, then the two pointers that Triton appends
+        taken = re.findall(r"\.param \.(\w+) .*product_param_\d", written[0].split("\n)")[0])
+        assert taken == ["u64", "u64", "u64", "u32", "u64", "u64"]
+    made = write_program(program, images, hardware, tmp_path)
+    single = write_program(TRITON.program(schedule), images, hardware, tmp_path)
+    assert made.at(2048).grid == single.grid
+    assert made.at(65).grid == (132 if "persistent" in options else 2 * 16 * options.get("split_k", 1))
+    assert made.at(65).parameters[0].shape == (65, 512)
+    assert made.at(65).scalars == (65,)
+    assert all(image.facts.spill_bytes == 0 for image in images)
 
 
 def test_an_image_is_compiled_once(tmp_path):

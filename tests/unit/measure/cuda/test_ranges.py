@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("tvm")
 
 import anatune
-from anatune.codegen.cuda.export.ranges import range_kernels, write_cuda_range
 from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.codegen.triton.export.ranges import range_kernels, write_gpu_range
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.workload.ranges import ranged
 from anatune.errors import DeviceError, MissingDependencyError, RunError
@@ -18,6 +18,7 @@ from anatune.measure.cuda import ranges as gpu_ranges
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.emulate.emulator import compiler
+from anatune.measure.emulate.triton_interpreter import UNSEEN
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
 from tests.unit.measure.fake_cuda import FakeCuda, image_of
@@ -47,6 +48,44 @@ def a_plan(gpu=GPU, split=1, extents=range(1, 46), ends=ENDS):
     return RangePlan(many, gpu, "worst", tuple(programs), intervals, 0.1, 1, 0.1, 0.1, 0.1, 0.1, 0, 2, True)
 
 
+def no_triton(wanted):
+    raise AssertionError("the plan has no program of Triton")
+
+
+def a_mixed_plan(device="h200", **options):
+    """Return a plan by hand for 45 rows of float16: CUDA C up to 7 of them, Triton with two parts of sums above."""
+    gpu = anatune.hardware(device)
+    many = ranged(anatune.matmul(45, 24, 40, dtype="float16"), "i", range(1, 46))
+    first = anatune.space(many.at(7), gpu, template="cuda").schedule(
+        {"i": (1, 1, 7, 1, 1), "j": (3, 1, 4, 1, 2), "k": (5, 2, 4)}, 64, {"A": 4, "B": 2}
+    )
+    second = anatune.space(many.at(45), gpu, template="triton").schedule({"m": 16, "n": 16, "k": 16}, **options)
+    programs = (RangeProgram(first, 1, 7, 7), RangeProgram(second, 8, 45, 38))
+    intervals = tuple(Interval(one.first, one.last, owner, 0.1, 0.1, 1e-6, 2e-6) for owner, one in enumerate(programs))
+    return RangePlan(many, gpu, "worst", programs, intervals, 0.1, 1, 0.1, 0.1, 0.1, 0.1, 0, 2, True)
+
+
+def test_programs_of_triton_are_interpreted_beside_cuda_c():
+    pytest.importorskip("triton")
+    answer = anatune.verify(a_mixed_plan(split_k=2))
+    assert answer.ok, answer.message
+    assert answer.max_rel_error <= answer.tolerance
+    assert answer.note == UNSEEN
+
+
+def test_a_program_of_triton_that_is_wrong_is_named(monkeypatch):
+    pytest.importorskip("triton")
+    plan = a_mixed_plan()
+    kernels = range_kernels(plan)
+    source = kernels[1].source.replace("M = extent_i", "M = extent_i - 1")
+    wrong = [kernels[0], msgspec.structs.replace(kernels[1], source=source)]
+    monkeypatch.setattr(gpu_ranges, "range_kernels", lambda plan: wrong)
+    answer = anatune.verify(plan)
+    assert not answer.ok
+    assert answer.message.startswith("program 1 at i=8: ")
+    assert answer.note == UNSEEN
+
+
 def test_kernels_are_right_where_their_intervals_begin_and_end():
     answer = anatune.verify(a_plan())
     assert answer.ok, answer.message
@@ -63,8 +102,8 @@ def test_a_program_that_serves_extents_it_is_not_for_is_found():
 
 def test_the_export_holds_a_cubin_of_each_program_and_the_table(tmp_path):
     plan = a_plan()
-    made = write_cuda_range(plan, "rows", tmp_path)
-    names = {made.header, made.table, *made.cubins, *made.sources}
+    made = write_gpu_range(plan, "rows", tmp_path, no_triton)
+    names = {made.header, made.table, *made.images, *made.sources}
     assert names == {"rows.h", "rows_dispatch.json", "rows_0.cu", "rows_0.cubin", "rows_1.cu", "rows_1.cubin"}
     assert all((tmp_path / name).stat().st_size for name in names)
     table = msgspec.json.decode((tmp_path / "rows_dispatch.json").read_bytes())
@@ -116,6 +155,38 @@ def test_a_built_range_is_called_on_arrays_of_any_extent(device):
     del kernel
     assert not driver.memory
     assert not driver.functions
+
+
+def test_a_built_range_launches_what_triton_compiled(device):
+    plan, launched = a_mixed_plan(split_k=2), []
+
+    def compiled(wanted, hardware, workers):
+        assert hardware == plan.hardware
+        return [Cubin(one.name, "sm_90", b"", CompilerFacts(100), "", 128, 65536, 384) for _, one in wanted]
+
+    def prepare(function, grid, block, arguments):
+        launched.append((grid, block, arguments))
+        return lambda: None
+
+    with (
+        mock.patch.object(gpu_ranges, "compiled_kernels", compiled),
+        mock.patch.object(gpu_ranges, "load_functions", lambda device, artifact: artifact.launches),
+        mock.patch.object(device, "prepare", prepare),
+        mock.patch.object(device, "unload"),
+    ):
+        kernel = gpu_ranges.build(plan, 1, device)
+        for extent in (45, 17):
+            inputs = random_inputs(plan.workload.at(extent), extent)
+            launched.clear()
+            assert kernel(*inputs.values()).shape == (extent, 24)
+            first, second = launched
+            assert first[:2] == (2 * 2 * -(-extent // 16), 128)
+            assert second[:2] == (-(-extent * 24 // 1024), 128)
+            *tensors, taken, scratch, null = first[2]
+            assert (len(tensors), taken, taken.dtype, null) == (3, extent, np.int32, 0)
+            assert scratch.num_bytes == 384 * 2 * 2 * 3  # of the largest extent so far
+            assert second[2] == [tensors[2], kernel._buffers["C"], taken, scratch, null]
+        del kernel
 
 
 def test_what_a_built_range_cannot_take_is_one_line(device):

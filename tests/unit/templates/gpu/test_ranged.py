@@ -131,3 +131,14 @@ def test_the_compiler_takes_them(axis):
         Ranged(axis, 32 if axis == "k" else 1, workload.extents[axis]),
     )
     assert compile_cuda(kernel.source, kernel.arch).facts.registers
+
+
+@pytest.mark.parametrize(
+    "growth", [Growth(1, 1), Growth(3, 4), Growth(2, 32, 36), Growth(5, 1, 7), Growth(1, 1024, 48)]
+)
+def test_a_grid_in_words_is_the_grid(growth):
+    text = growth.expression("extent", "//")
+    for extent in (1, 3, 4, 5, 31, 33, 1000):
+        tiles = -(-extent * growth.each // growth.iterations)
+        assert eval(text, {"extent": extent}) == growth.grid(extent) == growth.blocks * tiles
+    assert growth.expression("n", "/") == text.replace("//", "/").replace("extent", "n")

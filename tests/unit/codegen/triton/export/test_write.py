@@ -37,7 +37,7 @@ def images(made):
 def exported(made, name, folder):
     with (
         mock.patch.object(write, "compiler_version", return_value="Triton 3.9.0"),
-        mock.patch.object(write, "_requirements", lambda arch: requirements_of(f"{arch}a", (12, 9))),
+        mock.patch.object(write, "find_requirements", lambda arch: requirements_of(f"{arch}a", (12, 9))),
     ):
         return write.write_triton(made, images(made), name, folder)
 
@@ -121,7 +121,7 @@ def test_the_header_for_amd(tmp_path):
 
 def test_what_cubins_of_tritons_need():
     pytest.importorskip("triton")
-    hopper, blackwell = write._requirements("sm_90"), write._requirements("sm_100")
+    hopper, blackwell = write.find_requirements("sm_90"), write.find_requirements("sm_100")
     assert (hopper.compute_capability, hopper.other_minors) == ("9.0", False)
-    assert write._requirements("sm_86").other_minors
+    assert write.find_requirements("sm_86").other_minors
     assert blackwell.driver_cuda >= 12080

@@ -8,7 +8,7 @@ import pytest
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.workload.ranges import parse_ranged
-from anatune.errors import BuildError, SpaceError
+from anatune.errors import SpaceError
 from anatune.templates import make_model
 from anatune.templates.base.watch import Watch
 from anatune.templates.gpu.ranged import Ranged
@@ -86,11 +86,14 @@ def test_an_axis_that_addresses_depend_on_is_refused(words):
         family("rtx4090", words, "float16")
 
 
-def test_a_kernel_that_takes_the_extent_is_refused_with_what_to_do():
-    made = family(*CASES[0])
-    schedule = made.schedule(next(iter(made.candidates(Watch(1e-9)))), 20)
-    with pytest.raises(BuildError, match="written for one extent of i so far; plan the range with --template cuda"):
-        TRITON.program(schedule, Ranged("i", 1, 20))
+@pytest.mark.parametrize(("hw", "words", "dtype"), [case for case in CASES if "float8" not in case[2]])
+def test_every_program_has_a_kernel_that_takes_the_extent(hw, words, dtype):
+    made = family(hw, words, dtype)
+    axis, last = made.workload.axis, made.workload.extents[-1]
+    for program in made.candidates(Watch(1e-9)):
+        kernels = TRITON.program(made.schedule(program, last), Ranged(axis, 1, last)).kernels
+        single = TRITON.program(made.schedule(program, 1)).kernels
+        assert [kernel.at(1).grid for kernel in kernels] == [kernel.grid for kernel in single]
 
 
 def test_float32_is_not_rounded_without_being_asked():
