@@ -44,8 +44,8 @@ MOVES = ("broadcast_to", "flip", "permute_dims", "reshape", "strided_slice", "ta
 MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 _LARGEST = 1 << 30
 """Of a bias in sums of int32."""
-_DOUBT = 1.0 / 64
-"""Of a result's unit, that a bias in whole numbers may be off."""
+_ROUNDED = 2.0**-21
+"""Of a bias that was a whole number of units, times a scale in float32: how far from that it may be."""
 
 
 def integers_moved(graph: Graph) -> Graph:
@@ -341,7 +341,8 @@ def _product(node: Node, end: _End) -> Node | None:
         attributes["input_zero_point"] = zero
     with np.errstate(all="ignore"):  # what a bias over a tiny scale leaves is too large
         steps, operands = _steps(end, found.factors, inner)
-        if inner.any() and steps[:2] == ("scale", "bias"):  # in float32 the zero point's part would leave digits of it
+        # In float32 the zero point's part would leave digits of the bias, which numbers keep.
+        if inner.any() and steps[:2] == ("scale", "bias") and end.scale is None:
             attributes["input_zero_point"] = zero
             steps, operands = _steps(end, found.factors, np.zeros_like(inner))
     if any(one.dtype == np.float64 for one in operands):
@@ -367,7 +368,7 @@ def _steps(end: _End, factors: Array, inner: Array) -> tuple[tuple[str, ...], li
     whole = np.rint(bias / factors)
     unit = 1.0 if end.scale is None else float(end.scale.scale.reshape(()))
     is_whole = end.bias is None or (
-        end.scale is not None and bool((np.abs(bias - whole * factors) <= _DOUBT * unit).all())
+        end.scale is not None and bool((np.abs(bias - whole * factors) <= _ROUNDED * np.abs(bias)).all())
     )
     total = inner + whole
     steps: list[str] = []

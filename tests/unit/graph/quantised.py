@@ -41,6 +41,13 @@ class Model:
         own = {} if axis is None else {"axis": axis}
         return self.node("DequantizeLinear", self.known(integers), self.known(scales), self.known(zeros), **own)
 
+    def bias(self, size, weight, scale):
+        """Return a bias as quantisers write it: int32, in the unit of sums of data of a scale and of a weight."""
+        (node,) = (node for node in self.nodes if weight in node.output)
+        units = {one.name: numpy_helper.to_array(one) for one in self.weights}[node.input[1]] * np.float32(scale)
+        integers = self.known(self.random.integers(-999, 1000, size).astype(np.int32))
+        return self.node("DequantizeLinear", integers, self.known(units), axis=0)
+
     def model(self, *outputs):
         """Return the model."""
         outputs = [helper.make_empty_tensor_value_info(name) for name in outputs]

@@ -6,6 +6,7 @@ import pytest
 from anatune.graph.nodes import tensor_type
 from anatune.graph.operators import DEQUANTIZE, PRODUCTS, QUANTIZE
 from anatune.graph.passes.integers import integers_moved
+from tests.naive_graph import run
 from tests.unit.graph.quantised import Model
 
 
@@ -22,9 +23,8 @@ def ops(nodes):
 @pytest.mark.parametrize(("padding", "groups"), [(0, 1), (1, 1), (1, 2)])
 def test_convolutions_with_biases_and_rectifiers(axis, dtype, zero, padding, groups):
     m = Model(2, 4, 6, 5)
-    bias = m.known(m.random.standard_normal(8).astype(np.float32))
-    x = m.through("x", 0.02, zero, dtype)
-    y = m.node("Conv", x, m.weight(8, 4 // groups, 3, 3, axis=axis), bias, pads=[padding] * 4, group=groups)
+    x, weight = m.through("x", 0.02, zero, dtype), m.weight(8, 4 // groups, 3, 3, axis=axis)
+    y = m.node("Conv", x, weight, m.bias(8, weight, 0.02), pads=[padding] * 4, group=groups)
     nodes = m.check(m.through(m.node("Relu", y), 0.03, zero, dtype), unit=0.03)
     (product,) = products(nodes)
     rectifier = () if zero == np.iinfo(dtype).min else ("relu",)
@@ -69,6 +69,17 @@ def test_large_units_of_sums_leave_biases_as_they_are():
     y = m.node("Gemm", x, m.weight(6, 4), bias)
     (product,) = products(m.check(m.through(y, 0.01, 128), unit=0.01))
     assert product.attributes["epilogue"] == ("scale", "bias", "requantize")
+
+
+def test_biases_that_are_no_whole_units_of_sums_keep_their_digits():
+    """Rounded to a unit of the sums, a hundredth of the result's here, one result of 400 would be another integer."""
+    m = Model(96, 16)
+    bias = m.known(m.random.standard_normal(64).astype(np.float32))
+    y = m.node("MatMul", m.through("x", 0.03, 90, "int8"), m.weight(16, 64, axis=1))
+    plain, made = m.graphs(m.through(m.node("Add", y, bias), 0.03, 90, "int8"))
+    x = m.random.standard_normal(m.shape).astype(np.float32)
+    assert products(made.nodes())[0].attributes["epilogue"] == ("scale", "bias", "requantize")
+    assert np.count_nonzero(np.abs(run(made, x)[0] - run(plain, x)[0]) > 0.015) <= 1
 
 
 def test_weights_with_zero_points_that_int8_has_no_room_for_are_numbers():
