@@ -24,7 +24,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.errors import RunError, WorkloadError
 from anatune.graph.nodes import Array, is_unknown
 from anatune.graph.onnx.call import UnknownValueError
-from anatune.graph.onnx.reading import onnx_dtype
+from anatune.graph.onnx.reading import onnx_dtype, put_in_order
 from anatune.graph.torch.arrays import any_array
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
@@ -224,17 +224,17 @@ class Backend(_base.Backend):  # type: ignore[misc,name-defined]
 
 
 def _model_of(given: str | Path | bytes | OnnxObject) -> OnnxObject:
-    if isinstance(given, onnx.ModelProto):
-        return given
-    if not isinstance(given, bytes):
+    if not isinstance(given, onnx.ModelProto | bytes):
         path = Path(given)
         if not path.is_file():
             raise WorkloadError(f"{path} does not exist, expected an ONNX file (.onnx)")
         return onnx_model(path)
     try:
-        return onnx.load_from_string(given)
+        model = onnx.load_from_string(given) if isinstance(given, bytes) else given
     except Exception as error:
         raise WorkloadError(f"{len(given)} bytes are no ONNX model ({error})") from error
+    put_in_order(model.graph)
+    return model
 
 
 def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:

@@ -12,7 +12,7 @@ from anatune.codegen.relax.ranges import symbol_named
 from anatune.errors import WorkloadError
 from anatune.files import reason
 from anatune.graph.nodes import Array
-from anatune.graph.onnx.reading import onnx_dtype
+from anatune.graph.onnx.reading import onnx_dtype, put_in_order
 from anatune.named import import_optional
 from anatune.untyped import OnnxObject
 
@@ -53,6 +53,7 @@ def onnx_model(path: Path) -> OnnxObject:
         ) from error
     if not model.graph.output:
         raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
+    put_in_order(model.graph)
     return model
 
 

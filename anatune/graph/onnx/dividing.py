@@ -14,7 +14,7 @@ from typing import NamedTuple
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import Constant, Input, TensorType, tensor_type
 from anatune.graph.onnx.call import DTYPES
-from anatune.graph.onnx.reading import Reader, check_operators, graphs_in, inlined, place_of
+from anatune.graph.onnx.reading import Reader, check_operators, inlined, place_of, read_by
 from anatune.untyped import OnnxObject
 
 __all__ = ["Left", "Part", "divided"]
@@ -100,7 +100,7 @@ class _Divider:
                 value.name, value.type.tensor_type.elem_type, shapes[value.name]
             )
             self.keep(fixed)
-        self.reads = [_read_by(node) for node in model.graph.node]
+        self.reads = [read_by(node) for node in model.graph.node]
         for place in range(len(model.graph.node)):
             self.read(place)
 
@@ -241,17 +241,3 @@ class _Divider:
 
 def _words(node: OnnxObject) -> str:
     return f"{node.op_type} ({place_of(node)})"
-
-
-def _read_by(node: OnnxObject) -> list[str]:
-    """Return the names of the values that a node reads, those around it that its branches and bodies see included."""
-    found = dict.fromkeys(word for word in node.input if word)
-    for graph in graphs_in(node):
-        own = {one.name for one in (*graph.input, *graph.initializer)} | {
-            one.values.name for one in graph.sparse_initializer
-        }
-        for inner in graph.node:
-            found.update(dict.fromkeys(word for word in _read_by(inner) if word not in own))
-            own.update(inner.output)
-        found.update(dict.fromkeys(output.name for output in graph.output if output.name not in own))
-    return list(found)

@@ -9,6 +9,7 @@ not ask for is refused, unless `UNUSED` says that it changes nothing.
 from __future__ import annotations
 
 import contextlib
+import graphlib
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -22,7 +23,10 @@ from anatune.graph.onnx.checks import NUMBERS, check_results, check_types, check
 from anatune.graph.onnx.operators import DEFAULTS, OUTSIDE, READERS, UNUSED
 from anatune.untyped import OnnxObject
 
-__all__ = ["LEAVE", "Reader", "check_operators", "graph_of_onnx", "graphs_in", "inlined", "onnx_dtype", "place_of"]
+__all__ = [
+    "LEAVE", "Reader", "check_operators", "graph_of_onnx", "graphs_in", "inlined", "onnx_dtype", "place_of",
+    "put_in_order", "read_by",
+]  # fmt: skip
 
 LEAVE = '--fallback onnxruntime (in Python fallback="onnxruntime") leaves such nodes to it'
 """Advice where single nodes are refused."""
@@ -235,6 +239,37 @@ def _with_inner(nodes: Sequence[OnnxObject]) -> list[OnnxObject]:
         for inner in graphs_in(node):
             found += _with_inner(inner.node)
     return found
+
+
+def read_by(node: OnnxObject) -> list[str]:
+    """Return the names of the values that a node reads, those around it that its branches and bodies see included."""
+    found = dict.fromkeys(word for word in node.input if word)
+    for graph in graphs_in(node):
+        own = {one.name for one in (*graph.input, *graph.initializer)}
+        own |= {one.values.name for one in graph.sparse_initializer}
+        for inner in graph.node:
+            found.update(dict.fromkeys(word for word in read_by(inner) if word not in own))
+            own.update(inner.output)
+        found.update(dict.fromkeys(output.name for output in graph.output if output.name not in own))
+    return list(found)
+
+
+def put_in_order(graph: OnnxObject) -> None:
+    """Put nodes behind those that they read, also in branches and bodies; where there is a cycle, they stay.
+
+    onnxruntime takes files in another order, and its converter to float16 writes them, against the standard.
+    """
+    nodes = list(graph.node)
+    for node in nodes:
+        for inner in graphs_in(node):
+            put_in_order(inner)
+    makers = {word: place for place, node in enumerate(nodes) for word in node.output if word}
+    before = [{makers[word] for word in read_by(node) if word in makers} for node in nodes]
+    if any(place <= max(own, default=-1) for place, own in enumerate(before)):
+        with contextlib.suppress(graphlib.CycleError):
+            order = list(graphlib.TopologicalSorter(dict(enumerate(before))).static_order())
+            del graph.node[:]
+            graph.node.extend(nodes[place] for place in order)
 
 
 class Reader:

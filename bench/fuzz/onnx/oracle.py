@@ -251,7 +251,8 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
         results[2] = _computed_natively(run, operands, results[2], sample=2)[1] or results[2]
     for place, result in enumerate(results[0]):
         if step.op in _IN_FLOAT32 or (result is not None and result.dtype == np.float32 and "float64" in dtypes):
-            errors[place] += 2.0**-21 * float(np.nan_to_num(np.abs(result), posinf=0).max(initial=0))
+            sizes = [np.nan_to_num(np.abs(one), posinf=0).max(initial=0) for one in (result, operands[0][0][0])]
+            errors[place] += 2.0**-21 * float(max(sizes))
     found = {}
     floats = [dtype for dtype in dtypes if dtype and is_float(dtype)]
     inner = all(one is None or one[2] for one in operands)

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from bench.fuzz.oracle import EXACT, INNER, MOVE, OUTER, Noise, worst_error
+from bench.fuzz.oracle import EXACT, INNER, MOVE, OUTER, Noise, rounded, worst_error
 from bench.fuzz.program import Array, words
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ _OUTERS = words(
 )
 _ROUNDING = {**dict.fromkeys(_MOVES, MOVE), **dict.fromkeys(_EXACTS, EXACT), **dict.fromkeys(_OUTERS, OUTER)}
 _VIEWS_IN_PLACE = ("squeeze", "unsqueeze", "transpose", "t", "as_strided", "swapaxes", "detach", "resize")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+"""Operators beside which a number is rounded to the tensor's dtype, not to float32."""
 _WHOLE_QUOTIENTS = ("remainder", "fmod", "floor_divide", "div")
 """Operators of a quotient that becomes whole; of "div" only calls with a `rounding_mode` combine operands."""
 _OF_FINITE = ("upsample_", "_upsample_", "grid_sampler", "var_mean", "std_mean")
@@ -125,9 +127,10 @@ class Sampling(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         kwargs = {name: torch.float64 if value in _FLOATS else value for name, value in (kwargs or {}).items()}
-        args = tuple(self._scalar(one) for one in args)
         schema = func._schema
         name = schema.name.partition("::")[2].removesuffix("_") if "::__" not in schema.name else schema.name[6:]
+        is_compared = name in _COMPARISONS and getattr(args[0], "dtype", None) == torch.float64
+        args = tuple(self._scalar(one, self._dtype if is_compared else "float32") for one in args)
         if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns):
             return func(*args, **kwargs)  # a view
         how = _ROUNDING.get(name, INNER)
@@ -185,12 +188,12 @@ class Sampling(TorchDispatchMode):
         )
         return [worst_error(one, other) for one, other in zip(natives, wides, strict=True)], natives
 
-    def _scalar(self, value: Any) -> Any:
-        """Return an argument in float64; PyTorch rounds a number beside tensors of fewer bits to float32."""
+    def _scalar(self, value: Any, dtype: str) -> Any:
+        """Return an argument in float64; PyTorch rounds a number beside tensors of fewer bits to a dtype."""
         if isinstance(value, torch.dtype) and value in _FLOATS:
             return torch.float64
         is_rounded = isinstance(value, float) and self._noise.sample == 0 and self._dtype != "float64"
-        return float(np.float32(value)) if is_rounded else value
+        return float(rounded(np.float64(value), dtype)) if is_rounded else value
 
     def _operand(self, value: Any, sign: float = 0.0) -> Any:
         if self._noise.sample <= 1 or not isinstance(value, torch.Tensor) or value.dtype != torch.float64:

@@ -36,6 +36,23 @@ def session(network, tmp_path_factory):
     return InferenceSession(path, threads=1)
 
 
+def test_nodes_may_stand_in_any_order(network, tmp_path):
+    """As in onnxruntime, whose converter to float16 writes such files; the reference evaluator checks them, too."""
+    import anatune
+    from anatune.adapters.onnx import InferenceSession
+
+    turned = onnx.ModelProto()
+    turned.CopyFrom(network)
+    del turned.graph.node[:]
+    turned.graph.node.extend(reversed(network.graph.node))
+    onnx.save(turned, tmp_path / "turned.onnx")
+    x = np.float32([[-1, 2, 3, -4]])
+    compiled = anatune.compile(tmp_path / "turned.onnx", [x], threads=1)
+    for given in (tmp_path / "turned.onnx", turned.SerializeToString(), turned):
+        for found in (InferenceSession(given, threads=1).run(None, {"x": x}), compiled(x)):
+            np.testing.assert_array_equal(found[1], x + np.maximum(x, 0))
+
+
 def test_a_session_runs_for_each_size(session):
     for rows in (2, 3, 2):
         x = np.linspace(-1, 1, rows * 4, dtype=np.float32).reshape(rows, 4)

@@ -118,10 +118,12 @@ _OWN_SIZES = {  # what a node takes is computed from the size that varies: n, m 
     "Gather": "i = Sub(w, one)  r = Gather(y, i)",
     "Resize": "u = Unsqueeze(y, zero)  p = Concat<axis = 0>(one, m, three)  r = Resize(u, , , p)",
     "CumSum": "r = CumSum(y, zero0)",
+    "CumSum (inner)": "t = Transpose(y)  c = Concat<axis = 0>(t, t)  s = CumSum(c, zero0)  r = Slice(s, one, two)",
     "Mul": "f = CastLike(w, y)  r = Mul(y, f)",
 }
 _RIGHT_AT_ALL_SIZES = [
-    "Split", "Slice", "Slice (last)", "Expand", "Tile", "ConstantOfShape", "Range", "Reshape", "CumSum"
+    "Split", "Slice", "Slice (last)", "Expand", "Tile", "ConstantOfShape", "Range", "Reshape", "CumSum",
+    "CumSum (inner)",
 ]  # fmt: skip
 
 

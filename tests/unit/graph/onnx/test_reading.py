@@ -128,6 +128,41 @@ def test_broken_models_are_one_line(name):
     assert "\n" not in str(caught.value)
 
 
+_UNSORTED = """
+<ir_version: 10, opset_import: ["" : 21]>
+unsorted (float[3] x, bool c) => (float[3] y) {
+  y = Add(chosen, last)
+  chosen = If (c) <
+    then_branch = then () => (float[3] t) { t = Mul(inner, inner)  inner = Exp(last) },
+    else_branch = other () => (float[3] e) { e = Neg(last) }
+  >
+  last = Relu(first)
+  first = Sin(x)
+}"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nodes_in_any_order_are_put_behind_those_that_they_read(seed):
+    model = onnx.parser.parse_model(_UNSORTED)
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[place] for place in np.random.default_rng(seed).permutation(len(nodes)))
+    reading.put_in_order(model.graph)
+    onnx.checker.check_model(model)
+    x = np.float32([-1, 0.5, 2])
+    last = np.maximum(np.sin(x), 0)
+    for chosen, want in ((True, last + np.exp(last) ** 2), (False, np.zeros(3))):
+        (found,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x, "c": np.array(chosen)})
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_a_cycle_and_nodes_in_order_stay_as_they_stand():
+    for model in (BROKEN["a cycle"][0], BROKEN["operators of the future"][0]):
+        before = model.SerializeToString(deterministic=True)
+        reading.put_in_order(model.graph)
+        assert model.SerializeToString(deterministic=True) == before
+
+
 def test_a_tensor_of_gigabytes_in_a_file_of_bytes():
     model = model_of(helper.make_node("Add", ["x", "w"], ["y"]))
     model.graph.initializer.append(onnx.TensorProto(name="w", data_type=1, dims=[1 << 20, 1 << 12]))
