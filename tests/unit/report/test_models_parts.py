@@ -1,7 +1,8 @@
 import msgspec
 import pytest
 
-from anatune.report.models import LEFT, kernel_bound, kernel_kind, model_parts
+from anatune.report import units
+from anatune.report.models import LEFT, kernel_bound, kernel_kind, model_lines, model_parts, tuning_text
 from tests.unit.records.making import CPU
 from tests.unit.report.compiled import DENSE, MEASURED, gpu_summary, summary
 
@@ -25,3 +26,20 @@ def test_the_bound_is_that_of_one_call():
     assert kernel_bound(one).time_s >= DENSE.flop / CPU.peak_flop_per_s("float32")
     assert kernel_bound(msgspec.structs.replace(one, schedule="")) is None  # an attention
     assert kernel_bound(msgspec.structs.replace(one, schedule='{"of": "another version"}')) is None
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "times", "whole_s"), [(None, (45e-6, 3e-6), 48e-6), (MEASURED, (60e-6, 4e-6), 71e-6)]
+)
+def test_shares_are_of_the_times_beside_them(measured_s, times, whole_s):
+    """A profile's shares are of what was measured, TVM's functions among it; others are of the prediction."""
+    rows = [line.text for line in model_lines(summary(), measured_s, width=200)][-2:]
+    for time_s, row in zip(times, rows, strict=True):
+        assert f" {units.percent(time_s / whole_s)} " in row
+
+
+def test_bounds_above_what_was_measured_are_called_too_high():
+    slow = summary().tuning
+    assert tuning_text(slow).endswith("; together they take 1.56 times the model's lower bounds")
+    fast = msgspec.structs.replace(slow, kernels=(msgspec.structs.replace(slow.kernels[0], measured_s=4.5e-6),))
+    assert tuning_text(fast).endswith(" 0.50 times the model's lower bounds, which are too high for this machine")
