@@ -230,7 +230,7 @@ def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]
         text += f", measured with what was left to {left} {units.duration(sum(measured_s.values()))}"
     told = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
     if summary.layouts is not None:
-        told.append((_layouts_text(summary.layouts), False))
+        told.append((_layouts_text(summary.layouts, " by kernels of planned sizes" if summary.ranges else ""), False))
     if summary.rows:
         told.append((_rows_text(summary, measured_s), False))
     told.append((_left_text(summary, measured_s), False))
@@ -295,17 +295,17 @@ def _inputs_text(summary: ModelSummary) -> str:
     return f"inputs: {inputs or 'none'}{varying}{stays}; weights: {units.size(summary.weight_bytes)}"
 
 
-def _layouts_text(layouts: LayoutSummary) -> str:
-    """Return in which orders activations lie, and what other choices would take."""
+def _layouts_text(layouts: LayoutSummary, by: str) -> str:
+    """Return in which orders activations lie, and what others take; `by`: which kernels, where sizes vary."""
     words = ", ".join(f"{count} {word}" for word, count in layouts.layouts.items())
     alone = {"NHWC": layouts.channels_last_s, "NCHW": layouts.channels_first_s}
     others = "".join(
         f", {units.duration(time_s)} with {word} alone" for word, time_s in alone.items() if time_s is not None
     )
-    transposes = units.many(layouts.transposes, "transpose")
     return (
-        f"layouts of convolutions: {words}; {transposes}; predicted {units.duration(layouts.predicted_s)} with them"
-        f"{others}; at most {units.percent(layouts.gap)} above the best choice"
+        f"layouts of convolutions: {words}; {units.many(layouts.transposes, 'transpose')}; predicted{by} "
+        f"{units.duration(layouts.predicted_s)} with them{others}; at most {units.percent(layouts.gap)} above the best "
+        "choice"
     )
 
 
