@@ -108,7 +108,9 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
         No block can be compiled; the message says why. Nothing was run.
     """
     torch = import_module("torch")
-    graph_module, refused = program.graph_module, frozenset(refused_nodes(program))
+    graph_module = program.graph_module
+    checks = (node for node in graph_module.graph.nodes if _name(node) == "with_effects")  # no tensor comes of them
+    refused = frozenset(refused_nodes(program)).union(checks)
     weights = _weights(program)
     blocks = _blocks(graph_module, refused, fewest)
     if not blocks:
@@ -123,11 +125,12 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
     # tensors that stay, and places of those of `with_constants`, which are given in each call
     held = [tensor if (place := _place(target)) is None else place for target, tensor in weights.values()]
     first = _FirstRun(torch, fused, compile_block, {name: tensor for name, (_, tensor) in weights.items()})
-    pieces = first.run([tensor for _, tensor in weights.values()], inputs)
+    tokens = len(program.graph_signature.output_specs) - len(program.graph_signature.user_outputs)  # they come first
+    pieces = first.run([tensor for _, tensor in weights.values()], inputs)[tokens:]
 
     def run(known: Mapping[int, TorchObject], given: Sequence[TorchObject]) -> TorchObject:
         every = [*(known[weight] if isinstance(weight, int) else weight for weight in held), *given]
-        return _separate(fused(*every), every)
+        return _separate(fused(*every)[tokens:], every)
 
     return Divided(run, tuple(first.models), tuple(dict.fromkeys(first.failed)), pieces, first.left_share)
 
@@ -350,11 +353,16 @@ def _caller(
 
 
 def _weights(program: TorchObject) -> dict[str, tuple[str, TorchObject]]:
-    """Return the tensors of a program that are no inputs: name of a placeholder -> its target and it, in order."""
+    """Return the tensors of a program that are no inputs: name of a placeholder -> its target and it, in order.
+
+    A token is empty: PyTorch hands it from one check of linear algebra to the next.
+    """
     kinds = import_module("torch.export.graph_signature").InputKind
     weights = {}
     for input_spec in program.graph_signature.input_specs:
-        if input_spec.kind != kinds.USER_INPUT:
+        if input_spec.kind == kinds.TOKEN:
+            weights[input_spec.arg.name] = ("", import_module("torch").empty(0))
+        elif input_spec.kind != kinds.USER_INPUT:
             known = program.constants if input_spec.target in program.constants else program.state_dict
             weights[input_spec.arg.name] = (input_spec.target, known[input_spec.target])
     return weights

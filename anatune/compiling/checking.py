@@ -42,7 +42,8 @@ from anatune.measure.run.reference import reference
 __all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "tolerance_of"]
 
 _log = logging.getLogger(__name__)
-Blame = Callable[[Sequence[Array], Sequence[Array]], str]
+Arrays = Sequence[Array]
+Blame = Callable[[Arrays, Arrays], str]
 """Inputs and the original's outputs -> what is wrong with the compiled model, in words."""
 
 _LARGER = 3
@@ -66,8 +67,7 @@ def error_of(own: Array, other: Array) -> float:
         return 0.0 if np.array_equal(own, other) else float("inf")
     first, second = own.astype(np.float64), other.astype(np.float64)
     same = (first == second) | (np.isnan(first) & np.isnan(second))
-    finite = np.abs(second[np.isfinite(second)])
-    scale = float(finite.max()) if finite.size else 0.0
+    scale = _largest(second)
     with np.errstate(invalid="ignore"):
         difference = np.where(same, 0.0, np.abs(first - second))
     worst = float(np.nan_to_num(difference, nan=np.inf).max())
@@ -162,7 +162,7 @@ def _checked(
     )  # fmt: skip
     if is_quick and check.tolerance is not None and not (sizes or held or rounds):
         for edges in _EDGES:
-            _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance)
+            _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance, want)
     return check
 
 
@@ -179,9 +179,9 @@ def _fill(array: Array, numbers: Sequence[float]) -> Array:
 
 
 def _check_edges(
-    compiled: CompiledModel, source: Imported, inputs: Sequence[Array], edges: Sequence[float], limit: float
+    compiled: CompiledModel, source: Imported, inputs: Arrays, edges: Sequence[float], limit: float, usual: Arrays
 ) -> None:
-    """Compare outputs at inputs that are no usual numbers with the original's.
+    """Compare outputs at inputs that are no usual numbers with the original's; `usual` are those at random inputs.
 
     An element counts where the original comes to the same in float32 and in float64, with inputs that differ a little,
     too: others say how numbers are rounded.
@@ -203,10 +203,11 @@ def _check_edges(
         return
     nudged = [array + np.asarray(_NUDGE, array.dtype) if array.dtype.name in TOLERANCE else array for array in inputs]
     narrow, near = (source.reference([*map(np.copy, arrays)], is_narrow=True)[0] for arrays in (inputs, nudged))
-    for output, result, exact, single, moved in zip(compiled.summary.outputs, listed, want, narrow, near, strict=True):
+    every = zip(compiled.summary.outputs, listed, want, narrow, near, usual, strict=True)
+    for output, result, exact, single, moved, random in every:
         is_lost = np.isfinite(_wide(exact)) & np.isfinite(_wide(single)) & ~np.isfinite(_wide(result))
         is_usual = _is_near(single, exact, limit) & _is_near(moved, exact, limit)
-        is_wrong = is_lost | (is_usual & ~_is_near(result, exact, limit))
+        is_wrong = is_lost | (is_usual & ~_is_near(result, exact, limit, _largest(random)))  # zeros may be rounded
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
             raise RunError(
@@ -220,17 +221,21 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float64)
 
 
-def _is_near(result: Array, want: Array, limit: float) -> Array:
-    """Whether each element is that of another array but for `limit` of the largest number.
+def _largest(array: Array) -> float:
+    """Return the largest finite magnitude of an array."""
+    return float(np.abs(_wide(array[np.isfinite(_wide(array))])).max(initial=0.0))
+
+
+def _is_near(result: Array, want: Array, limit: float, usual: float = 0.0) -> Array:
+    """Whether each element is that of another array but for `limit` of the largest number, `usual` where that is 0.
 
     Integers and truth values always are: which of two numbers is larger depends on how they are rounded.
     """
     if result.dtype.name not in TOLERANCE:
         return np.ones(result.shape, np.bool_)
     first, second = _wide(result), _wide(want)
-    scale = np.abs(second[np.isfinite(second)]).max(initial=0.0)
     with np.errstate(invalid="ignore"):
-        is_near = np.abs(first - second) <= limit * scale
+        is_near = np.abs(first - second) <= limit * (_largest(want) or usual)
     return np.asarray(is_near | (first == second) | (np.isnan(first) & np.isnan(second)))
 
 

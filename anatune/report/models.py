@@ -230,7 +230,7 @@ def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]
         text += f", measured with what was left to {left} {units.duration(sum(measured_s.values()))}"
     told = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
     if summary.layouts is not None:
-        told.append((_layouts_text(summary.layouts), False))
+        told.append((_layouts_text(summary.layouts, " by kernels of planned sizes" if summary.ranges else ""), False))
     if summary.rows:
         told.append((_rows_text(summary, measured_s), False))
     told.append((_left_text(summary, measured_s), False))
@@ -245,11 +245,13 @@ def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]
 
 def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line]:
     kernels = sorted(summary.kernels, key=lambda kernel: -kernel.total_s)
+    times = [measured_of(measured_s, kernel.name) if measured_s else kernel.total_s for kernel in kernels]
+    total_s = sum(measured_s.values()) if measured_s else summary.predicted_s
     cells = [
         ("calls", [str(kernel.count) for kernel in kernels]),
         ("predicted", [units.duration(kernel.total_s) for kernel in kernels]),
         ("measured", [units.or_dash(measured_of(measured_s, kernel.name)) for kernel in kernels]),
-        ("share", [units.percent(kernel.total_s / summary.predicted_s) for kernel in kernels]),
+        ("share", ["-" if time_s is None else units.percent(time_s / total_s) for time_s in times]),
         ("bound by", [kernel.bound_by for kernel in kernels]),
         ("template", [kernel.template for kernel in kernels]),
         ("registers", [str(kernel.registers) for kernel in kernels]),
@@ -293,17 +295,17 @@ def _inputs_text(summary: ModelSummary) -> str:
     return f"inputs: {inputs or 'none'}{varying}{stays}; weights: {units.size(summary.weight_bytes)}"
 
 
-def _layouts_text(layouts: LayoutSummary) -> str:
-    """Return in which orders activations lie, and what other choices would take."""
+def _layouts_text(layouts: LayoutSummary, by: str) -> str:
+    """Return in which orders activations lie, and what others take; `by`: which kernels, where sizes vary."""
     words = ", ".join(f"{count} {word}" for word, count in layouts.layouts.items())
     alone = {"NHWC": layouts.channels_last_s, "NCHW": layouts.channels_first_s}
     others = "".join(
         f", {units.duration(time_s)} with {word} alone" for word, time_s in alone.items() if time_s is not None
     )
-    transposes = units.many(layouts.transposes, "transpose")
     return (
-        f"layouts of convolutions: {words}; {transposes}; predicted {units.duration(layouts.predicted_s)} with them"
-        f"{others}; at most {units.percent(layouts.gap)} above the best choice"
+        f"layouts of convolutions: {words}; {units.many(layouts.transposes, 'transpose')}; predicted{by} "
+        f"{units.duration(layouts.predicted_s)} with them{others}; at most {units.percent(layouts.gap)} above the best "
+        "choice"
     )
 
 
@@ -356,7 +358,8 @@ def tuning_text(tuning: TuningSummary) -> str:
     measured = [kernel for kernel in tuning.kernels if kernel.measured_s]
     bound_s = sum(kernel.count * kernel.bound_s for kernel in measured)
     time_s = sum(kernel.count * (kernel.measured_s or 0.0) for kernel in measured)
-    share = f"; they are at {units.percent(bound_s / time_s)} of their lower bounds" if measured else ""
+    share = f"; together they take {units.ratio(time_s / bound_s)} times the model's lower bounds" if measured else ""
+    share += ", which are too high for this machine" if measured and time_s < bound_s else ""
     return (
         f"kernels were measured in {tuning.trials} trials, {tuning.new_trials} of them now"
         f"{why.get(tuning.ended, '')}{f' ({kernels})' if kernels else ''}{share}"

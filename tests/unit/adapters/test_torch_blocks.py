@@ -120,6 +120,31 @@ def test_operators_run_once_a_call_in_order(function):
         assert torch.equal(own_state, wanted_state)
 
 
+LINEAR_ALGEBRA = {
+    "inv": torch.linalg.inv,
+    "solve": lambda x: torch.linalg.solve(x, x[:, :2]),
+    "cholesky": lambda x: torch.linalg.cholesky(x @ x.t()),
+    "twice": lambda x: torch.linalg.inv(torch.linalg.lu_factor(x)[0]),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
+def test_linear_algebra_stays_with_pytorch_and_is_checked(name):
+    """Between compiled blocks; a matrix that it cannot take is an error, as PyTorch says it."""
+
+    def function(x):
+        return torch.relu(LINEAR_ALGEBRA[name](LAYER(x) + 9 * x).t() @ WEIGHT)
+
+    run = torch.compile(function, backend=adapter.backend, options={"threads": 1, "check": False})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for x in (torch.eye(6) + 0.01 * torch.randn(6, 6), 2 * torch.eye(6)):
+            torch.testing.assert_close(run(x), function(x), rtol=1e-4, atol=1e-4)
+    assert any("between 2 compiled blocks" in str(one.message) for one in told)
+    with pytest.raises(RuntimeError, match="linalg"):
+        run(torch.full((6, 6), torch.nan) if name == "cholesky" else -LAYER.bias.repeat(6, 1) / 9)
+
+
 RANDOM = {
     "dropout": lambda x: F.dropout(x, 0.5),
     "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, True),

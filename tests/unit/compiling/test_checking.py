@@ -169,6 +169,23 @@ def test_a_bound_that_vanishes_is_seen_at_zeros(path, monkeypatch):
         compile_model(path, threads=1)
 
 
+def test_a_variance_of_equal_numbers_may_be_rounded(path):
+    """It is 0 in the original and the square of a rounding error here."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+
+    class Spread(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(32, 32)
+
+        def forward(self, x):
+            return self.layer(x).var((0, 1), unbiased=False)
+
+    model = compile_model(Spread().eval(), torch.randn(2, 9, 32), threads=1)
+    assert 0.0 < model(torch.zeros(2, 9, 32)).abs().max() < 1e-12
+
+
 def test_what_float32_makes_infinite_is_so(path):
     """A power that leaves float32's range, a quotient of zeros, the root of what may be below zero."""
     for nodes in (

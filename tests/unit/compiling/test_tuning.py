@@ -168,7 +168,7 @@ def test_kernels_end_early_and_their_trials_go_to_others(path):
     assert all(one.bound_s <= one.predicted_s for one in summary.kernels)
     text = tuning_text(summary)
     assert text.startswith("kernels were measured in 8 trials, 8 of them now, ended early: no kernel has any left (2 n")
-    assert text.endswith("% of their lower bounds")
+    assert text.endswith(" times the model's lower bounds")
     again = Machine(steady)
     resumed = again.tuned(planned(), 64, path, patience=3).summary
     assert (again.made, resumed.ended, resumed.trials, resumed.new_trials) == ([], "kernels", 8, 0)
