@@ -10,6 +10,7 @@ from anatune.graph.onnx.call import UnknownValueError
 from anatune.graph.onnx.reading import graph_of_onnx
 
 onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx.reference")
 helper, numpy_helper = onnx.helper, onnx.numpy_helper
 
 
