@@ -172,7 +172,12 @@ def _is_undefined(step: Step, arrays: Sequence[Array | None], dtypes: Sequence[s
             largest = float(np.abs(first).max(initial=0)) * float(np.abs(arrays[1]).max(initial=0)) * first.shape[-1]
         if is_float(dtypes[0]) and np.isfinite(first).all() and largest > _MOST_SCORE.get(dtypes[0], np.inf):
             return True  # scores that overflow are NaN, or infinite, by the order of sums
-    if step.op == "Attention" and len(arrays) > 3 and not all(np.isfinite(one).all() for one in arrays[:3]):
+    is_masked = len(arrays) > 3 or bool(step.attributes.get("unidirectional") or step.attributes.get("is_causal"))
+    if (
+        step.op.endswith("Attention")
+        and is_masked
+        and not all(np.isfinite(one).all() for one in arrays[:3] if one is not None and one.dtype.kind == "f")
+    ):
         return True  # whether a NaN counts that a mask takes out: it does where masks are added
     if step.op.endswith("Attention") and any(one is not None and np.isinf(one).any() for one in arrays[:2]):
         return True  # scores that are all -inf without a mask: the reference and PyTorch have 0, onnxruntime NaN
