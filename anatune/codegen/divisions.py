@@ -14,28 +14,51 @@ __all__ = ["with_safe_divisions"]
 
 
 def with_safe_divisions(tvm: TvmObject, module: TvmObject) -> TvmObject:
-    """Return a module of lowered functions that divide whole numbers by what is no constant safely."""
-    import tvm_ffi
-
-    kinds = [((tvm.tirx.Div, tvm.tirx.Mod), lambda node: _guarded(tvm.tirx, node))]
-    return change_bodies(tvm, module, lambda body: tvm_ffi.structural_map(body, kinds))
+    """Return a module of lowered functions that divide whole numbers by elements safely."""
+    return change_bodies(tvm, module, lambda body: _Divisions(tvm, body).body)
 
 
-def _guarded(tirx: TvmObject, node: TvmObject) -> TvmObject:
-    """Return a quotient or a remainder by what is neither zero nor -1."""
-    element, _, lanes = str(node.ty).partition("x")
-    known = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
-    if "int" not in element or isinstance(known, tirx.IntImm):
-        return node
+class _Divisions:
+    """Rewrites the body of one function; what indices are divided by, sizes that vary, is left alone."""
 
-    def constant(value: int) -> TvmObject:
-        number = tirx.const(value, element)
-        return tirx.Broadcast(number, int(lanes)) if lanes else number
+    def __init__(self, tvm: TvmObject, body: TvmObject) -> None:
+        import tvm_ffi
 
-    divisor = node.b  # written out where it is read: LLVM computes it once
-    is_zero = tirx.EQ(divisor, constant(0))
-    if element.startswith("u"):
-        return type(node)(node.a, tirx.Select(is_zero, constant(1), divisor))
-    is_minus = tirx.EQ(divisor, constant(-1))
-    safe = type(node)(node.a, tirx.Select(tirx.Or(is_zero, is_minus), constant(1), divisor))
-    return tirx.Select(is_minus, tirx.Sub(constant(0), node.a), safe) if isinstance(node, tirx.Div) else safe
+        self.tirx, self.load, self.walk = tvm.tirx, tvm.ir.expr.TensorLoad, tvm_ffi.structural_walk
+        bound: list[tuple[TvmObject, TvmObject]] = []
+        kinds = (self.tirx.Bind, self.tirx.Let)
+        self.walk(body, [(kinds, lambda node: bound.append((node.var, node.value)))])
+        self.elements: dict[TvmObject, bool] = {}
+        for name, value in bound:
+            self.elements |= {name: True} if self._reads(value) else {}
+        self.body = tvm_ffi.structural_map(body, [((self.tirx.Div, self.tirx.Mod), self._guarded)])
+
+    def _reads(self, value: TvmObject) -> bool:
+        """Whether a value is computed of elements."""
+        found: list[TvmObject] = []
+        named = (self.tirx.Var, lambda one: found.append(one) if one in self.elements else None)
+        self.walk(value, [(self.load, found.append), named])
+        return bool(found)
+
+    def _guarded(self, node: TvmObject) -> TvmObject:
+        """Return a quotient or a remainder by what is neither zero nor -1."""
+        tirx, divisor = self.tirx, node.b  # written out where it is read: LLVM computes it once
+        element, _, lanes = str(node.ty).partition("x")
+        if "int" not in element or not self._reads(divisor):
+            return node
+
+        def constant(value: int) -> TvmObject:
+            number = tirx.const(value, element)
+            return tirx.Broadcast(number, int(lanes)) if lanes else number
+
+        is_zero = tirx.EQ(divisor, constant(0))
+        if element.startswith("u"):
+            return type(node)(node.a, tirx.Select(is_zero, constant(1), divisor))
+        is_minus = tirx.EQ(divisor, constant(-1))
+        safe = type(node)(node.a, tirx.Select(tirx.Or(is_zero, is_minus), constant(1), divisor))
+        if isinstance(node, tirx.Mod):
+            return safe
+        sign = tirx.Select(is_minus, constant(-1), constant(1))
+        # a product that wraps: the least number has no negative
+        product = tirx.Mul(*(tirx.reinterpret(f"u{node.ty}", one) for one in (safe, sign)))
+        return tirx.reinterpret(str(node.ty), product)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -140,15 +139,14 @@ def _check_attributes(node: Node) -> None:
         )
 
 
-def _slices(node: Node) -> list[Node]:
+def _slices(node: Node) -> list[Value]:
     """Return the parts of a tensor that is split where sizes say that vary, each as a slice."""
-    (value,), axis = node.arguments, Scalar(node.attributes["axis"], "int64")
-    places = [0, *node.attributes["indices_or_sections"], tensor_type(value).shape[axis.value]]
-    bounds = zip(itertools.pairwise(Scalar(place, "int64") for place in places), node.type, strict=True)
-    return [
-        made("strided_slice", (value, (axis,), (first,), (last,), (Scalar(1, "int64"),)), kind, assume_inbound=False)
-        for (first, last), kind in bounds
-    ]
+    value, axis, parts = node.arguments[0], node.attributes["axis"], []
+    ends = (*node.attributes["indices_or_sections"], tensor_type(value).shape[axis])
+    for begin, end, kind in zip((0, *ends), ends, node.type, strict=False):
+        numbers = ((Scalar(number, "int64"),) for number in (axis, begin, end, 1))
+        parts.append(made("strided_slice", (value, *numbers), cast(TensorType, kind), assume_inbound=False))
+    return parts
 
 
 class _Writer:
@@ -337,10 +335,11 @@ class _Writer:
         operand = self.argument(value)
         return operand if value.type == kind else self.relax.op.broadcast_to(operand, self.argument(Shape(kind.shape)))
 
-    def slice_at_run_time(self, node: Node, builder: TvmObject) -> TvmObject:
+    def slice_at_run_time(self, node: Value, builder: TvmObject) -> TvmObject:
         """Return a slice whose bounds vary, of the size that the graph says: TVM infers no size that it can compile."""
         from tvm import te
 
+        assert isinstance(node, Node)
         axes, begins, _, steps, _ = _numbers(node)
         rank = len(tensor_type(node).shape)
         firsts, widths = [0] * rank, [1] * rank

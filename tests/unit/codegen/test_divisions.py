@@ -49,6 +49,15 @@ def test_zeros_do_not_end_the_process_where_nothing_looks_for_them(dtype, op):
     np.testing.assert_array_equal(made[y != 0], want[y != 0])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_quotients_that_are_read_together(dtype):
+    x, y = operands(dtype)
+    ops = ("divide", "floor_divide")
+    made = run(lambda v, w: b.elementwise("add", *(b.elementwise(op, v, w) for op in ops)), x, y)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(made[0], WANT[ops[0]](x, y) + WANT[ops[1]](x, y))
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_zero_among_divisors_is_an_error_that_names_the_operator(dtype, shape):

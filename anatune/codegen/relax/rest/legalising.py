@@ -127,12 +127,10 @@ def _accumulate(builder: TvmObject, call: TvmObject) -> TvmObject:
         with IRBuilder() as text:
             given, made = script.buffer_proxy(source), script.buffer_proxy(target)
             with script.parallel(0, rows) as row:
-                # TVM names what a floor of a size that varies takes twice alike, and refuses that
-                outer, inner = tvm.tirx.truncdiv(row, behind), tvm.tirx.truncmod(row, behind)
                 total = script.buffer_proxy(script.decl_buffer((1,), wide, scope="local"))
                 total[0] = tvm.tirx.const(0 if is_sum else 1, wide)
                 with script.serial(0, size) as place:
-                    at = (outer * size + place) * behind + inner
+                    at = (row // behind * size + place) * behind + row % behind
                     before, element = total[0], given[at].astype(wide)
                     if own.exclusive:
                         made[at] = before.astype(kind)

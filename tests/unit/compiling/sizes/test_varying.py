@@ -106,6 +106,7 @@ _OWN_SIZES = {  # what a node takes is computed from the size that varies: n, m 
     "Slice (last)": "r = Slice(y, minus_n, w, zero)",
     "Expand": "n3 = Concat<axis = 0>(n, three)  r = Expand(row, n3)",
     "Tile": "n1 = Concat<axis = 0>(n, one)  r = Tile(y, n1)",
+    "Tile (inner)": "d = Expand(x, many)  t = Tile(d, twos)  g = Greater(t, t0)  r = Cast<to = 1>(g)",
     "ConstantOfShape": "c = ConstantOfShape<value = float[1] {2.0}>(w)  d = Unsqueeze(c, one)  r = Add(y, d)",
     "Range": "a0 = Squeeze(w)  c = Range(zero0, a0, one0)  d = Unsqueeze(c, one)  f = CastLike(d, y)  r = Mul(y, f)",
     "Reshape": "n3 = Concat<axis = 0>(w, three)  t = Transpose(y)  r = Reshape(t, n3)",
@@ -122,7 +123,7 @@ _OWN_SIZES = {  # what a node takes is computed from the size that varies: n, m 
     "Mul": "f = CastLike(w, y)  r = Mul(y, f)",
 }
 _RIGHT_AT_ALL_SIZES = [
-    "Split", "Slice", "Slice (last)", "Expand", "Tile", "ConstantOfShape", "Range", "Reshape", "CumSum",
+    "Split", "Slice", "Slice (last)", "Expand", "Tile", "Tile (inner)", "ConstantOfShape", "Range", "Reshape", "CumSum",
     "CumSum (inner)",
 ]  # fmt: skip
 
@@ -132,7 +133,8 @@ def test_numbers_that_depend_on_a_size_are_right_at_all_of_them_or_refused(tmp_p
     """None of them may be what it is at the size that is planned."""
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> own (float[n, 3] x) => (float[] r) <int64[1] zero = {0}, '
-        "int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64 zero0 = {0}, int64 one0 = {1}, "
+        "int64[1] one = {1}, int64[3] many = {3, 1, 3}, int64[3] twos = {2, 2, 2}, float t0 = {0.5}, "
+        "int64[1] two = {2}, int64[1] three = {3}, int64 zero0 = {0}, int64 one0 = {1}, "
         "float[1, 3] row = {1, 2, 3}, float[2] values = {0, 1}> { n = Shape<end = 1>(x)  m = Add(n, one)  w = Add(n, m)"
         "  minus_n = Neg(n)  first = Slice(x, zero, one)  y = Concat<axis = 0>(x, first, x) " + _OWN_SIZES[name] + " }"
     )
