@@ -192,12 +192,8 @@ def _skip_norm(op: str, b: Builder) -> None:
 
 def _simplified_norm(b: Builder) -> None:
     x = b.pick(low=2, high=3)
-    b.add(
-        "SimplifiedLayerNormalization",
-        [x, b.new(b.arrays[x].shape[-1:], weight=True)],
-        {"epsilon": 1e-6},
-        domain=_MICROSOFT,
-    )
+    # onnxruntime has it in the standard's domain
+    b.add("SimplifiedLayerNormalization", [x, b.new(b.arrays[x].shape[-1:], weight=True)], {"epsilon": 1e-6})
 
 
 def _fused(op: str, b: Builder) -> None:
