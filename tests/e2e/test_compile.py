@@ -84,7 +84,7 @@ def test_paths_that_are_no_models(compile_file, tmp_path):
     refused(compile_file(tmp_path), "is a folder, expected an ONNX file")
     for name in ("notes.txt", "notes.onnx"):
         (tmp_path / name).write_text("some text\n")
-        refused(compile_file(tmp_path / name), f"{name}: ", "expected NAME.onnx (or NAME.pt2)")
+        refused(compile_file(tmp_path / name), f"{name}: ", "expected an ONNX file (or NAME.pt2)")
     (tmp_path / "empty.onnx").write_bytes(b"")
     refused(compile_file(tmp_path / "empty.onnx"), "empty.onnx: no ONNX model, expected one with operators")
 

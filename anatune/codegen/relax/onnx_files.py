@@ -46,7 +46,9 @@ def onnx_model(path: Path) -> OnnxObject:
     except OSError as error:
         raise WorkloadError(f"{path}: {reason(error)}; name a file that can be read") from error
     except refusal as error:
-        raise WorkloadError(f"{path}: {last_line(error):.200}; expected NAME.onnx (or NAME.pt2)") from error
+        raise WorkloadError(
+            f"{path}: {last_line(error):.200}; expected an ONNX file (or NAME.pt2); export it again"
+        ) from error
     except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the folder, no number
         raise WorkloadError(
             f"{path}: {last_line(error):.300}; expected weights in files of its own folder; export it again"

@@ -97,7 +97,7 @@ def test_a_network_is_quantised_by_what_it_computes(tmp_path, percentile):
     assert told[:2] == [True, STAGES["calibrate"]]  # the estimate comes first, and once
     assert told.count(True) == 1
     assert (STAGES["check"] in told) == check
-    assert [kernel.epilogue for kernel in compiled.summary.kernels] == [("bias", "requantize"), ("scale",)]
+    assert [kernel.epilogue for kernel in compiled.summary.kernels] == [("scale", "bias", "requantize"), ("scale",)]
     assert [loss.layer for loss in compiled.summary.losses] == ["1 conv2d 1x8x8x8 float32", "2 matmul 1x5 float32"]
     assert all(30 < loss.signal_db < 60 for loss in compiled.summary.losses)
     want, got = (model(data[:1]) for model in (compile_model(tmp_path / "model.onnx", threads=1), compiled))
