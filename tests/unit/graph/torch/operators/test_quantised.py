@@ -42,7 +42,7 @@ class Quantised(torch.nn.Module):
 
 def test_exported_quantisation_is_compiled_to_products_of_integers():
     summary = compile_model(Quantised().eval(), (torch.randn(1, 4, 8, 8),), threads=1).summary
-    assert [kernel.epilogue for kernel in summary.kernels] == [("bias", "requantize"), ("bias", "scale")]
+    assert [kernel.epilogue for kernel in summary.kernels] == [("scale", "bias", "requantize"), ("bias", "scale")]
     assert summary.check.reference == "PyTorch in float64"
     assert summary.check.error <= 0.03
 
