@@ -17,7 +17,14 @@ from anatune.emit.buffer import Buffer
 from anatune.measure.emulate.emulator import EmulatedKernel
 from anatune.templates.gpu.kernel import CudaKernel
 
-_TYPES = {"float": "float32", "int": "int32", "int64_t": "int64", "signed char": "int8", "uchar": "uint8", "bool": "bool"}
+_TYPES = {
+    "float": "float32",
+    "int": "int32",
+    "int64_t": "int64",
+    "signed char": "int8",
+    "uchar": "uint8",
+    "bool": "bool",
+}
 _LOAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _FIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p)
 _LAUNCH = ctypes.CFUNCTYPE(
