@@ -85,7 +85,8 @@ def export(
         print_json({**manifest, "manifest": str(path)})
         return
     files = [manifest[key] for key in ("source", "cubin", "library", "header", "module") if key in manifest]
-    lines = [f"wrote {output / str(file)}" for file in (*files, *manifest.get("images", ()))]
+    files += [file for key in ("files", "images") for file in manifest.get(key, ())]
+    lines = [f"wrote {output / str(file)}" for file in files]
     lines.append(f"wrote {path}: how to call it")
     lines += [str(function["prototype"]) for function in manifest["functions"] if "prototype" in function]
     lines += [str(manifest[key]) for key in ("supported",) if key in manifest]
