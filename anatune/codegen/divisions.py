@@ -31,7 +31,7 @@ class _Divisions:
         self.elements: dict[TvmObject, bool] = {}
         for name, value in bound:
             self.elements |= {name: True} if self._reads(value) else {}
-        self.body = tvm_ffi.structural_map(body, [((self.tirx.Div, self.tirx.Mod), self._guarded)])
+        self.body = tvm_ffi.structural_map(body, [((self.tirx.Div, self.tirx.Mod), self._guard)])
 
     def _reads(self, value: TvmObject) -> bool:
         """Whether a value is computed of elements."""
@@ -40,7 +40,7 @@ class _Divisions:
         self.walk(value, [(self.load, found.append), named])
         return bool(found)
 
-    def _guarded(self, node: TvmObject) -> TvmObject:
+    def _guard(self, node: TvmObject) -> TvmObject:
         """Return a quotient or a remainder by what is neither zero nor -1."""
         tirx, divisor = self.tirx, node.b  # written out where it is read: LLVM computes it once
         element, _, lanes = str(node.ty).partition("x")

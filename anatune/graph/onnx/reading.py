@@ -260,10 +260,10 @@ def put_in_order(graph: OnnxObject) -> None:
     onnxruntime takes files in another order, and its converter to float16 writes them, against the standard.
     """
     nodes = list(graph.node)
-    for node in nodes:
-        for inner in graphs_in(node):
-            put_in_order(inner)
-    makers = {word: place for place, node in enumerate(nodes) for word in node.output if word}
+    for inner in (held for node in nodes for held in graphs_in(node)):
+        put_in_order(inner)
+    last_first = reversed(list(enumerate(nodes)))  # of two nodes that make one name the first counts
+    makers = {word: place for place, node in last_first for word in node.output if word}
     before = [{makers[word] for word in read_by(node) if word in makers} for node in nodes]
     if any(place <= max(own, default=-1) for place, own in enumerate(before)):
         with contextlib.suppress(graphlib.CycleError):

@@ -15,21 +15,13 @@ from anatune.codegen.triton.export import ranges
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.workload.ranges import parse_ranged
 from anatune.errors import SpaceError
-from tests.e2e.cuda_compilers import cuda_include, run
+from tests.e2e.cuda_compilers import STUB_OF_MODULES, cuda_include, run
 from tests.unit.measure.cuda.test_ranges import a_mixed_plan
 
-DRIVER = r"""
-#include <stdint.h>
-#include "rows.h"
-CUresult cuModuleLoad(CUmodule *module, const char *path) { printf("load %s\n", path); *module = 0; return 0; }
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-  (void)module; *function = (CUfunction)(uintptr_t)name; return 0;
-}
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  (void)attribute; printf("allow %s %d\n", (const char *)function, value); return 0;
-}
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-    unsigned bz, unsigned shared, CUstream stream, void **arguments, void **extra) {
+DRIVER = (
+    '#include "rows.h"\n'
+    + STUB_OF_MODULES
+    + r"""
   const char *name = (const char *)function;
   int at, tensors = name[0] == 'a' ? 2 : 3;
   (void)gy; (void)gz; (void)by; (void)bz; (void)stream; (void)extra;
@@ -56,6 +48,7 @@ int main(void) {
   return 0;
 }
 """
+)
 
 
 def compiled(wanted):

@@ -12,7 +12,7 @@ from anatune.codegen.cuda.export.requirements import requirements_of
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.codegen.triton.export import write
 from anatune.core.compiler_facts import CompilerFacts
-from tests.e2e.cuda_compilers import cuda_include, run
+from tests.e2e.cuda_compilers import STUB_OF_MODULES, cuda_include, run
 
 WORKLOAD = anatune.matmul(512, 256, 4096, dtype="float16", epilogue=("bias", "relu"))
 TILES = {"m": 128, "n": 128, "k": 64}
@@ -42,19 +42,10 @@ def exported(made, name, folder):
         return write.write_triton(made, images(made), name, folder)
 
 
-DRIVER = r"""
-#include <stdint.h>
-#include <stdio.h>
-#include "product.h"
-CUresult cuModuleLoad(CUmodule *module, const char *path) { printf("load %s\n", path); *module = 0; return 0; }
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-  (void)module; *function = (CUfunction)(uintptr_t)name; return 0;
-}
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  (void)attribute; printf("allow %s %d\n", (const char *)function, value); return 0;
-}
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-    unsigned bz, unsigned shared, CUstream stream, void **arguments, void **extra) {
+DRIVER = (
+    '#include "product.h"\n'
+    + STUB_OF_MODULES
+    + r"""
   (void)stream; (void)extra;
   printf("%s %u %u %u %u %u %u %u", (const char *)function, gx, gy, gz, bx, by, bz, shared);
   for (int at = 0; at < 5; ++at) printf(" %llu", *(unsigned long long *)arguments[at]);
@@ -75,6 +66,7 @@ int main(void) {
   return product_launch(&kernels, 0, 16, 32, 48, 64, 80, 128);
 }
 """
+)
 
 
 def test_the_header_loads_and_launches(tmp_path):
