@@ -61,7 +61,14 @@ class Strategy(Protocol):
     come back: telling in another order, in parts, or all at once to a new object (that is how a session resumes) leads
     to the same questions. Of one that was asked to go ahead this holds up to that point only: what it asks from then on
     depends on what it knew when.
+
+    Attributes
+    ----------
+    least_samples : int
+        Samples of each candidate that its decisions need, also where the candidate is clearly slower than the best.
     """
+
+    least_samples: int
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return up to `n` schedules to measure.

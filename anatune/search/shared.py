@@ -49,6 +49,7 @@ class SharedStrategy:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = tuple(members)
+        self.least_samples = max(member.strategy.least_samples for member in members)
         self._best_log = [math.log(float(one.model.times(one.ranked[:1])[0][0])) for one in members]
         self._asked: list[set[str]] = [set() for _ in members]
         """Keys of schedules that were asked and have not come back."""

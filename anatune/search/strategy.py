@@ -30,6 +30,8 @@ class SpaceStrategy(ABC):
         As for `search.base.make_strategy`.
     """
 
+    least_samples = 1
+
     def __init__(self, model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None) -> None:
         self.model, self.space = model, model.space
         self.seed = seed

@@ -260,18 +260,18 @@ def _less(trial: Trial, other: Trial, name: str) -> bool:
     return bool(getattr(trial.measurement, name) < getattr(other.measurement, name))
 
 
-def choose_contenders(trials: Sequence[Trial], plan: Trial) -> list[Trial]:
+def choose_contenders(trials: Sequence[Trial], plan: Trial | None) -> list[Trial]:
     """Return who is measured again: the best trials that are close, and the plan's first choice if it ran."""
     ranked = rank_trials(trials)
     times = _times(ranked)
     chosen = [trial for trial, time in zip(ranked[:_CONTENDERS], times, strict=False) if time <= _CONTENDING * times[0]]
-    if plan not in chosen and plan.measurement.time_s is not None:
+    if plan is not None and plan not in chosen and plan.measurement.time_s is not None:
         chosen.append(plan)
     return chosen
 
 
 def compare_contenders(
-    trials: Sequence[Trial], measurements: Sequence[Measurement], plan: int
+    trials: Sequence[Trial], measurements: Sequence[Measurement], plan: int | None
 ) -> FinalComparison | None:
     """Return what measuring contenders in turn says; None if none of them ran.
 
@@ -279,8 +279,8 @@ def compare_contenders(
     ----------
     trials, measurements
         The contenders' trials, and what `Measurer.compare` returned for them.
-    plan : int
-        Number of the trial of the plan's first choice.
+    plan : int or None
+        Number of the trial of the plan's first choice; None: it was not measured.
     """
     contenders = tuple(Contender(trial.number, m) for trial, m in zip(trials, measurements, strict=True))
     ran = [contender for contender in contenders if contender.measurement.relative is not None]

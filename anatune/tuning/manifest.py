@@ -115,6 +115,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 class ManifestStrategy:
     """Asks for the schedules of a manifest in their order; a `search.base.Strategy`."""
 
+    least_samples = 1
+
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self._left = list(schedules)
 

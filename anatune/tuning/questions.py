@@ -30,14 +30,14 @@ class Questions:
     strategy : Strategy
     name : str
         The strategy's, as trials have it.
-    first : Schedule
-        The plan's own first choice, asked first.
+    first : Schedule or None
+        The plan's own first choice, asked first. None: nothing is asked before the strategy's first question.
     program_key : callable
         Schedule -> key of the program it is lowered to.
     """
 
     def __init__(
-        self, strategy: Strategy, name: str, first: Schedule, program_key: Callable[[Schedule], Hashable]
+        self, strategy: Strategy, name: str, first: Schedule | None, program_key: Callable[[Schedule], Hashable]
     ) -> None:
         self.first = first
         self._strategy, self._name, self._program_key = strategy, name, program_key
@@ -88,7 +88,7 @@ class Questions:
         """
         if self._again:
             return self._put(self._again.pop(0))
-        if self.first.key not in self._asked:
+        if self.first is not None and self.first.key not in self._asked:
             return self._put(self._admit(self.first, self._program_key(self.first), "plan"))
         while self._suggested:
             schedule = self._suggested.pop(0)

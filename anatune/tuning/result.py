@@ -150,7 +150,7 @@ class TuningResult:
     best_trial : Trial or None
         The fastest: the winner of `compare` where there is one. None if nothing ran.
     plan_first : Trial or None
-        The plan's own first choice, always measured first; None if interrupted before.
+        The plan's own first choice, measured first; None if interrupted before, or with ``start="paper"``.
     compare : Comparison or None
         The best against the plan's first choice and runners-up; None if there was nothing to compare.
     correction : str or None

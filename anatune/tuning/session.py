@@ -25,6 +25,7 @@ from anatune.records.place import is_missing
 from anatune.records.schema import Session, now_utc
 from anatune.records.store import RecordStore
 from anatune.resources import user_cache_folder
+from anatune.search.base import DEFAULT_STRATEGY
 from anatune.tuning.cost import CostEstimate
 from anatune.tuning.cost_history import SessionCosts
 from anatune.tuning.ending import Ended, Ending, FinalComparison, Standing, choose_contenders, compare_contenders
@@ -191,7 +192,9 @@ class TuningSession:
         self._correction, self._bound = source.correction, source.bound
         self._ending = Ending(source.bound.time_s, self._settings.stop_at, self._settings.patience)
         key = self._stand_ins.program_key or source.program_key
-        self._questions = questions = Questions(source.strategy, self._strategy_name, source.first, key)
+        is_published = self._settings.start == "paper" and self._strategy_name != DEFAULT_STRATEGY
+        first = None if is_published else source.first  # no paper measures our plan first
+        self._questions = questions = Questions(source.strategy, self._strategy_name, first, key)
         questions.replay(history)
         self._keep(history)
         self._num_resumed = len(history)
@@ -204,7 +207,7 @@ class TuningSession:
         make = self._stand_ins.measurer or self._place.measurer(source.measurer)
         with make(
             target.workload, source.hardware, threads=target.threads, limits=self._settings.limits, seed=self._seed,
-            **target.conditions, **target.device,
+            least_samples=source.strategy.least_samples, **target.conditions, **target.device,
         ) as self._measurer:  # fmt: skip
             if self._store is None and self._settings.records is not None:  # a trial can be made: now there is a file
                 self._store = files.enter_context(RecordStore(self._settings.records))
@@ -261,7 +264,10 @@ class TuningSession:
         They are measured anew: the machine's speed drifts. Of a session that is resumed they are among its trials.
         """
         target, source = self._target, self._source
-        if self._store is None or not self._settings.reuse or target.manifest is not None or self._trials_wanted < 2:
+        settings = self._settings
+        if self._store is None or not settings.reuse or target.manifest is not None or self._trials_wanted < 2:
+            return []
+        if settings.start == "paper":
             return []
         count = min(MOST_REUSED, max(1, self._trials_wanted // 4))
         return suggested_schedules(self._store, target, source, count, self.damaged.append)
@@ -333,15 +339,15 @@ class TuningSession:
             self._store.append(self._session, trial, worker.environment if worker is not None else None)
 
     def _compare(self, measurer: MeasurerLike) -> None:
-        """Measure the best trials and the plan's first choice in turn."""
+        """Measure the best trials and, where it was measured, the plan's first choice in turn."""
         plan = self._plan_trial()
-        chosen = [] if plan is None else choose_contenders(self._trials, plan)
-        if plan is None or len(chosen) < 2:
+        chosen = choose_contenders(self._trials, plan)
+        if len(chosen) < 2:
             return
         self._say("compare")
         measurements = measurer.compare([trial.schedule for trial in chosen], _COMPARE_S)
         self._workers = measurer.workers()
-        self._comparison = compare_contenders(chosen, measurements, plan.number)
+        self._comparison = compare_contenders(chosen, measurements, None if plan is None else plan.number)
         with self._interrupts.held():
             for trial, measurement in zip(chosen, measurements, strict=True):
                 self._record(msgspec.structs.replace(trial, measurement=measurement, source=COMPARED))
@@ -349,7 +355,7 @@ class TuningSession:
     # ---- small things ----------------------------------------------------------------------------------------
 
     def _plan_trial(self) -> Trial | None:
-        if self._questions is None:
+        if self._questions is None or self._questions.first is None:
             return None
         key = self._questions.first.key
         return next((trial for trial in self._trials if trial.schedule.key == key), None)

@@ -46,8 +46,8 @@ def tune(
 ) -> TuningResult:
     """Build, check and time schedules of `workload` and return the fastest; on this machine, a cluster or boards.
 
-    The plan's own first choice is measured first; at the end it, the best and the runners-up are measured once more,
-    in turn. Whatever a schedule does wrong is an outcome of its trial.
+    The plan's own first choice is measured first (not with ``start="paper"``); at the end it, the best and the
+    runners-up are measured once more, in turn. Whatever a schedule does wrong is an outcome of its trial.
 
     Parameters
     ----------
@@ -96,8 +96,9 @@ def tune(
         GPUs: folder of kernels that ``anatune tune --build-only`` built elsewhere; they are measured in their order,
         `strategy` and `seed` do not count. Neither TVM nor a compiler is needed.
     start : {"model", "paper"}
-        Where the strategy starts: from the model's ranking, or as it was published. The plan's first choice is measured
-        in any case. Sessions that differ in it are not resumed.
+        Where the strategy starts: from the model's ranking, or as it was published. As published,
+        neither the plan's first choice nor what `records` suggest is measured first. Sessions that differ in it are not
+        resumed.
     cluster : str, distributed.Client or concurrent.futures.Executor, optional
         Who builds and measures: a Dask cluster whose workers are ``anatune worker``, by its address ("tls://lab:8786")
         or a client; an executor builds, and this machine measures.

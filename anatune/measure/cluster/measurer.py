@@ -50,7 +50,7 @@ class ClusterMeasurer:
 
     Parameters
     ----------
-    workload, hardware, threads, limits, seed
+    workload, hardware, threads, limits, seed, least_samples
         As a local measurer takes them.
     connect : callable
         Name of the session -> `Fleet`.
@@ -83,6 +83,7 @@ class ClusterMeasurer:
         threads: int = 1,
         limits: Limits | None = None,
         seed: int = 0,
+        least_samples: int = 1,
         wait_s: float = _WAIT_S,
         clock: Callable[[], float] = time.monotonic,
         **conditions: object,
@@ -92,7 +93,9 @@ class ClusterMeasurer:
         self.incumbent: float | None = None
         self.session = uuid.uuid4().hex
         told = {name: str(value) for name, value in conditions.items() if name not in ("device", "backend")}
-        self._setting = SessionSetting(self.session, workload, hardware, threads, self.limits, seed, told)
+        self._setting = SessionSetting(
+            self.session, workload, hardware, threads, self.limits, seed, told, least_samples
+        )
         self._connect, self._wait_s, self._clock = connect, wait_s, clock
         self._roster = Roster(hardware, threads)
         self._open: Requests | None = None

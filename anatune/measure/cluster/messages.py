@@ -143,7 +143,7 @@ class SessionSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     session : str
         Its name: 32 hexadecimal digits.
-    workload, hardware, threads, limits, seed
+    workload, hardware, threads, limits, seed, least_samples
         As a measurer takes them.
     conditions : dict of str to str
         What times depend on beside that: "cold"; "template" and "l2".
@@ -156,6 +156,7 @@ class SessionSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits
     seed: int
     conditions: dict[str, str]
+    least_samples: int = 1
 
 
 class BuildRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

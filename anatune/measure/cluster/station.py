@@ -256,6 +256,7 @@ class Station:
             threads=setting.threads,
             limits=setting.limits,
             seed=setting.seed,
+            least_samples=setting.least_samples,
             built={},
             reference=known.reference,
             entries=self._entries(setting.hardware),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
+import msgspec
 import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -67,6 +68,8 @@ class MeasurerSettings(TypedDict, total=False):
         How candidates are timed; by default as is usual for the kind of device.
     entries : Entries or None
         What the processes run; by default what they run for the kind of device.
+    least_samples : int
+        Samples of every candidate, see `TimingProtocol.needed_samples`; 1 by default.
     """
 
     threads: int
@@ -74,6 +77,7 @@ class MeasurerSettings(TypedDict, total=False):
     seed: int
     protocol: TimingProtocol | None
     entries: Entries | None
+    least_samples: int
 
 
 class Measurer:
@@ -94,7 +98,7 @@ class Measurer:
         What the schedules compute, for which device.
     options : mapping of str to object
         What the session is given beside its setting.
-    threads, limits, seed, protocol, entries
+    threads, limits, seed, protocol, entries, least_samples
         See `MeasurerSettings`.
 
     Attributes
@@ -127,12 +131,15 @@ class Measurer:
         seed: int = 0,
         protocol: TimingProtocol | None = None,
         entries: Entries | None = None,
+        least_samples: int = 1,
     ) -> None:
         self.workload, self.hardware, self.threads = workload, hardware, threads
         self.limits = limits or Limits()
         self.incumbent: float | None = None
         self._seed, self._options = seed, options
         self._protocol, self._entries = protocol or self.usual_protocol, entries or self.usual_entries
+        if least_samples > self._protocol.needed_samples:
+            self._protocol = msgspec.structs.replace(self._protocol, needed_samples=least_samples)
         self._cores = plan_cores(threads, physical_cores())
         self._numbers = itertools.count()
         self._kept: KeptBuilds[BuildJob] = KeptBuilds(lambda job: shutil.rmtree(job.folder, ignore_errors=True))

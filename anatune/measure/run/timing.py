@@ -44,6 +44,7 @@ Timed = Callable[[int], float]
 
 
 _REFERENCE_PARTS = 3
+_MOST_PATIENCE = 5.0
 
 
 class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +66,9 @@ class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Sampling ends when the standard error of the mean ratio to the reference is below this part of it.
     slower : float
         Sampling ends after two samples if both ratios are this many times the incumbent's.
+    needed_samples : int
+        Samples that also a candidate gets that is slower than that, or that takes longer than `patience_s`. Only
+        after `_MOST_PATIENCE` times `patience_s` it has fewer.
     """
 
     sample_s: float = 0.012
@@ -75,6 +79,7 @@ class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_samples: int = 8
     precision: float = 0.004
     slower: float = 1.3
+    needed_samples: int = 1
 
 
 CPU_PROTOCOL = TimingProtocol()
@@ -187,9 +192,11 @@ def sample_candidate(
         bases.append((before + after) / 2)
         before = after
         samples = Timings(tuple(times), tuple(bases))
+        spent = clock() - started
+        if len(times) < protocol.needed_samples and spent <= _MOST_PATIENCE * protocol.patience_s:
+            continue
         if incumbent is not None and len(times) >= 2 and min(samples.ratios) > protocol.slower * incumbent:
             return samples._replace(stopped_early=True)
-        spent = clock() - started
         if len(times) >= protocol.most_samples or spent > protocol.patience_s:
             return samples
         if len(times) >= protocol.least_samples:

@@ -16,7 +16,10 @@ WORKLOAD = anatune.matmul(48, 64, 36)
 class FakeMeasurer:
     """Asks a few schedules ahead, as the real one does; `script` maps the number of a measurement to what happens."""
 
-    def __init__(self, workload, hardware, *, threads=1, limits=None, seed=0, ahead=3, script=None, cold=None):
+    def __init__(
+        self, workload, hardware, *, threads=1, limits=None, seed=0, least_samples=1, ahead=3, script=None, cold=None
+    ):
+        self.least_samples = least_samples
         self.workload, self.hardware, self.threads, self.limits, self.seed = workload, hardware, threads, limits, seed
         self.cold = cold
         self.incumbent = None

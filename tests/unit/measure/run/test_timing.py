@@ -32,8 +32,8 @@ class Machine:
         return beside(self.kernel(seconds, "reference"), PROTOCOL.reference_s)
 
 
-def sample(machine, seconds, **more):
-    return sample_candidate(machine.kernel(seconds), machine.reference(), PROTOCOL, clock=machine.clock, **more)
+def sample(machine, seconds, protocol=PROTOCOL, **more):
+    return sample_candidate(machine.kernel(seconds), machine.reference(), protocol, clock=machine.clock, **more)
 
 
 def test_timed_counts_all_runs_between_two_looks_at_the_clock():
@@ -93,6 +93,17 @@ def test_clearly_slower_candidates_stop_early():
     assert len(slow.times_s) == 2
     assert not sample(Machine(), 0.0025, incumbent=incumbent).stopped_early
     assert not sample(Machine(), 0.001, incumbent=incumbent).stopped_early
+
+
+@pytest.mark.parametrize("needed", [1, 3, 5])
+def test_slow_candidates_get_as_many_samples_as_are_needed(needed):
+    protocol = TimingProtocol(needed_samples=needed)
+    stopped = sample(Machine(), 0.009, incumbent=1.0, protocol=protocol)
+    assert stopped.stopped_early
+    assert len(stopped.times_s) == max(2, needed)
+    patient = sample(Machine(), 1.2, protocol=protocol)
+    assert len(patient.times_s) == min(needed, 5)
+    assert len(sample(Machine(), 2.9, protocol=TimingProtocol(needed_samples=5)).times_s) == 2
 
 
 def test_paired_test_agrees_with_the_t_table():
