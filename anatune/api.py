@@ -20,7 +20,7 @@ from anatune.core.workload.ranges import RangedWorkload, asked_range
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
-from anatune.model.learned.corrections import AUTO, NONE, corrected
+from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, corrected
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates import make_model
@@ -182,7 +182,8 @@ def plan(
         "none" is the analytical model as it is. ``Plan.correction`` tells what was used.
     records : str or Path, optional
         Record file, or URL of a PostgreSQL server: ``Plan.measured`` is the best that it has of this workload, device,
-        number of threads and template. The order of the plan stays that of the model.
+        number of threads and template. Where that helps on workloads left out, times and order are corrected by what
+        the records of this device teach, other workloads included (LightGBM); not with another `correction`.
     progress, compile_progress : callable, optional
         Called with the share of a long search that is done, in [0, 1]; with (programs compiled, programs to compile).
 
@@ -205,23 +206,30 @@ def plan(
     compile = checked_integer("plan: compile", compile, 0, MOST_COMPILED)
     checked_function("plan: compile_progress", compile_progress)
     device = _checked(workload, hw, threads)
-    if records is not None:
-        from anatune.tuning.reuse import best_recorded
-
-        measured = best_recorded(workload, device, template, search.accuracy, records)
     names = joint.asked_templates(workload, device, template, accuracy)
     compiled, correction = (_compilation(device, correction, names), NONE) if compile else (None, correction)
-    answer, models = _ranked(workload, device, names, search, correction, max(top_k, SCHEDULES_A_PROGRAM * compile))
+    saved = joint.find_corrections(device, names, correction)
+    if records is not None:
+        from anatune.tuning.reuse import best_recorded, record_corrections
+
+        measured = best_recorded(workload, device, template, search.accuracy, records)
+        if str(correction) == AUTO:
+            saved |= record_corrections(device, names, records)
+    answer, models = _ranked(workload, device, names, search, saved, max(top_k, SCHEDULES_A_PROGRAM * compile))
     if compiled is not None:
         answer = compiled(answer, models, compile, search.time_limit_s, compile_progress)
     return (answer if records is None else replace(answer, measured=measured(models))).first(top_k)
 
 
 def _ranked(
-    workload: Workload, device: HardwareSpec, names: Sequence[str], search: _Search, correction: str | Path, count: int
+    workload: Workload,
+    device: HardwareSpec,
+    names: Sequence[str],
+    search: _Search,
+    saved: Mapping[str, SavedCorrection | None],
+    count: int,
 ) -> tuple[Plan, dict[str, Model]]:
     """Return the first schedules of all templates that are asked for, in one order, and the models that ranked them."""
-    saved = joint.find_corrections(device, names, correction)
     watch = Watch(search.time_limit_s, search.progress)
     ranked = joint.rank_templates(
         workload, device, names, count, search.accuracy, saved, watch, distinct=search.distinct

@@ -63,7 +63,11 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     records: Annotated[
-        Parsed, records_option("Show the best that this record file or server has of the same, beside the plan.")
+        Parsed,
+        records_option(
+            "Show the best that this record file or server has of the same, and correct times and order by what it "
+            "teaches of the device."
+        ),
     ] = None
     as_json: AsJson = False
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False
@@ -230,7 +234,8 @@ def _next_lines(answer: Plan, asked: PlanOptions, predicting: Predicting) -> lis
     limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
     if limit:
         return wrapped(f"next: no kernel can be written: {limit}", line_width(), hanging="  ")
-    is_other = asked.compile or asked.time_limit or predicting.plain or predicting.correction  # than that of export
+    is_corrected = bool(asked.records and answer.corrections)
+    is_other = asked.compile or asked.time_limit or predicting.plain or predicting.correction or is_corrected
     export = f"anatune export {words}" if not is_other else "--json > plan.json, then anatune export plan.json"
     why = [] if asked.explain else ["  see why the first one is the best: --explain"]
     return ["next:", *why, f"  write its kernel: {export}", f"  measure: anatune tune {words}"]

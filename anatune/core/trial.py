@@ -107,6 +107,9 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         The model's time before the measurement, s.
     threads : int
         Threads the kernel ran with.
+    corrected_s : float or None
+        The model's time, corrected by what the session had learned from records when it began, s; None where it had
+        learned nothing.
     """
 
     schedule: Schedule
@@ -115,6 +118,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     source: str = "plan"
     predicted_s: float | None = None
     threads: int = 1
+    corrected_s: float | None = None
 
     def __repr__(self) -> str:
         return f"Trial({self.number} by {self.source}: {self.measurement.describe()}, {self.schedule!r})"

@@ -103,7 +103,8 @@ class MeasurerLike(Protocol):
 
 
 MakeMeasurer = Callable[..., MeasurerLike]
-"""(workload, hardware, threads=, limits=, seed=, least_samples=, and for GPUs template=, l2=, device=, backend=) -> measurer."""
+"""(workload, hardware, threads=, limits=, seed=, least_samples=, and for GPUs template=, l2=, device=, backend=) ->
+measurer."""
 
 
 def asking(schedules: Iterable[Schedule]) -> Ask:

@@ -257,6 +257,9 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
         Column(f"time ({unit.name})", help="median of the samples, at the machine's speed beside the first trial"),
         Column("of peak (%)", help="of the theoretical peak of the threads' cores") if counts else None,
         Column(f"predicted ({unit.name})"),
+        Column(f"corrected ({unit.name})", help="the prediction with what records had taught when the session began")
+        if any(trial.corrected_s is not None for _, trial in trials)
+        else None,
         Column("asked by", is_text=True, help="the plan's first choice, records, or the strategy", is_detail=True),
         Column("GFLOP/s", is_detail=True) if counts else None,
         Column("measured / predicted", is_detail=True),
@@ -284,7 +287,7 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
                 view.name, trial.number,
                 trial.schedule.describe() if time_s is not None else _cut(measured.message),
                 measured.outcome.value, unit.of(time_s), rate and 100 * rate / peak, unit.of(trial.predicted_s),
-                trial.source, rate and rate / 1e9,
+                unit.of(trial.corrected_s), trial.source, rate and rate / 1e9,
                 time_s / trial.predicted_s if time_s is not None and trial.predicted_s else None,
                 measured.relative, len(measured.times_s), measured.build_s or None,
                 None if measured.energy_j is None else 1e3 * measured.energy_j, measured.worker or None,

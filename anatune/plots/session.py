@@ -322,6 +322,8 @@ def _told(trial: Trial) -> str:
         parts.append(f"measured {units.duration(measurement.time_s)}")
     if trial.predicted_s is not None:
         parts[-1] += f", predicted {units.duration(trial.predicted_s)}"
+    if trial.corrected_s is not None:
+        parts[-1] += f", corrected {units.duration(trial.corrected_s)}"
     if measurement.worker:
         parts.append(f"by {label(measurement.worker)}")
     return "<br>".join(parts)

@@ -234,6 +234,7 @@ _COLUMNS: dict[str, str | Callable[[Record], Cell]] = {
     "cores": "environment.cores", "platform": "environment.platform", "python": "environment.python",
     "numpy": "environment.numpy", "tvm": "environment.tvm", "anatune": "environment.anatune",
     "worker": lambda record: record.trial.measurement.worker or None, "energy_j": "trial.measurement.energy_j",
+    "corrected_s": "trial.corrected_s",
 }  # fmt: skip
 """Column of the CSV form -> where its value stands in a record, or what computes it.
 

@@ -186,7 +186,8 @@ def storable(trial: Trial) -> Trial:
         energy_j=_finite(measurement.energy_j),
         message=measurement.message.encode(errors="replace").decode(),
     )
-    return msgspec.structs.replace(trial, measurement=measurement, predicted_s=_finite(trial.predicted_s))
+    predicted_s, corrected_s = _finite(trial.predicted_s), _finite(trial.corrected_s)
+    return msgspec.structs.replace(trial, measurement=measurement, predicted_s=predicted_s, corrected_s=corrected_s)
 
 
 def _finite(value: float | None) -> float | None:

@@ -58,6 +58,8 @@ def session_facts(view: SessionView) -> list[Fact]:
                 facts.append(("against the plan's first choice", faster, interval_text(comparison)))
         if best.predicted_s:
             ratio = f"measured: {units.ratio(time_s / best.predicted_s)} times that"
+            if best.corrected_s:
+                ratio += f", {units.ratio(time_s / best.corrected_s)} times what records had corrected it to"
             facts.append(("predicted for the best", units.duration(best.predicted_s), ratio))
         bound = view.bound
         share = f"the best is at {units.percent(bound.time_s / time_s)} of it"

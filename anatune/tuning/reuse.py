@@ -6,9 +6,10 @@ And what they teach about the model's errors on the device, other workloads incl
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,15 +20,17 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, MissingDependencyError, SpaceError
+from anatune.errors import AnatuneError, MissingDependencyError, ModelVersionError, SpaceError
+from anatune.measure.cuda.runner import DEFAULT_L2
+from anatune.model.learned.corrections import Card, DataSource, SavedCorrection, save_correction
 from anatune.model.learned.cross_fit import shrunk_residual
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
 from anatune.model.plan import MeasuredSchedule
 from anatune.records.place import ServerAddress
 from anatune.records.reader import OnDamage
-from anatune.records.schema import Record, Session
+from anatune.records.schema import Record, Session, now_utc
 from anatune.records.store import RecordStore
-from anatune.search.base import BLIND
+from anatune.resources import user_cache_folder
 from anatune.templates.base.model import Model
 from anatune.tuning.target import Source, Target
 from anatune.tuning.training import families_of
@@ -38,6 +41,7 @@ __all__ = [
     "Learned",
     "best_recorded",
     "learned_of",
+    "record_corrections",
     "recorded_leaders",
     "same_device",
     "session_to_resume",
@@ -175,21 +179,30 @@ class Learned(NamedTuple):
 
 
 def learned_of(
-    store: RecordStore, target: Target, strategy: str, until_utc: str, on_damage: OnDamage | None = None
+    store: RecordStore,
+    hardware: HardwareSpec,
+    templates: Sequence[str],
+    conditions: Mapping[str, str],
+    until_utc: str,
+    on_damage: OnDamage | None = None,
 ) -> Learned:
-    """Learn from what was recorded of a target's device before a time; nothing without LightGBM, or from too little.
+    """Learn from what was recorded of a device before a time; nothing without LightGBM, or from too little.
 
-    The same records give the same answer, whatever was recorded since. Strategies that never look at the model learn
-    nothing, and CPUs do not: their default strategy's prior is of the analytical model's errors.
+    The same records give the same answer, whatever was recorded since.
+
+    Parameters
+    ----------
+    templates : sequence of str
+        What schedules look like.
+    conditions : mapping of str to str
+        What times depend on, as `Target.conditions`: trials that were timed in another way teach nothing.
     """
-    if strategy in BLIND or target.hardware.kind == "cpu":
-        return Learned()
-    records = list(itertools.islice(_records(store, target, until_utc, on_damage), MOST_TRIALS))
+    records = list(itertools.islice(_records(store, hardware, conditions, until_utc, on_damage), MOST_TRIALS))
     residuals: dict[str, ResidualModel] = {}
     trials = 0
     workloads: set[object] = set()
-    for template in target.templates:
-        own = [record for record in records if record.trial.schedule.template == template.name]
+    for template in templates:
+        own = [record for record in records if record.trial.schedule.template == template]
         try:
             families = [family for family in families_of(own, FEWEST_TRIALS) if family.kernels == "anatune"]
             measured = [points for family in families for points in family.measured]
@@ -198,19 +211,56 @@ def learned_of(
             return Learned()
         except AnatuneError as error:  # records of other templates may be fine
             if on_damage is not None:
-                on_damage(f"nothing is learned from the records of template {template.name}: {error}")
+                on_damage(f"nothing is learned from the records of template {template}: {error}")
             continue
         if model is not None:
-            residuals[template.name] = model
+            residuals[template] = model
             trials += sum(len(points.time_s) for points in measured)
             workloads |= {points.workload for points in measured}
     return Learned(residuals, trials, len(workloads))
 
 
-def _records(store: RecordStore, target: Target, until_utc: str, on_damage: OnDamage | None) -> Iterator[Record]:
-    """Yield the trials of a target's device, the newest sessions first, without those timed in another way."""
-    here = target.hardware
-    wanted = {name: target.conditions.get(name) for name in ("l2", "cold")}
+def record_corrections(
+    hardware: HardwareSpec, templates: Sequence[str], records: str | Path | ServerAddress
+) -> dict[str, SavedCorrection]:
+    """Return what records teach of a device as corrections of plans; templates where that does not help are not in it.
+
+    Raises
+    ------
+    RecordError
+        There are no such records, or they cannot be read.
+    """
+    folder = user_cache_folder()
+    if folder is None:
+        return {}
+    conditions = {"l2": DEFAULT_L2} if hardware.kind == "gpu" else {}
+    with RecordStore(records, read_only=True) as store:
+        learned = learned_of(store, hardware, templates, conditions, now_utc())
+        place = str(store.path)
+    found: dict[str, SavedCorrection] = {}
+    for template, model in learned.residuals.items():
+        data = DataSource(
+            place, "the user's own", "anatune records", (hardware.name,), (), learned.num_trials, 0
+        )  # fmt: skip
+        card = Card(
+            name=f"{learned.num_trials} trials of {learned.num_workloads} workloads in {place}", kernels="anatune",
+            template=template, devices=(hardware.name,), vendors=(), data=(data,), metrics={}, feature_names=(), low=(),
+            high=(), offset=0.0, noise=0.0, files={}, versions={}, options=model.options,
+        )  # fmt: skip
+        key = hashlib.sha256(f"{place} {hardware.name} {template}".encode()).hexdigest()[:16]
+        target = folder / "corrections" / key
+        with contextlib.suppress(
+            ModelVersionError
+        ):  # pages read it from there; a folder that cannot be written has none
+            found[template] = SavedCorrection(save_correction(target, card, model), model, target)
+    return found
+
+
+def _records(
+    store: RecordStore, here: HardwareSpec, conditions: Mapping[str, str], until_utc: str, on_damage: OnDamage | None
+) -> Iterator[Record]:
+    """Yield the trials of a device, the newest sessions first, without those timed in another way."""
+    wanted = {name: conditions.get(name) for name in ("l2", "cold")}
     sessions = store.sessions(hardware=here.name, on_damage=on_damage)
     for session in sorted(sessions, key=lambda one: (one.created_utc, one.id), reverse=True):
         timed = {name: session.settings.get(name, wanted[name]) for name in wanted}

@@ -25,7 +25,7 @@ from anatune.records.place import is_missing
 from anatune.records.schema import Session, now_utc
 from anatune.records.store import RecordStore
 from anatune.resources import user_cache_folder
-from anatune.search.base import DEFAULT_STRATEGY
+from anatune.search.base import BLIND, DEFAULT_STRATEGY
 from anatune.tuning.cost import CostEstimate
 from anatune.tuning.cost_history import SessionCosts
 from anatune.tuning.ending import Ended, Ending, FinalComparison, Standing, choose_contenders, compare_contenders
@@ -243,7 +243,10 @@ class TuningSession:
         if not isinstance(until, str):
             return Learned()
         self._learned_until = until
-        return learned_of(self._store, target, self._strategy_name, until, self.damaged.append)
+        if self._strategy_name in BLIND:
+            return Learned()
+        names = [template.name for template in target.templates]
+        return learned_of(self._store, target.hardware, names, target.conditions, until, self.damaged.append)
 
     def _take_up(self) -> list[Trial]:
         """Return the trials of the session to resume, if there is one."""
@@ -314,9 +317,9 @@ class TuningSession:
     def _finish(self, schedule: Schedule, measurement: Measurement, questions: Questions) -> None:
         """Record a trial, then tell the strategy."""
         number = 1 + self._standing.last_number
-        predicted_s = self._source.predicted(schedule)
+        predicted_s, corrected_s = self._source.predicted(schedule), self._source.corrected(schedule)
         source, threads = questions.source(schedule), self._target.threads
-        trial = Trial(schedule, measurement, number, source, predicted_s, threads)
+        trial = Trial(schedule, measurement, number, source, predicted_s, threads, corrected_s)
         self._record(trial)
         self._energy.read()
         self._keep([trial])

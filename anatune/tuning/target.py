@@ -18,14 +18,14 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.cpu.cold import check_cold
-from anatune.measure.cuda.runner import check_l2
+from anatune.measure.cuda.runner import DEFAULT_L2, check_l2
 from anatune.measure.devices import measurer_of
 from anatune.measure.place import MakeMeasurer
 from anatune.model.bound import TimeBound, time_bound
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel
 from anatune.records.schema import Session
-from anatune.search.base import Strategy, make_strategy
+from anatune.search.base import DEFAULT_STRATEGY, Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
 from anatune.templates import (
     Template,
@@ -114,7 +114,7 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
             templates = (tuning_template(workload, hw),)
         else:
             templates = gpu_templates(workload, hw, accuracy)
-        conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
+        conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or DEFAULT_L2)}
         device: DeviceChoice = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),
             "backend": settings.backend,
@@ -184,6 +184,8 @@ class Source(NamedTuple):
         Time that no schedule undercuts.
     correction : str or None
         Name of the learned correction of the model's times.
+    corrected : callable
+        Schedule -> the model's time with what records have taught, s; None where they have taught nothing.
     """
 
     strategy: Strategy
@@ -194,6 +196,7 @@ class Source(NamedTuple):
     measurer: MakeMeasurer
     bound: TimeBound
     correction: str | None = None
+    corrected: Callable[[Schedule], float | None] = lambda schedule: None
 
 
 def source_of_model(
@@ -214,6 +217,7 @@ def source_of_model(
     """
     here = target.hardware.with_threads(target.threads)
     members: dict[str, Member] = {}
+    learners: dict[str, CorrectedModel] = {}
     corrected_by = None
     for template in target.templates:
         model, name = _model(target, template.name, here)
@@ -226,7 +230,10 @@ def source_of_model(
             if (residual := (learned or {}).get(template.name)) is None:
                 walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=ranked)
             else:
-                walker = make_strategy(strategy, CorrectedModel(model.plain, residual), seed=seed, start=start)
+                learners[template.name] = walked = CorrectedModel(model.plain, residual)
+                # The default strategy of CPUs corrects what the plain ranking begins with; others rank anew.
+                begin = ranked if here.kind == "cpu" and strategy == DEFAULT_STRATEGY else None
+                walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=begin)
             members[template.name] = Member(model, walker, ranked)
     if not members:
         raise SpaceError(
@@ -235,9 +242,10 @@ def source_of_model(
         )
 
     def predicted(schedule: Schedule) -> float | None:
-        model = members[schedule.template].model
-        seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
-        return seconds if math.isfinite(seconds) else None
+        return _seconds(members[schedule.template].model, schedule)
+
+    def corrected(schedule: Schedule) -> float | None:
+        return _seconds(learners[schedule.template], schedule) if schedule.template in learners else None
 
     best, *others = members.values()
     made = SharedStrategy(tuple(members.values())) if others else best.strategy
@@ -246,7 +254,13 @@ def source_of_model(
     first = chosen.model.space.schedule_of(chosen.ranked[0])
     bound = _bound(target, here, [member.model for member in members.values()])
     measurer = measurer_of(target.hardware)
-    return Source(made, first, here, predicted, _program, measurer, bound, corrected_by)
+    return Source(made, first, here, predicted, _program, measurer, bound, corrected_by, corrected)
+
+
+def _seconds(model: Model, schedule: Schedule) -> float | None:
+    """Return a model's time of a schedule, None where it has none."""
+    seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
+    return seconds if math.isfinite(seconds) else None
 
 
 def _bound(target: Target, here: HardwareSpec, models: Sequence[Model]) -> TimeBound:

@@ -32,9 +32,19 @@ from anatune.measure.run.correctness import (
 from anatune.measure.run.runner import Setting
 from anatune.measure.run.timing import Clock, Timed, TimingProtocol, beside
 
-__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "Operands", "check_l2", "reference_flop", "timed_launches"]
+__all__ = [
+    "DEFAULT_L2",
+    "GPU_PROTOCOL",
+    "L2_MODES",
+    "GpuSession",
+    "Operands",
+    "check_l2",
+    "reference_flop",
+    "timed_launches",
+]
 
 L2_MODES = ("flush", "warm")
+DEFAULT_L2 = "flush"
 
 GPU_PROTOCOL = TimingProtocol(sample_s=0.003, reference_s=0.0006, budget_s=0.15)
 """A sample of a kernel of 10 us is 300 launches; with flushing it takes 15 to 20 ms on the wall."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Hashable
 
@@ -74,6 +75,21 @@ class CorrectedModel(Model):
     def leaves(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the leaf of each of the correction's trees that points fall into, (num_points, num_trees)."""
         return self.residual.leaves(self.model.feature_table(points).values)
+
+    def refit(self, points: NDArray[np.int64], time_s: NDArray[np.float64]) -> CorrectedModel:
+        """Return the model with what its correction leaves of new measurements learned, too; this one stays as it is.
+
+        Parameters
+        ----------
+        points : (num_points, num_columns) int64
+            All that was measured of this workload, also before.
+        time_s : (num_points,) float64
+            Measured seconds, or any multiple of them; NaN where the trial failed.
+        """
+        table = self.model.feature_table(points)
+        groups = np.zeros(len(points), dtype=np.int64)
+        updated = copy.copy(self.residual).update(table.values, np.log(time_s / table.time_s), groups)
+        return CorrectedModel(self.model, updated)
 
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rule codes of points."""

@@ -181,7 +181,7 @@ class ResidualModel:
         import_lightgbm()
         good = np.isfinite(log_ratio)
         self.delta_ = None
-        if int(good.sum()) >= 2 * _MIN_GROUP:
+        if int(good.sum()) >= _MIN_GROUP:
             x, group = features[good], np.unique(groups[good], return_inverse=True)[1]
             left = log_ratio[good] - self.offset_ - self.options.share * self._mean(x)
             settings = {"num_leaves": self.options.update_leaves, "seed": 0, "min_data_in_leaf": 5, "lambda_l2": 1.0}

@@ -188,6 +188,21 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
             else:
                 self._failed.remove(key)
 
+    def _predict_anew(self) -> None:
+        """Take predicted times anew after the model has changed; measured times stay as they are."""
+        for key, number in self._numbers.items():
+            (log_time,) = self._log_times_of(np.frombuffer(key, dtype=np.int64)[None, :]).tolist()
+            if number in self._residuals:
+                self._residuals[number] += self._log_times[key] - log_time
+            self._log_times[key] = log_time
+        for pool in (self._pool, *self._around.values()):
+            if pool is not None:
+                pool.log_times, pool.estimate = self._log_times_of(pool.points), None
+        self._solved = None
+
+    def _log_times_of(self, points: Integers) -> Floats:
+        return np.asarray(np.log(self.model.times(points)[0]), dtype=np.float64)
+
     # ---- the next question -----------------------------------------------------------------------------------
 
     def _next(self) -> Integers | None:

@@ -90,8 +90,7 @@ class LearnedStrategy(ObservingStrategy[Leaved]):
 def model_strategy(
     model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None
 ) -> ModelStrategy | LearnedStrategy:
-    """Return the default strategy for a model: its template's where the model is as it is, else `LearnedStrategy`."""
-    plain = model.space.listed is None and not model.is_corrected
-    is_ranked = plain and template_named(model.space.template).learner == "ranked"
+    """Return the default strategy for a model: its template's, `LearnedStrategy` for a list of recorded points."""
+    is_ranked = model.space.listed is None and template_named(model.space.template).learner == "ranked"
     made = ModelStrategy if is_ranked else LearnedStrategy
     return made(model, seed=seed, start=start, ranked=ranked)

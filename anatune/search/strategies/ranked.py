@@ -1,5 +1,9 @@
 """The model's ranking, corrected by what is measured, on CPUs: the default strategy there.
 
+Two mechanisms correct it. Trees (LightGBM) that other workloads' records have trained say what the model errs by before
+anything is measured, and are refitted after every few trials. Kriging of what they leave goes on after every trial;
+where there are no records it is alone.
+
 Candidates are a pool of a few thousand points: the top of the ranking, the best points of several hundred microkernels,
 and the neighbourhoods of the best measured points. What is measured of one carries over to others by their microkernel,
 tiles, packing and by what binds them.
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from anatune.model.learned.corrected import CorrectedModel
 from anatune.search.learning.features import Features, Similarity, features_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
@@ -20,24 +25,41 @@ __all__ = ["ModelStrategy"]
 
 
 _KERNEL = Similarity()
+_LEFT = Similarity(kernel_std=0.036, tiles_std=0.012, shares_std=0.051)
+"""The same of what trees leave. Source: bench.experiments.learn_cpu."""
 
 
 class ModelStrategy(ObservingStrategy[Features]):
-    """Asks for the best points of the model's ranking, corrected after every trial; deterministic for a seed."""
+    """Asks for the best points of the model's ranking, corrected after every trial; deterministic for a seed.
 
-    model: CpuModel
+    Parameters
+    ----------
+    model : CpuModel or CorrectedModel
+        A corrected one has trees that were trained on other workloads; the ranking is that of the model without them.
+    seed, start, ranked
+        As for `search.base.make_strategy`.
+    """
+
+    model: CpuModel | CorrectedModel
     num_ranked = 16
     """Points of the model's ranking that are in the pool."""
     num_combined = 400
     """Points of a neighbourhood that are two steps away."""
+    refit_after = 4
+    """Trials after which the trees are refitted."""
 
     def _begin(self) -> Kriging[Features]:
-        self._moves = Moves(self.model.space)
-        return Kriging(_KERNEL)
+        plain = self.model.plain
+        assert isinstance(plain, CpuModel)
+        self._plain = plain
+        self._moves = Moves(plain.space)
+        self._num_fitted = 0
+        """Trials that the trees were refitted to."""
+        return Kriging(_LEFT if self.model.is_corrected else _KERNEL)
 
     def _features(self, points: Integers) -> tuple[Floats, Features]:
-        times, features = features_of(self.model, points)
-        return np.log(times), features
+        times, features = features_of(self._plain, points)
+        return self._log_times_of(points) if self.model.is_corrected else np.log(times), features
 
     def _closeness(self, one: Features, many: Features) -> Floats:
         """Return how much points share with a failed one: 1 for the same microkernel and packing."""
@@ -45,16 +67,33 @@ class ModelStrategy(ObservingStrategy[Features]):
         return similarity.covariance(one, many) / similarity.variance
 
     def _first(self) -> Integers:
-        ranked = self._ranked if self._ranked is not None else self.model.rank(self.num_ranked).points
-        return first_pool(self.model, self._moves, np.asarray(ranked), self.seed)
+        ranked = self._ranked if self._ranked is not None else self._plain.rank(self.num_ranked).points
+        return first_pool(self._plain, self._moves, np.asarray(ranked), self.seed)
 
     def _next(self) -> Integers | None:
         """Return the ranking's first point, whose order decides between ties; from then on as `ObservingStrategy`."""
         if self._numbers:
+            self._refit()
             return super()._next()
         if self._pool is None:
             self._pool = self._candidates(self._first())
         return self._pool.points[0] if len(self._pool.points) else None
+
+    def _refit(self) -> None:
+        """Refit the trees to the first trials of the session: those whose number is a multiple of `refit_after`."""
+        if not isinstance(self.model, CorrectedModel):
+            return
+        count = len(self._residuals) // self.refit_after * self.refit_after
+        if count == self._num_fitted:
+            return
+        self._num_fitted = count
+        first = sorted(
+            (trials[0].number, key) for key, trials in self._values.items() if self._numbers[key] in self._residuals
+        )[:count]
+        points = np.array([np.frombuffer(key, dtype=np.int64) for _, key in first])
+        times = np.exp([self._residuals[self._numbers[key]] + self._log_times[key] for _, key in first])
+        self.model = self.model.refit(points, times)
+        self._predict_anew()
 
     def _near(self, point: Integers) -> Integers:
         rng = np.random.default_rng([self.seed, *np.abs(point).tolist()])

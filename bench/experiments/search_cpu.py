@@ -1,0 +1,193 @@
+"""Every search strategy, as published and from the model's ranking, on kernels of this machine's CPU.
+
+    python -m bench.experiments.search_cpu --folder DIR [--workload NAME ...] [--strategy NAME ...]
+        [--seeds 3] [--trials 128]
+
+Each program is measured once, into a table for each workload (`bench.experiments.measured`), which searches ask and
+extend: a run that was interrupted goes on where it was. What came of it is in ``docs/experiments/search_cpu.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+import anatune
+from anatune.core.hardware.spec import CpuSpec
+from anatune.errors import AnatuneError
+from anatune.report.text import columns
+from anatune.search.base import BLIND, DEFAULT_STRATEGY, STRATEGIES, Strategy, make_strategy
+from anatune.templates.base.model import Model
+from bench.experiments.measured import MeasuredTable, Replay, search_all
+from bench.replay.metrics import quantile
+from bench.results import environment, matches, number_text, progress_bar, write_json
+
+__all__ = ["WORKLOADS", "contenders", "here", "main", "table_of"]
+
+WORKLOADS = {
+    "matmul 256": "matmul 256x256x256",
+    "matmul 1000": "matmul 1000x1000x1000",
+    "matmul bert": "matmul 128x3072x768",
+    "matmul thin": "matmul 16x1024x1024",
+    "C2": "resnet18:C2",
+    "C4": "resnet18:C4",
+    "C8": "resnet18:C8",
+    "C9": "resnet18:C9",
+    "C12": "resnet18:C12",
+    "depthwise": "depthwise_conv2d 1x64x56x56 3x3 --padding 1",
+    "pooling": "max_pool2d 1x64x56x56 3x3 --stride 2",
+    "reduction": "sum 1024x4096 --axes 1",
+}
+"""Four products, five convolutions of ResNet-18 ([NoSE] Table II), a depthwise one, a pooling, a reduction."""
+AT = (8, 16, 32, 64, 128)
+"""Trials after which the best is reported."""
+NEAR = 1.05
+_RANKED = 16
+
+
+class Curve(msgspec.Struct):
+    """One search: the best over the best known after each trial."""
+
+    workload: str
+    contender: str
+    seed: int
+    ratios: list[float]
+    strategy_s: float
+
+
+def here(folder: Path) -> CpuSpec:
+    """Return the spec of this machine, the same in all runs that share a folder: detection may read another clock."""
+    path = folder / "hardware.json"
+    found = anatune.hardware("host")
+    assert isinstance(found, CpuSpec)
+    if path.exists():
+        known = msgspec.json.decode(path.read_bytes(), type=CpuSpec)
+        if (known.model, known.arch) != (found.model, found.arch):
+            raise SystemExit(f"{folder} was measured on {known.model} ({known.arch}), this is {found.model}")
+        return known
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(found))
+    return found
+
+
+def table_of(folder: Path, name: str, workload: object, hardware: CpuSpec) -> MeasuredTable:
+    """Return the table of a workload in a folder."""
+    assert isinstance(workload, anatune.Workload)
+    return MeasuredTable(folder / f"{name.replace(' ', '_').replace(':', '_')}.json.xz", workload, hardware)
+
+
+def contenders(names: Sequence[str] | None = None) -> list[tuple[str, str, str]]:
+    """Return (name, strategy, start) of every search."""
+    found = []
+    for strategy in STRATEGIES:
+        for start in (
+            ("paper",) if strategy in BLIND else ("model",) if strategy == DEFAULT_STRATEGY else ("paper", "model")
+        ):
+            name = strategy if strategy in (*BLIND, DEFAULT_STRATEGY) else f"{strategy}, {start}"
+            found.append((name, strategy, start))
+    return [one for one in found if matches(one[0], names)]
+
+
+def _replay(name: str, strategy: str, start: str, seed: int, trials: int, ranked: NDArray[np.int64]) -> Replay:
+    def made(model: Model) -> Strategy:
+        return make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
+
+    return Replay(name, seed, trials, made, first=(lambda model: ranked[:1]) if start == "model" else None)
+
+
+def _search(options: argparse.Namespace, hardware: CpuSpec, progress: Progress) -> list[Curve]:
+    """Return the curves of all searches, measuring what is not known."""
+    curves = []
+    wanted = {name: text for name, text in WORKLOADS.items() if matches(name, options.workload)}
+    names = contenders(options.strategy)
+    for name, text in wanted.items():
+        table = table_of(options.folder, name, anatune.parse_workload(text), hardware)
+        ranked = table.model.rank(_RANKED).points
+        replays = [
+            _replay(*contender, seed, options.trials, ranked)
+            for contender in names
+            for seed in range(1 if contender[1] == "grid" else options.seeds)
+        ]
+        task = progress.add_task(name, total=len(replays))
+        search_all(table, hardware, replays, partial(_say, progress, task, name))
+        progress.update(task, completed=len(replays))
+        best = table.best
+        curves += [
+            Curve(name, one.name, one.seed, [value / best for value in one.curve], one.strategy_s) for one in replays
+        ]
+    return curves
+
+
+def _say(progress: Progress, task: object, name: str, ended: int, programs: int) -> None:
+    progress.update(task, completed=ended, description=f"{name}, {programs} programs")  # type: ignore[arg-type]
+
+
+def _after(curve: Curve, trials: int) -> float:
+    return curve.ratios[min(trials, len(curve.ratios)) - 1] if curve.ratios else math.inf
+
+
+def _trials_to(curve: Curve, ratio: float) -> float:
+    return next((trial for trial, value in enumerate(curve.ratios, 1) if value <= ratio), math.inf)
+
+
+def summary(curves: Sequence[Curve], trials: int) -> str:
+    """Return a table: a row for each contender; geometric means over workloads of the median over seeds."""
+    at = [count for count in AT if count <= trials]
+    rows = [["search", *(f"best at {count}" for count in at), "trials to 5 %", "near", "ms a trial"]]
+    workloads = list(dict.fromkeys(curve.workload for curve in curves))
+    for contender in dict.fromkeys(curve.contender for curve in curves):
+        own = [curve for curve in curves if curve.contender == contender]
+        cells = []
+        for count in at:
+            medians = [quantile([_after(one, count) for one in own if one.workload == name], 0.5) for name in workloads]
+            cells.append(number_text(float(np.exp(np.mean(np.log(medians))))))
+        to_near = [_trials_to(one, NEAR) for one in own]
+        middle = quantile(to_near, 0.5)
+        cost_s = sum(one.strategy_s for one in own) / max(1, sum(len(one.ratios) for one in own))
+        near = sum(map(math.isfinite, to_near)) / len(to_near)
+        rows.append(
+            [
+                contender,
+                *cells,
+                "never" if math.isinf(middle) else f"{middle:.0f}",
+                f"{near:.0%}",
+                f"{1e3 * cost_s:.1f}",
+            ]
+        )
+    return "\n".join(columns(rows, left=(0,), width=140))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="tables of this machine, extended")
+    parser.add_argument("--workload", nargs="+", metavar="W", help=f"some of {', '.join(WORKLOADS)}")
+    parser.add_argument("--strategy", nargs="+", metavar="S", help="some contenders (patterns or beginnings)")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every curve")
+    options = parser.parse_args(arguments)
+    try:
+        hardware = here(options.folder)
+        with progress_bar() as progress:
+            curves = _search(options, hardware, progress)
+    except AnatuneError as error:
+        raise SystemExit(f"bench.experiments.search_cpu: {error}") from None
+    print(f"{hardware.model}, one thread")
+    print(summary(curves, options.trials))
+    if options.json:
+        about = environment(seeds=options.seeds, trials=options.trials, device=hardware.model)
+        write_json(options.json, {"environment": about, "curves": [msgspec.to_builtins(one) for one in curves]})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
