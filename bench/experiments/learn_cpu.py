@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -205,7 +204,8 @@ def told(plans: Sequence[Predicted]) -> str:
         for name in ("plain_first", "first")
     ]
     return (
-        f"{len(plans)} workloads left out: median error of predictions {plain:.1%} without records, {learned:.1%} with; "
+        f"{len(plans)} workloads left out: median error of predictions {plain:.1%} without records, {learned:.1%} "
+        "with; "
         f"the plan's first choice over the best known {firsts[0]:.4f} without, {firsts[1]:.4f} with (geometric means)"
     )
 
@@ -240,4 +240,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

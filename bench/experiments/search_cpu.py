@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from rich.progress import Progress
 
 import anatune
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import AnatuneError
 from anatune.report.text import columns
-from anatune.search.base import BLIND, DEFAULT_STRATEGY, STRATEGIES, Strategy, make_strategy
+from anatune.search.base import BLIND, DEFAULT_STRATEGY, STRATEGIES, Strategy
+from anatune.search.points import Integers
+from anatune.search.strategies.droplet import DropletStrategy
 from anatune.templates.base.model import Model
 from bench.experiments.measured import MeasuredTable, Replay, search_all
+from bench.experiments.surfaces import Contender
 from bench.replay.metrics import quantile
 from bench.results import environment, matches, number_text, progress_bar, write_json
 
@@ -85,37 +86,57 @@ def table_of(folder: Path, name: str, workload: object, hardware: CpuSpec) -> Me
     return MeasuredTable(folder / f"{name.replace(' ', '_').replace(':', '_')}.json.xz", workload, hardware)
 
 
-def contenders(names: Sequence[str] | None = None) -> list[tuple[str, str, str]]:
-    """Return (name, strategy, start) of every search."""
-    found = []
-    for strategy in STRATEGIES:
-        for start in (
-            ("paper",) if strategy in BLIND else ("model",) if strategy == DEFAULT_STRATEGY else ("paper", "model")
-        ):
-            name = strategy if strategy in (*BLIND, DEFAULT_STRATEGY) else f"{strategy}, {start}"
-            found.append((name, strategy, start))
-    return [one for one in found if matches(one[0], names)]
+class Straight(DropletStrategy):
+    """Droplet search without speculation: no points beyond the neighbourhood fill a batch."""
+
+    def _beyond(self, points: Integers, last: Integers, now: Integers) -> Integers:
+        return points[:0]
 
 
-def _replay(name: str, strategy: str, start: str, seed: int, trials: int, ranked: NDArray[np.int64]) -> Replay:
+ABLATIONS = (
+    Contender("droplet, paper", "droplet", "paper"),
+    Contender("droplet, any smaller mean", "droplet", "paper", {"significance": 1.0}),
+    Contender("droplet, stopped after two samples", "droplet", "paper", {"least_samples": 1}),
+    Contender("droplet, no speculation", "droplet", "paper", variant=Straight),
+    Contender("droplet, whole neighbourhood", "droplet", "paper", {"published_batch": 1 << 20}),
+)
+"""[Droplet24] Sec. 4.3 (the t-test) and 4.5 (speculation), and what stopping slow candidates early does to the test."""
+
+
+def contenders(names: Sequence[str] | None = None, *, ablations: bool = False) -> list[Contender]:
+    """Return every search, or variants of one."""
+    chosen = list(ABLATIONS) if ablations else []
+    for strategy in () if ablations else STRATEGIES:
+        starts = ["paper"] if strategy in BLIND else ["model"] if strategy == DEFAULT_STRATEGY else ["paper", "model"]
+        for start in starts:
+            name = strategy if len(starts) == 1 else f"{strategy}, {start}"
+            chosen.append(Contender(name, strategy, start))
+    return [contender for contender in chosen if matches(contender.name, names)]
+
+
+def _replay(contender: Contender, seed: int, ranked: Integers, options: argparse.Namespace) -> Replay:
     def made(model: Model) -> Strategy:
-        return make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
+        return contender.made(model, seed, ranked)
 
-    return Replay(name, seed, trials, made, first=(lambda model: ranked[:1]) if start == "model" else None)
+    def first(model: Model) -> Integers:
+        return ranked[:1]
+
+    begins = first if contender.start == "model" else None
+    return Replay(contender.name, seed, options.trials, made, stops_early=not options.whole, first=begins)
 
 
 def _search(options: argparse.Namespace, hardware: CpuSpec, progress: Progress) -> list[Curve]:
     """Return the curves of all searches, measuring what is not known."""
     curves = []
     wanted = {name: text for name, text in WORKLOADS.items() if matches(name, options.workload)}
-    names = contenders(options.strategy)
+    chosen = contenders(options.strategy, ablations=options.ablations)
     for name, text in wanted.items():
         table = table_of(options.folder, name, anatune.parse_workload(text), hardware)
         ranked = table.model.rank(_RANKED).points
         replays = [
-            _replay(*contender, seed, options.trials, ranked)
-            for contender in names
-            for seed in range(1 if contender[1] == "grid" else options.seeds)
+            _replay(contender, seed, ranked, options)
+            for contender in chosen
+            for seed in range(1 if contender.strategy == "grid" else options.seeds)
         ]
         task = progress.add_task(name, total=len(replays))
         search_all(table, hardware, replays, partial(_say, progress, task, name))
@@ -174,6 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--strategy", nargs="+", metavar="S", help="some contenders (patterns or beginnings)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--ablations", action="store_true", help="variants of droplet search instead")
+    parser.add_argument("--whole", action="store_true", help="stop no candidate early")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every curve")
     options = parser.parse_args(arguments)
     try:
@@ -190,4 +213,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -20,6 +20,7 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.named import resolve
 from anatune.report.text import columns
 from anatune.search.base import STRATEGIES, Strategy
+from anatune.search.points import Integers
 from anatune.templates.base.model import Model
 from bench.replay.metrics import quantile
 
@@ -41,12 +42,12 @@ class Contender:
     variant: type | None = None
     """Another class than the strategy's, where it has settings that the strategy lacks."""
 
-    def made(self, guide: Model, seed: int) -> Strategy:
+    def made(self, guide: Model, seed: int, ranked: Integers | None = None) -> Strategy:
         """Return the strategy; settings are attributes of its class."""
         kind = self.variant or resolve(STRATEGIES[self.strategy])
         if self.options:
             kind = type(kind.__name__, (kind,), dict(self.options))
-        strategy: Strategy = kind(guide, seed=seed, start=self.start)
+        strategy: Strategy = kind(guide, seed=seed, start=self.start, ranked=ranked)
         return strategy
 
 
