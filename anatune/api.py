@@ -20,7 +20,8 @@ from anatune.core.workload.ranges import RangedWorkload, asked_range
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
-from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, corrected
+from anatune.model.joint import Corrections
+from anatune.model.learned.corrections import AUTO, NONE, corrected
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates import make_model
@@ -181,9 +182,8 @@ def plan(
         ``anatune records train``), unless something is compiled; a folder or a shipped one's name uses that;
         "none" is the analytical model as it is. ``Plan.correction`` tells what was used.
     records : str or Path, optional
-        Record file, or URL of a PostgreSQL server: ``Plan.measured`` is the best that it has of this workload, device,
-        number of threads and template. Where that helps on workloads left out, times and order are corrected by what
-        the records of this device teach, other workloads included (LightGBM); not with another `correction`.
+        Record file, or URL of a PostgreSQL server: ``Plan.measured`` is its best of this workload, device, threads and
+        template; "auto" corrects by what it teaches of the device (LightGBM) where that helps on workloads left out.
     progress, compile_progress : callable, optional
         Called with the share of a long search that is done, in [0, 1]; with (programs compiled, programs to compile).
 
@@ -213,8 +213,7 @@ def plan(
         from anatune.tuning.reuse import best_recorded, record_corrections
 
         measured = best_recorded(workload, device, template, search.accuracy, records)
-        if str(correction) == AUTO:
-            saved |= record_corrections(device, names, records)
+        saved |= record_corrections(device, names if str(correction) == AUTO else (), records)
     answer, models = _ranked(workload, device, names, search, saved, max(top_k, SCHEDULES_A_PROGRAM * compile))
     if compiled is not None:
         answer = compiled(answer, models, compile, search.time_limit_s, compile_progress)
@@ -222,12 +221,7 @@ def plan(
 
 
 def _ranked(
-    workload: Workload,
-    device: HardwareSpec,
-    names: Sequence[str],
-    search: _Search,
-    saved: Mapping[str, SavedCorrection | None],
-    count: int,
+    workload: Workload, device: HardwareSpec, names: Sequence[str], search: _Search, saved: Corrections, count: int
 ) -> tuple[Plan, dict[str, Model]]:
     """Return the first schedules of all templates that are asked for, in one order, and the models that ranked them."""
     watch = Watch(search.time_limit_s, search.progress)

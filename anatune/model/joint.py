@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from anatune.templates.base.model import Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
 
 __all__ = [
+    "Corrections",
     "Ranked",
     "applied_model",
     "asked_templates",
@@ -69,6 +70,10 @@ def asked_templates(
         check_accuracy(workload, template_of(template, hardware), accuracy)
         return (template,)
     return tuple(joined.name for joined in joined_templates(workload, hardware, accuracy or STANDARD))
+
+
+Corrections: TypeAlias = Mapping[str, SavedCorrection | None]
+"""Template -> its correction."""
 
 
 def find_corrections(
@@ -133,7 +138,7 @@ def rank_templates(
     templates: Sequence[str],
     count: int,
     accuracy: str,
-    corrections: Mapping[str, SavedCorrection | None],
+    corrections: Corrections,
     watch: Watch,
     *,
     distinct: bool = False,

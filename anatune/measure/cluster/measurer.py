@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anatune.arguments import checked_integer
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
@@ -50,7 +51,7 @@ class ClusterMeasurer:
 
     Parameters
     ----------
-    workload, hardware, threads, limits, seed, least_samples
+    workload, hardware, threads, limits, seed
         As a local measurer takes them.
     connect : callable
         Name of the session -> `Fleet`.
@@ -58,8 +59,8 @@ class ClusterMeasurer:
         How long a session without workers waits for one.
     clock : callable
         Seconds.
-    conditions : str
-        "cold", "template", "l2" of the measurer; "device" and "backend" are the workers' own.
+    conditions : str or int
+        "cold", "template", "l2", "least_samples" of the measurer; "device" and "backend" are the workers' own.
 
     Attributes
     ----------
@@ -83,7 +84,6 @@ class ClusterMeasurer:
         threads: int = 1,
         limits: Limits | None = None,
         seed: int = 0,
-        least_samples: int = 1,
         wait_s: float = _WAIT_S,
         clock: Callable[[], float] = time.monotonic,
         **conditions: object,
@@ -92,10 +92,10 @@ class ClusterMeasurer:
         self.limits = limits or Limits()
         self.incumbent: float | None = None
         self.session = uuid.uuid4().hex
-        told = {name: str(value) for name, value in conditions.items() if name not in ("device", "backend")}
-        self._setting = SessionSetting(
-            self.session, workload, hardware, threads, self.limits, seed, told, least_samples
-        )
+        others = ("device", "backend", "least_samples")
+        told = {name: str(value) for name, value in conditions.items() if name not in others}
+        samples = checked_integer("least_samples", conditions.get("least_samples", 1), 1)
+        self._setting = SessionSetting(self.session, workload, hardware, threads, self.limits, seed, told, samples)
         self._connect, self._wait_s, self._clock = connect, wait_s, clock
         self._roster = Roster(hardware, threads)
         self._open: Requests | None = None

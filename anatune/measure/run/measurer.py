@@ -29,7 +29,7 @@ from anatune.measure.run.timing import TimingProtocol
 __all__ = ["Entries", "Limits", "Measurer", "MeasurerSettings"]
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, Unpack
 
 
 class Entries(NamedTuple):
@@ -98,7 +98,7 @@ class Measurer:
         What the schedules compute, for which device.
     options : mapping of str to object
         What the session is given beside its setting.
-    threads, limits, seed, protocol, entries, least_samples
+    settings
         See `MeasurerSettings`.
 
     Attributes
@@ -125,21 +125,17 @@ class Measurer:
         workload: Workload,
         hardware: CpuSpec | GpuSpec,
         options: Mapping[str, object],
-        *,
-        threads: int = 1,
-        limits: Limits | None = None,
-        seed: int = 0,
-        protocol: TimingProtocol | None = None,
-        entries: Entries | None = None,
-        least_samples: int = 1,
+        **settings: Unpack[MeasurerSettings],
     ) -> None:
+        threads = settings.get("threads", 1)
         self.workload, self.hardware, self.threads = workload, hardware, threads
-        self.limits = limits or Limits()
+        self.limits = settings.get("limits") or Limits()
         self.incumbent: float | None = None
-        self._seed, self._options = seed, options
-        self._protocol, self._entries = protocol or self.usual_protocol, entries or self.usual_entries
-        if least_samples > self._protocol.needed_samples:
-            self._protocol = msgspec.structs.replace(self._protocol, needed_samples=least_samples)
+        self._seed, self._options = settings.get("seed", 0), options
+        protocol = settings.get("protocol") or self.usual_protocol
+        needed = max(protocol.needed_samples, settings.get("least_samples", 1))
+        self._protocol = msgspec.structs.replace(protocol, needed_samples=needed)
+        self._entries = settings.get("entries") or self.usual_entries
         self._cores = plan_cores(threads, physical_cores())
         self._numbers = itertools.count()
         self._kept: KeptBuilds[BuildJob] = KeptBuilds(lambda job: shutil.rmtree(job.folder, ignore_errors=True))
