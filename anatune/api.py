@@ -224,10 +224,8 @@ def _ranked(
     workload: Workload, device: HardwareSpec, names: Sequence[str], search: _Search, saved: Corrections, count: int
 ) -> tuple[Plan, dict[str, Model]]:
     """Return the first schedules of all templates that are asked for, in one order, and the models that ranked them."""
-    watch = Watch(search.time_limit_s, search.progress)
-    ranked = joint.rank_templates(
-        workload, device, names, count, search.accuracy, saved, watch, distinct=search.distinct
-    )
+    watch, accuracy = Watch(search.time_limit_s, search.progress), search.accuracy
+    ranked = joint.rank_templates(workload, device, names, count, accuracy, saved, watch, distinct=search.distinct)
     models = {entry.plan.template: entry.model for entry in ranked}
     return joint.merged([entry.plan for entry in ranked], count), models
 
