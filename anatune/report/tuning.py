@@ -176,7 +176,10 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         lines += paragraph(f"the ranking that it started from is corrected by {result.correction}", width)
     if result.learned_trials:
         told = units.many(result.learned_workloads, "workload")
-        told = f"learned from {result.learned_trials} recorded trials of {told} of this device; --no-reuse does without"
+        told = (
+            f"learned from {result.learned_trials} recorded trials of {told} of this device and from its own; "
+            "--no-reuse does without records"
+        )
         lines += paragraph(told, width)
     lines += _best_lines(result, width)
     for told in (_speed_of_times(result), _energy(result), _told(result), _against_bound(result), *hints):

@@ -21,9 +21,10 @@ from anatune.search.neighbours import Moves, first_pool
 from anatune.search.points import Floats, Integers
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["ModelStrategy"]
+__all__ = ["REFIT_AFTER", "ModelStrategy"]
 
 
+REFIT_AFTER = 4
 _KERNEL = Similarity()
 _LEFT = Similarity(kernel_std=0.036, tiles_std=0.012, shares_std=0.051)
 """The same of what trees leave. Source: bench.experiments.learn_cpu."""
@@ -45,7 +46,7 @@ class ModelStrategy(ObservingStrategy[Features]):
     """Points of the model's ranking that are in the pool."""
     num_combined = 400
     """Points of a neighbourhood that are two steps away."""
-    refit_after = 4
+    refit_after = REFIT_AFTER
     """Trials after which the trees are refitted."""
 
     def _begin(self) -> Kriging[Features]:

@@ -129,3 +129,45 @@ def test_errors_that_do_not_carry_over_are_not_learned(tmp_path):
     for number, shape in enumerate(OTHERS):
         fill(path, shapes=(shape,), slow=0.8 * (-1) ** number)
     assert session(2, records=path).run().learned_trials == 0
+
+
+def test_plans_are_corrected_by_records_of_other_workloads(records, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    given = {"template": "cuda", "records": records, "top_k": 40, "distinct": True}
+    corrected = anatune.plan(WORKLOAD, GPU, **given)
+    plain = anatune.plan(WORKLOAD, GPU, correction="none", **given)
+    assert plain.correction is None
+    assert f"trials of {len(OTHERS)} workloads in {records}" in corrected.correction.name
+    slow = [schedule.unroll < 512 for schedule in corrected.schedules]
+    assert slow == sorted(slow)  # what the records say is slow comes last
+    times = {schedule.key: one.time_s for schedule, one in zip(plain.schedules, plain.predictions, strict=True)}
+    ratios = [
+        one.time_s / times[schedule.key]
+        for schedule, one in zip(corrected.schedules, corrected.predictions, strict=True)
+        if schedule.key in times and schedule.unroll < 512
+    ]
+    assert all(ratio > 1.4 for ratio in ratios)  # they take exp(0.8) times as long
+
+
+def test_plans_without_lightgbm_or_with_few_records_are_as_they_were(records, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    few = fill(tmp_path / "few.sqlite", shapes=OTHERS[:1])
+    assert anatune.plan(WORKLOAD, GPU, template="cuda", records=few).correction is None
+
+    def missing():
+        raise MissingDependencyError("no lightgbm")
+
+    monkeypatch.setattr("anatune.model.learned.residual.import_lightgbm", missing)
+    assert anatune.plan(WORKLOAD, GPU, template="cuda", records=records).correction is None
+
+
+def test_trials_tell_what_records_had_corrected_their_predictions_to(records):
+    result = session(records=records).run()
+    with RecordStore(records) as store:
+        *_, one = store.sessions()
+        recorded = [record.trial for record in store.trials(session=one) if record.trial.source != "compare"]
+    assert [trial.corrected_s for trial in recorded] == [trial.corrected_s for trial in result.trials]
+    for trial in result.trials:
+        slow = trial.schedule.unroll < 512
+        assert (trial.corrected_s / trial.predicted_s > 1.4) == slow
+    assert session(records=records, reuse=False).run().trials[0].corrected_s is None
