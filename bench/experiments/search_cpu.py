@@ -30,6 +30,7 @@ from anatune.templates.base.model import Model
 from bench.experiments.measured import MeasuredTable, Replay, search_all
 from bench.experiments.surfaces import Contender
 from bench.replay.metrics import quantile
+from bench.replay.plots import svg
 from bench.results import environment, matches, number_text, progress_bar, write_json
 
 __all__ = ["WORKLOADS", "contenders", "here", "main", "table_of"]
@@ -51,6 +52,9 @@ WORKLOADS = {
 """Four products, five convolutions of ResNet-18 ([NoSE] Table II), a depthwise one, a pooling, a reduction."""
 AT = (8, 16, 32, 64, 128)
 """Trials after which the best is reported."""
+LIVE = ("matmul 256", "C2", "C12", "depthwise")
+LIVE_AT = (16, 64)
+"""Workloads of live sessions, and trials after which they are compared with replays."""
 NEAR = 1.05
 _RANKED = 16
 
@@ -164,13 +168,11 @@ def summary(curves: Sequence[Curve], trials: int) -> str:
     """Return a table: a row for each contender; geometric means over workloads of the median over seeds."""
     at = [count for count in AT if count <= trials]
     rows = [["search", *(f"best at {count}" for count in at), "trials to 5 %", "near", "ms a trial"]]
-    workloads = list(dict.fromkeys(curve.workload for curve in curves))
     for contender in dict.fromkeys(curve.contender for curve in curves):
         own = [curve for curve in curves if curve.contender == contender]
         cells = []
         for count in at:
-            medians = [quantile([_after(one, count) for one in own if one.workload == name], 0.5) for name in workloads]
-            cells.append(number_text(float(np.exp(np.mean(np.log(medians))))))
+            cells.append(number_text(_typical(own, count)))
         to_near = [_trials_to(one, NEAR) for one in own]
         middle = quantile(to_near, 0.5)
         cost_s = sum(one.strategy_s for one in own) / max(1, sum(len(one.ratios) for one in own))
@@ -187,6 +189,46 @@ def summary(curves: Sequence[Curve], trials: int) -> str:
     return "\n".join(columns(rows, left=(0,), width=140))
 
 
+def picture(curves: Sequence[Curve], trials: int) -> str:
+    """Return an SVG picture of the summary's ratios after each trial."""
+    drawn = {}
+    for contender in dict.fromkeys(curve.contender for curve in curves):
+        own = [curve for curve in curves if curve.contender == contender]
+        drawn[contender] = [_typical(own, trial) for trial in range(1, trials + 1)]
+    return svg("best so far over the best known: kernels of a CPU, geometric mean", drawn)
+
+
+def _typical(curves: Sequence[Curve], trials: int) -> float:
+    """Return the geometric mean over workloads of the median over seeds of the best after so many trials."""
+    workloads = dict.fromkeys(curve.workload for curve in curves)
+    medians = [quantile([_after(one, trials) for one in curves if one.workload == name], 0.5) for name in workloads]
+    return float(np.exp(np.mean(np.log(medians))))
+
+
+def live(options: argparse.Namespace, hardware: CpuSpec, curves: Sequence[Curve]) -> str:
+    """Return a table: what sessions of `anatune.tune` find beside what replays find, best over the best known."""
+    rows = [["workload", "search", "seed", *(f"{how} at {at}" for at in LIVE_AT for how in ("live", "replayed"))]]
+    replays = {(one.workload, one.contender, one.seed): one for one in curves}
+    logs: list[float] = []
+    for name in (name for name in LIVE if matches(name, options.workload)):
+        workload = anatune.parse_workload(WORKLOADS[name])
+        table = table_of(options.folder, name, workload, hardware)
+        for contender in contenders(options.strategy):
+            for seed in range(min(2, options.seeds)):
+                result = anatune.tune(
+                    workload, hardware, trials=options.trials, strategy=contender.strategy, start=contender.start,
+                    seed=seed, threads=1, template="cpu",
+                )  # fmt: skip
+                ratios = [(one.measurement.relative or math.inf) / table.best for one in result.trials]
+                replay = replays[name, contender.name, seed]
+                both = [(min(ratios[:at]), _after(replay, at)) for at in LIVE_AT if at <= options.trials]
+                logs.append(math.log(both[-1][0] / both[-1][1]))
+                rows.append([name, contender.name, str(seed), *(number_text(one) for pair in both for one in pair)])
+    middle, widest = quantile([abs(one) for one in logs], 0.5), max(map(abs, logs))
+    told = f"live over replayed at the end: median deviation {math.expm1(middle):.1%}, largest {math.expm1(widest):.1%}"
+    return "\n".join([*columns(rows, left=(0, 1), width=140), told])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -197,6 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=128)
     parser.add_argument("--ablations", action="store_true", help="variants of droplet search instead")
     parser.add_argument("--whole", action="store_true", help="stop no candidate early")
+    parser.add_argument("--live", action="store_true", help="also sessions on four workloads, two seeds")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the best so far of each search")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every curve")
     options = parser.parse_args(arguments)
     try:
@@ -207,6 +251,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"bench.experiments.search_cpu: {error}") from None
     print(f"{hardware.model}, one thread")
     print(summary(curves, options.trials))
+    if options.svg:
+        options.svg.write_text(picture(curves, options.trials), encoding="utf-8")
+    if options.live:
+        print(live(options, hardware, curves))
     if options.json:
         about = environment(seeds=options.seeds, trials=options.trials, device=hardware.model)
         write_json(options.json, {"environment": about, "curves": [msgspec.to_builtins(one) for one in curves]})
