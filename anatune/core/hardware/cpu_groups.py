@@ -104,11 +104,22 @@ class TileUnit(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class MicrokernelTable(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Register tiles near the peak, as former calibrations wrote them. It is read, and nothing uses it."""
+    """Register tiles of float32 that reached a share of the peak when each was run alone, operands in the L1 cache.
+
+    Source: [TACO22] Sec. 4.1. The strategy `structured` draws them where a spec has them.
+    """
 
     depth: int
     """Most steps of the measured reduction; less where the operands would not fit L1."""
     least_share: float = 0.8
     """Tiles below this share of the peak are left out."""
     tiles: tuple[tuple[int, int, int, float], ...]
-    """(rows, vectors, unrolled steps, share of the peak)."""
+    """(rows, vectors, unrolled steps, share of one core's peak, 0 to about 1)."""
+
+    @property
+    def classes(self) -> dict[tuple[int, int], dict[int, float]]:
+        """(vectors, unrolled steps) -> rows -> share: tiles of a class differ in their rows alone."""
+        shares: dict[tuple[int, int], dict[int, float]] = {}
+        for rows, vectors, steps, share in sorted(self.tiles):
+            shares.setdefault((vectors, steps), {})[rows] = share
+        return shares

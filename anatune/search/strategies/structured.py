@@ -30,9 +30,11 @@ class StructuredStrategy(SequenceStrategy):
     As published: a microkernel uniformly, then a tiling uniformly. From the model's ranking: its first point; then a
     turn of all microkernels that were drawn, each with the best predicted of several tilings, best predicted first.
 
-    Deviates: the model says which microkernels are good, not a run of each of them ([TACO22] measures them offline);
-    on a GPU the microkernel is a thread's register tile. Tilings are drawn from the space's levels, whose loop orders
-    stand for the paper's permutations.
+    Microkernels are good that were measured to be, where the CPU's spec has that (``anatune hw calibrate``).
+
+    Deviates: elsewhere the model says which are good; on a GPU the microkernel is a thread's register tile. Pairs are
+    the balanced ones (`cpu.microkernels` says what that leaves out). Tilings are drawn from the space's levels, whose
+    loop orders stand for the paper's permutations.
     """
 
     efficiency = 0.8
@@ -90,6 +92,9 @@ class StructuredStrategy(SequenceStrategy):
         """Return the share of the peak that a point's microkernel reaches when nothing else limits it."""
         if not len(points):
             return np.empty(0)
+        measured = self.space.measured_shares(points)
+        if measured is not None and measured.any():  # else the model knows the best of those that are not good
+            return measured
         columns = self.model.evaluate(points).columns
         issuing = [columns[name] for name in _ISSUING if name in columns]
         if not issuing:  # a template whose model does not say so
