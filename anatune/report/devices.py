@@ -148,7 +148,9 @@ def _class_lines(spec: CpuSpec) -> list[str]:
     rows: dict[int, set[int]] = {}
     for (vectors, _), shares in table.classes.items():
         rows.setdefault(vectors, set()).update(shares)
-    told = [f"{min(some)} to {max(some)} rows of {units.many(vectors, 'vector')}" for vectors, some in sorted(rows.items())]
+    told = [
+        f"{min(some)} to {max(some)} rows of {units.many(vectors, 'vector')}" for vectors, some in sorted(rows.items())
+    ]
     return [f"{len(table.tiles)} microkernels from {100 * table.least_share:.0f} % of the peak on: {', '.join(told)}"]
 
 

@@ -1,12 +1,13 @@
 """The structured space of "Autotuning Convolutions": pairs of any two microkernels, random draws, tiles that divide.
 
-    python -m bench.experiments.structured_space --out FILE.json [--quick] [--parts pairs divisible convergence]
-                                                 [--layers Y6,Y8] [--draws 64] [--read FILE ...]
+    python -m bench.experiments.structured_space --out FILE.json [--quick] [--layers Y6,Y8] [--draws 64]
+                                                 [--parts pairs candidates divisible convergence] [--read FILE ...]
 
 Parts: "pairs": what the combinations of two microkernels that our space leaves out (sizes that differ by more than one)
 could gain, by the model and by the spec's measured microkernels, and what some of them take on this machine.
-"divisible": tiles of the filters that do not divide them, as two nests: predicted, and the best of them measured.
-"convergence": the best of the first N random draws, measured, in 20 random orders.
+"candidates": some of the paper's microkernels, each as a convolution of its size, against the measured share of its
+rows, vectors and steps. "divisible": tiles of the filters that do not divide them, as two nests: predicted, and the
+best of them measured. "convergence": the best of the first N random draws, measured, in 20 random orders.
 Measuring needs `.[tvm]` and a C compiler. What came of it is in ``docs/experiments/microkernels.md``.
 Source: [TACO22] Sec. 4.2, Fig. 10 and Fig. 13.
 """
@@ -38,9 +39,22 @@ from bench.experiments.microkernel_spaces import LAYERS_HERE, draws
 from bench.layers import Convolution, choose
 from bench.results import environment, write_json
 
-__all__ = ["Draw", "Pair", "PairGain", "Results", "Split", "best_around", "main", "pair_gain", "pairs_of", "split"]
+__all__ = [
+    "Candidate",
+    "Draw",
+    "Pair",
+    "PairGain",
+    "Results",
+    "Split",
+    "best_around",
+    "main",
+    "pair_gain",
+    "pairs_of",
+    "paper_candidates",
+    "split",
+]
 
-PARTS = ("pairs", "divisible", "convergence")
+PARTS = ("pairs", "candidates", "divisible", "convergence")
 DEVICES = ("host", "xeon_gold_6130", "xeon_gold_5220", "thunderx2", "ryzen_3700x")
 SEGMENTS = range(8, 137)
 """Rows that two microkernels cover; images of the paper's layers have up to 136 but for the first."""
@@ -51,6 +65,7 @@ OTHER_PAIRS = {
 """Segment -> balanced pairs and others, (calls, rows, calls, rows). 8 + 2 x 13 is the paper's own (Fig. 2)."""
 POOLS = ("measured classes", "the model's classes", "whole space")
 Four = tuple[int, int, int, int]
+Six = tuple[int, int, int, int, int, int]
 
 
 @dataclass
@@ -64,6 +79,17 @@ class PairGain:
     """Below 1 where none is faster."""
     segment: int
     other: Four
+
+
+@dataclass
+class Candidate:
+    """One of the paper's microkernels: vectors, columns, rows, channels, taps of both axes of the window."""
+
+    sizes: Six
+    share: float
+    """Of the peak, measured as a convolution of about 512 channels."""
+    tile: float | None
+    """Share that the spec has for as many rows, vectors and about as many steps; None: not among the good ones."""
 
 
 @dataclass
@@ -113,6 +139,7 @@ class Results(msgspec.Struct):
 
     environment: dict[str, Any]
     gains: list[PairGain] = []
+    candidates: list[Candidate] = []
     pairs: list[Pair] = []
     splits: list[Split] = []
     draws: list[Draw] = []
@@ -150,6 +177,43 @@ def pair_gain(segment: int, shares: dict[tuple[int, int], float]) -> tuple[float
     if len(best) < 2:
         return 1.0, (0, 0, 0, 0)
     return best[True][0] / best[False][0], best[False][1]
+
+
+def paper_candidates() -> list[Six]:
+    """Return all microkernels that satisfy the paper's constraints for 32 registers ([TACO22] Sec. 4.1)."""
+    few, windows = (
+        range(1, 17),
+        [(1, 1), *((r, s) for r in (1, 3, 5, 7) for s in (1, 3, 5, 7) if r != s and 1 in (r, s))],
+    )
+    windows += [(size, size) for size in (3, 5, 7)]
+    return [
+        (k, w, h, c, r, s)
+        for k in few for w in few for h in few if 14 <= w * h * k <= 28
+        for c in few for r, s in windows if 16 <= w * h * k + r * s * c * k <= 36
+    ]  # fmt: skip
+
+
+def _candidates(hardware: CpuSpec, probes: Any, options: argparse.Namespace) -> Iterator[Candidate]:
+    """Yield random candidates of the paper's, measured; the kernel is all of the convolution but its channels."""
+    known, order = paper_candidates(), np.random.default_rng(0)
+    for number in order.permutation(len(known))[: options.candidates].tolist():
+        k, w, h, c, r, s = known[number]
+        channels = c * (512 // c | 1)  # an odd number of calls: pixels a power of two apart share few sets of L1
+        layer = anatune.conv2d(
+            1, channels, h + r - 1, w + s - 1, k * hardware.fp32_lanes, r, s, layout="NHWC"
+        )  # fmt: skip
+        model = CpuModel(layer, hardware)
+        schedule = model.space.schedule(
+            {
+                "f": (1, 1, 1, 1, k * hardware.fp32_lanes), "y": (1, 1, 1, 1, h), "x": (1, 1, 1, 1, w),
+                "rc": (1, 1, channels // c, c), "ry": (1, 1, r), "rx": (1, 1, s),
+            },
+            packed=("weight",),
+        )  # fmt: skip
+        taken = _taken({"it": _method(schedule, options)}, probes, options)["it"]
+        tile = model.space.measured_shares(model.space.point_of(schedule)[None, :])
+        share = share_of_peak(taken, layer.flop)
+        yield Candidate(known[number], share, None if tile is None or not tile[0] else float(tile[0]))
 
 
 def _gains(hardware: CpuSpec) -> Iterator[PairGain]:
@@ -269,7 +333,7 @@ def _results(options: argparse.Namespace) -> Results:
     if options.read:
         parts = [msgspec.json.decode(path.read_bytes(), type=Results) for path in options.read]
         joined = Results({"parts": [part.environment for part in parts]})
-        for field in ("gains", "pairs", "splits", "draws"):
+        for field in ("gains", "candidates", "pairs", "splits", "draws"):
             setattr(joined, field, [one for part in parts for one in getattr(part, field)])
         return joined
     os.environ["TVM_NUM_THREADS"] = "1"
@@ -287,6 +351,8 @@ def _results(options: argparse.Namespace) -> Results:
                 results.gains += _gains(anatune.hardware(name).with_threads(1))
             for layer in layers if probes is not None else ():
                 results.pairs += _measured_pairs(layer, hardware, probes, options) if layer.size in OTHER_PAIRS else ()
+        if "candidates" in options.parts and probes is not None:
+            results.candidates += _candidates(hardware, probes, options)
         if "divisible" in options.parts:
             for layer in layers:
                 results.splits += _splits(layer, hardware, probes, options)
@@ -309,6 +375,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", default="Y6,Y8", metavar="L", help="names, groups or patterns")
     parser.add_argument("--draws", type=int, default=64, help="random schedules of a layer and pool")
     parser.add_argument("--tiles", type=int, default=6, help="tiles that do not divide")
+    parser.add_argument("--candidates", type=int, default=40, help="of the paper's microkernels")
     parser.add_argument("--rounds", type=int, default=5, help="quiet samples wanted of each schedule")
     parser.add_argument("--sample-ms", type=float, default=8.0, help="length of a sample")
     parser.add_argument("--verify", action="store_true", help="compare kernels with float64 first")
@@ -335,17 +402,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(
             f"{gain.device}, by {gain.by}: at most {gain.gain:.4f} times as fast, {gain.segment} rows by {gain.other}"
         )
+    for one in results.candidates:
+        tile = "not among the good" if one.tile is None else f"{100 * one.tile:.0f} % of its tile"
+        print(f"microkernel {one.sizes}: {100 * one.share:.0f} % of the peak, {tile}")
     for pair in results.pairs:
         mark = "" if pair.quiet else "?"
         print(
             f"{pair.layer}, {pair.pair}: {100 * pair.share:.0f} % of the peak, {pair.speed:.3f}{mark} times as fast "
             f"({pair.low:.3f} to {pair.high:.3f})"
         )
-    for one in results.splits:
-        measured = "" if one.measured is None else f", measured {one.measured:.3f}"
-        speed, middle = one.whole_s / one.split_s, np.median(one.whole_draws) / np.median(one.split_draws)
+    for part in results.splits:
+        measured = "" if part.measured is None else f", measured {part.measured:.3f}"
+        speed, middle = part.whole_s / part.split_s, np.median(part.whole_draws) / np.median(part.split_draws)
         print(
-            f"{one.layer}, {one.filters} filters in tiles of {one.tile}: {speed:.3f} times as fast{measured}, "
+            f"{part.layer}, {part.filters} filters in tiles of {part.tile}: {speed:.3f} times as fast{measured}, "
             f"draws {middle:.2f}"
         )
     for layer, pool in dict.fromkeys((draw.layer, draw.pool) for draw in results.draws):

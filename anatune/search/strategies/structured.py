@@ -97,11 +97,13 @@ class StructuredStrategy(SequenceStrategy):
             return measured
         columns = self.model.evaluate(points).columns
         issuing = [columns[name] for name in _ISSUING if name in columns]
+        if "core_s" in columns:  # of a CPU: with what is spilled, which is no part of its own
+            issuing.append(columns["core_s"] - columns["overhead_s"])
         if not issuing:  # a template whose model does not say so
             return np.ones(len(points))
         parts = np.max(issuing, axis=0)
         result: Floats = sum(columns[name] for name in _ARITHMETIC if name in columns) / np.maximum(parts, 1e-30)
-        return result
+        return result * self.space.used_lanes(points)
 
     def _kernel_ids(self, points: Integers) -> Integers:
         """Return a number for each point that is equal where the microkernels are."""

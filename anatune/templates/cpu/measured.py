@@ -51,14 +51,14 @@ def measured_shares(space: CpuSpace, points: Integers) -> Floats | None:
         calls = np.maximum(columns.get(f"pair.{axis.name}", ones), 1)
         if axis.name == simd:
             units = -(-size // space.lanes)
-            vectors, lanes_used = [units // calls, -(-units // calls)], size / (units * space.lanes)
+            vectors = [units // calls, -(-units // calls)]
         else:
             rows = [rows[0] * (size // calls), rows[1] * -(-size // calls)]
             is_shared &= (size == 1) | (not operand.uses(axis.name))
     shares = _Shares(table)
     nearest = np.abs(np.log2(np.array(shares.steps)) - np.log2(steps)[:, None]).argmin(axis=1)
     kinds = [shares.of(some, others, nearest) for some in rows for others in vectors]
-    result: Floats = np.min(kinds, axis=0) * lanes_used * is_shared
+    result: Floats = np.min(kinds, axis=0) * space.used_lanes(points) * is_shared
     return result
 
 

@@ -239,6 +239,14 @@ class CpuSpace(Space):
         pair = ((f"pair.{axis}",),) if axis in self.pairable else ()
         return ((f"{axis}.{self.levels[axis][-1]}",), *pair)
 
+    def used_lanes(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the share of the lanes that hold results: vectors are masked where the factor fills no whole one."""
+        axis = self.simd_axis
+        inner = self.levels[axis][-1:] if "register" in self.levels[axis] else self.levels[axis][-2:]  # sums go on
+        size = points[:, [self.columns.index(f"{axis}.{level}") for level in inner]].prod(axis=1)
+        shares: NDArray[np.float64] = size / (-(-size // self.lanes) * self.lanes)
+        return shares
+
     def measured_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return what the spec's table of microkernels says of points, see `cpu.measured`."""
         return measured_shares(self, points)

@@ -33,7 +33,7 @@ UNROLLS = (1, 8, 16)
 """Steps of the straight-line body. Those between are within 2 %; 16 of many rows need more addresses than registers."""
 MOST_STEPS = 256
 """Steps of a tile's reduction."""
-MOST_VECTORS = 6
+MOST_VECTORS = 8
 REGISTERS_TRIED = 1.3
 """Tiles that need up to this many times the registers are tried, to see the cliff behind the last that fits."""
 
@@ -72,11 +72,13 @@ class Agreement(NamedTuple):
 def candidate_tiles(hardware: CpuSpec) -> list[RegisterTile]:
     """Return all tiles of up to `MOST_VECTORS` vectors that need up to `REGISTERS_TRIED` times the registers.
 
-    rows x vectors accumulators, the vectors of the SIMD operand, and one broadcast. About 270 with 32 registers, 100
+    rows x vectors accumulators, the vectors of the SIMD operand, and one broadcast. About 300 with 32 registers, 100
     with 16.
 
-    Deviates: [TACO22] Sec. 4.1 tries 3,059 convolutions. Our code is the same for all of them that have as many rows
-    (along one axis or two), vectors, and steps (of channels or taps of the window), so it is measured once.
+    Deviates: [TACO22] Sec. 4.1 tries 3,059 convolutions (2,043 by its constraints as printed). In our code those do the
+    same that have as many rows (along one axis or two), vectors, and steps (of channels or taps of the window): 298
+    kinds. Of 48 drawn at random those whose tile is good reach 83 to 98 % of the peak
+    (`bench.experiments.structured_space`).
     """
     limit = REGISTERS_TRIED * hardware.compute.num_vector_registers
     return [

@@ -35,6 +35,22 @@ def test_many_microkernels():
     assert len(set(Moves(CPU.space).kernel_ids(CPU.space.encode(points)).tolist())) >= 30
 
 
+def test_microkernels_with_idle_lanes_are_not_good():
+    points = [CPU.space.point_of(schedule) for schedule in StructuredStrategy(CPU, start="paper").ask(60)]
+    assert CPU.space.used_lanes(np.array(points)).min() >= StructuredStrategy.efficiency
+    assert CPU.space.used_lanes(CPU.space.sample_points(60, 0)).min() < 0.5
+
+
+def test_microkernels_that_spill_are_not_good():
+    def shares(points):
+        columns = CPU.evaluate(np.array(points)).columns
+        return columns["fma_s"] / (columns["core_s"] - columns["overhead_s"])
+
+    asked = StructuredStrategy(CPU, start="paper").ask(60)
+    assert shares([CPU.space.point_of(schedule) for schedule in asked]).min() >= StructuredStrategy.efficiency
+    assert shares(CPU.space.sample_points(200, 0)).min() < 0.5
+
+
 def test_measured_microkernels_are_drawn_where_the_spec_has_them():
     tiles = tuple((rows, 2, steps, 0.9) for rows in range(8, 13) for steps in (1, 8))
     table = MicrokernelTable(depth=256, tiles=tiles, source="made up")
