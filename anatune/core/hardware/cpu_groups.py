@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from anatune.core.hardware.groups import Group
+from anatune.errors import SpecError
 
 __all__ = ["CacheLevel", "CpuCompute", "CpuDram", "CpuLaunch", "DotInstruction", "MicrokernelTable", "TileUnit"]
 
@@ -115,6 +116,15 @@ class MicrokernelTable(Group, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Tiles below this share of the peak are left out."""
     tiles: tuple[tuple[int, int, int, float], ...]
     """(rows, vectors, unrolled steps, share of one core's peak, 0 to about 1)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong = [tile for tile in self.tiles if not (all(1 <= n <= 1024 for n in tile[:3]) and 0.0 < tile[3] <= 2.0)]
+        if wrong or not self.tiles:
+            raise SpecError(
+                f"tiles: got {list(wrong[0]) if wrong else 'none'}, expected [rows, vectors, unrolled steps, share of "
+                "the peak], counts of 1 to 1024 and a share like 0.95; correct it, or run anatune hw calibrate"
+            )
 
     @property
     def classes(self) -> dict[tuple[int, int], dict[int, float]]:

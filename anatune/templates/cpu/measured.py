@@ -6,16 +6,13 @@ vectors and steps), and a pair is as good as the worse of both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.cpu_groups import MicrokernelTable
 from anatune.core.workload.access import Access
-
-if TYPE_CHECKING:
-    from anatune.templates.cpu.space import CpuSpace
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.space import Space
 
 __all__ = ["measured_shares"]
 
@@ -23,22 +20,25 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def measured_shares(space: CpuSpace, points: Integers) -> Floats | None:
+def measured_shares(table: MicrokernelTable, space: Space, simd: str, lanes: int, points: Integers) -> Floats | None:
     """Return the share of the peak of each point's microkernel, 0 where it is not among the measured good ones.
 
     Parameters
     ----------
+    simd : str
+        Axis of the space that vectors run along.
+    lanes : int
+        Elements of a vector.
     points : (num_points, num_columns) int64
 
     Returns
     -------
     (num_points,) float64 or None
-        What idle lanes of a masked vector lose is taken off. None: the spec has no table, or its tiles are no
-        microkernels of this workload: they multiply float32 vectors, which rows share, by one element a row.
+        What idle lanes of a masked vector lose is taken off. None: tiles of the table are no microkernels
+        of this workload: they multiply float32 vectors, which rows share, by one element a row.
     """
-    table, simd = space.hardware.microkernels, space.simd_axis
-    operand = _vector_operand(space)
-    if table is None or operand is None:
+    operand = _vector_operand(space.workload, simd)
+    if operand is None:
         return None
     columns = {name: points[:, number] for number, name in enumerate(space.columns)}
     ones = np.ones(len(points), dtype=np.int64)
@@ -50,7 +50,7 @@ def measured_shares(space: CpuSpace, points: Integers) -> Floats | None:
             continue
         calls = np.maximum(columns.get(f"pair.{axis.name}", ones), 1)
         if axis.name == simd:
-            units = -(-size // space.lanes)
+            units = -(-size // lanes)
             vectors = [units // calls, -(-units // calls)]
         else:
             rows = [rows[0] * (size // calls), rows[1] * -(-size // calls)]
@@ -62,11 +62,10 @@ def measured_shares(space: CpuSpace, points: Integers) -> Floats | None:
     return result
 
 
-def _vector_operand(space: CpuSpace) -> Access | None:
+def _vector_operand(workload: Workload, simd: str) -> Access | None:
     """Return the operand of which microkernels load vectors and nothing of the other's; None: no such product."""
-    workload, simd = space.workload, space.simd_axis
     loaded = [access for access in workload.reads if access.uses(simd)]
-    is_product = workload.body == "multiply_add" and workload.dtype == "float32" and space.dot is None
+    is_product = workload.body == "multiply_add" and workload.dtype == "float32"
     is_outer = len(workload.reads) == 2 and len(loaded) == 1 and any(x.name == simd for x in workload.spatial_axes)
     return loaded[0] if is_product and is_outer else None
 

@@ -249,7 +249,8 @@ class CpuSpace(Space):
 
     def measured_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return what the spec's table of microkernels says of points, see `cpu.measured`."""
-        return measured_shares(self, points)
+        table = self.hardware.microkernels if self.dot is None else None
+        return None if table is None else measured_shares(table, self, self.simd_axis, self.lanes, points)
 
     def _unit(self, axis: str) -> int:
         """Return the elements of a microkernel's unit along an axis: a row or a vector."""
