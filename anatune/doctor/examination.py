@@ -33,6 +33,8 @@ _SERVED = {
 }
 _DEEPER = {"tvm": "*tvm"}
 """Extras of which more than an import is tried."""
+_REPLACED = {"pycuda": "cuda-bindings (extra cuda) does the same"}
+"""Extras that no command lacks -> why not."""
 _FOR_DEVELOPERS = ("dev", "docs")
 
 
@@ -130,6 +132,8 @@ def _extra(name: str, wanted: Sequence[Need], failures: Mapping[str, str], *, tr
     missing = [need.name for need in wanted if version_of(need.name) is None]
     if missing:
         text = f"{what}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        if name in _REPLACED:
+            return Finding(_MORE, "note", name, f"{text}; {_REPLACED[name]}", serves, fix)
         return Finding(_MORE, "missing", name, text, serves, fix)
     wrong = list(filter(None, (problem(need) for need in wanted)))
     wrong = wrong or [failures[word] for word in _words(wanted, name) if word in failures]

@@ -140,9 +140,24 @@ def cpu_calibration_lines(spec: CpuSpec) -> list[str]:
     return lines
 
 
+def _class_lines(spec: CpuSpec) -> list[str]:
+    """Say which microkernels the spec holds as good ones: rows of each number of vectors, whatever is unrolled."""
+    table = spec.microkernels
+    if table is None:
+        return []
+    rows: dict[int, set[int]] = {}
+    for (vectors, _), shares in table.classes.items():
+        rows.setdefault(vectors, set()).update(shares)
+    told = [
+        f"{min(some)} to {max(some)} rows of {units.many(vectors, 'vector')}" for vectors, some in sorted(rows.items())
+    ]
+    return [f"{len(table.tiles)} microkernels from {100 * table.least_share:.0f} % of the peak on: {', '.join(told)}"]
+
+
 def prediction_lines(result: Calibration) -> list[str]:
     """Say which tile is best, how well the model predicts the good ones, and what the samples are worth."""
     lines = []
+    lines += _class_lines(result.spec)
     best = max(result.tiles, key=lambda entry: entry.share, default=None)
     if best is not None:
         rows, vectors, unroll = best.tile

@@ -261,6 +261,11 @@ class RegisterTile(NamedTuple):
     vectors: int
     unroll: int = 1
 
+    @property
+    def name(self) -> str:
+        """What its probe is called."""
+        return f"tile_{self.rows}_{self.vectors}_{self.unroll}"
+
 
 def tile_probe(
     hardware: CpuSpec,

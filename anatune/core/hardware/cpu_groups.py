@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from anatune.core.hardware.groups import Group
+from anatune.errors import SpecError
 
 __all__ = ["CacheLevel", "CpuCompute", "CpuDram", "CpuLaunch", "DotInstruction", "MicrokernelTable", "TileUnit"]
 
@@ -104,11 +105,31 @@ class TileUnit(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class MicrokernelTable(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Register tiles near the peak, as former calibrations wrote them. It is read, and nothing uses it."""
+    """Register tiles of float32 that reached a share of the peak when each was run alone, operands in the L1 cache.
+
+    Source: [TACO22] Sec. 4.1. The strategy `structured` draws them where a spec has them.
+    """
 
     depth: int
     """Most steps of the measured reduction; less where the operands would not fit L1."""
     least_share: float = 0.8
     """Tiles below this share of the peak are left out."""
     tiles: tuple[tuple[int, int, int, float], ...]
-    """(rows, vectors, unrolled steps, share of the peak)."""
+    """(rows, vectors, unrolled steps, share of one core's peak, 0 to about 1)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong = [tile for tile in self.tiles if not (all(1 <= n <= 1024 for n in tile[:3]) and 0.0 < tile[3] <= 2.0)]
+        if wrong or not self.tiles:
+            raise SpecError(
+                f"tiles: got {list(wrong[0]) if wrong else 'none'}, expected [rows, vectors, unrolled steps, share of "
+                "the peak], counts of 1 to 1024 and a share like 0.95; correct it, or run anatune hw calibrate"
+            )
+
+    @property
+    def classes(self) -> dict[tuple[int, int], dict[int, float]]:
+        """(vectors, unrolled steps) -> rows -> share: tiles of a class differ in their rows alone."""
+        shares: dict[tuple[int, int], dict[int, float]] = {}
+        for rows, vectors, steps, share in sorted(self.tiles):
+            shares.setdefault((vectors, steps), {})[rows] = share
+        return shares

@@ -221,7 +221,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     launch: CpuLaunch | None = None
     """Measured by ``anatune hw calibrate``; None: the model's own constants."""
     microkernels: MicrokernelTable | None = None
-    """Measured by former versions of ``anatune hw calibrate``."""
+    """Measured by ``anatune hw calibrate``; None: the strategy `structured` asks the model which are good."""
     amx: tuple[Literal["tdpbf16ps", "tdpfp16ps", "tdpbusd", "tdpbssd"], ...] | msgspec.UnsetType = msgspec.UNSET
     """Instructions on tiles: only schedules that ask for them use them."""
     tiles: TileUnit | msgspec.UnsetType = msgspec.UNSET

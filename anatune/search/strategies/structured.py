@@ -30,9 +30,11 @@ class StructuredStrategy(SequenceStrategy):
     As published: a microkernel uniformly, then a tiling uniformly. From the model's ranking: its first point; then a
     turn of all microkernels that were drawn, each with the best predicted of several tilings, best predicted first.
 
-    Deviates: the model says which microkernels are good, not a run of each of them ([TACO22] measures them offline);
-    on a GPU the microkernel is a thread's register tile. Tilings are drawn from the space's levels, whose loop orders
-    stand for the paper's permutations.
+    Microkernels are good that were measured to be, where the CPU's spec has that (``anatune hw calibrate``).
+
+    Deviates: elsewhere the model says which are good; on a GPU the microkernel is a thread's register tile. Pairs are
+    the balanced ones (`cpu.microkernels` says what that leaves out). Tilings are drawn from the space's levels, whose
+    loop orders stand for the paper's permutations.
     """
 
     efficiency = 0.8
@@ -90,13 +92,18 @@ class StructuredStrategy(SequenceStrategy):
         """Return the share of the peak that a point's microkernel reaches when nothing else limits it."""
         if not len(points):
             return np.empty(0)
+        measured = self.space.measured_shares(points)
+        if measured is not None and measured.any():  # else the model knows the best of those that are not good
+            return measured
         columns = self.model.evaluate(points).columns
         issuing = [columns[name] for name in _ISSUING if name in columns]
+        if "core_s" in columns:  # of a CPU: with what is spilled, which is no part of its own
+            issuing.append(columns["core_s"] - columns["overhead_s"])
         if not issuing:  # a template whose model does not say so
             return np.ones(len(points))
         parts = np.max(issuing, axis=0)
         result: Floats = sum(columns[name] for name in _ARITHMETIC if name in columns) / np.maximum(parts, 1e-30)
-        return result
+        return result * self.space.used_lanes(points)
 
     def _kernel_ids(self, points: Integers) -> Integers:
         """Return a number for each point that is equal where the microkernels are."""

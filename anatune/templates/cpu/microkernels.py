@@ -18,7 +18,14 @@ Constant operand
 Calls of a segment
     A segment of ``s`` rows (or vectors) is covered by ``n`` calls of the microkernel. If n divides s they are equal,
     otherwise it is a pair of microkernels, ``s % n`` calls of ``s // n + 1`` and the rest of ``s // n`` (17 = 8 + 9,
-    34 = 2*8 + 2*9). Source: [TACO22] Sec. 4.2 (lambda_seq); the balanced pair has the largest smallest kernel.
+    34 = 2*11 + 12 = 2*8 + 2*9). Source: [TACO22] Sec. 4.2 (lambda_seq); the balanced pair has the largest smallest
+    kernel.
+
+    Deviates: [TACO22] pairs any two kernels of a class, 34 = 8 + 2*13, too. Where good kernels have all rows from a
+    least to a most number, the balanced pair of as many calls has no worse ones. Of 8 to 136 rows no other pair is
+    predicted to gain more than 0.2 % (five CPUs); measured on images of 34x34 and 17x17 no other one is faster than
+    the best balanced one (`bench.experiments.structured_space`). Schedules may have any pair, points of the space have
+    balanced ones.
 """
 
 from __future__ import annotations

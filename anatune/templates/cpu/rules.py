@@ -232,19 +232,17 @@ def _check_words(name: str, words: object, known: Collection[str]) -> None:
 
 def _check_pair(name: str, pair: object, factors: tuple[int, ...], unit: int, largest: int) -> None:
     """Raise SpaceError unless two microkernels cover the segment, which is then the innermost factor."""
-    segment = factors[-1]
-    calls = 0
+    segment, covers = factors[-1], False
     if isinstance(pair, tuple) and len(pair) == 4 and all(is_integer(number, 0) for number in pair):
-        calls = pair[0] + pair[2]
-    if (
-        calls not in pair_calls(segment, unit, largest)
-        or factors[-2] != 1
-        or pair != segment_shape(segment, unit, calls)
-    ):
+        first, small, second, large = pair
+        units, calls = -(-segment // unit), first + second
+        covers = calls in pair_calls(segment, unit, largest) and pair == segment_shape(segment, unit, calls)
+        covers |= min(first, small, second) > 0 and small < large <= largest and first * small + second * large == units
+    if factors[-2] != 1 or not covers:
         shapes = [segment_shape(segment, unit, number) for number in pair_calls(segment, unit, largest)]
         raise SpaceError(
             f"option {name} is {pair!r:.60}, expected (calls, units, calls, units) of a segment of {segment} whose l1 "
-            f"factor is 1: one of {shapes!s:.80}"
+            f"factor is 1: such as {shapes!s:.80}"
         )
 
 

@@ -22,7 +22,8 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
 "simd_lanes"              Elements of a vector.
 "pair.<axis>"             Only where two microkernels share an axis: (calls, units, calls, units), the smaller kernel
                           first. The register factor is then the whole segment they cover and l1 is 1; units are
-                          rows, or vectors on the SIMD axis: (1, 8, 1, 9) covers 17.
+                          rows, or vectors on the SIMD axis: (1, 8, 1, 9) covers 17. The space has pairs whose sizes
+                          differ by one; others, (1, 8, 2, 13) for 34, are built, verified and inspected.
 "most.<axis>"             Only of programs for a range of extents (`cpu.range_space`): the most elements that one call
                           covers at any extent. Nothing of the nest depends on it.
 "order.<level>"           Axes from the outermost to the innermost loop (loops of one iteration need no code).
@@ -68,6 +69,7 @@ from anatune.templates.cpu.dot import (
     pairable_axes,
 )
 from anatune.templates.cpu.loops import LoopTables, loop_tables
+from anatune.templates.cpu.measured import measured_shares
 from anatune.templates.cpu.microkernels import (
     constant_tensors,
     is_streamed,
@@ -237,6 +239,19 @@ class CpuSpace(Space):
         pair = ((f"pair.{axis}",),) if axis in self.pairable else ()
         return ((f"{axis}.{self.levels[axis][-1]}",), *pair)
 
+    def used_lanes(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the share of the lanes that hold results: vectors are masked where the factor fills no whole one."""
+        axis = self.simd_axis
+        inner = self.levels[axis][-1:] if "register" in self.levels[axis] else self.levels[axis][-2:]  # sums go on
+        size = points[:, [self.columns.index(f"{axis}.{level}") for level in inner]].prod(axis=1)
+        shares: NDArray[np.float64] = size / (-(-size // self.lanes) * self.lanes)
+        return shares
+
+    def measured_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return what the spec's table of microkernels says of points, see `cpu.measured`."""
+        table = self.hardware.microkernels if self.dot is None else None
+        return None if table is None else measured_shares(table, self, self.simd_axis, self.lanes, points)
+
     def _unit(self, axis: str) -> int:
         """Return the elements of a microkernel's unit along an axis: a row or a vector."""
         return self.lanes if axis == self.simd_axis else 1
@@ -288,6 +303,8 @@ class CpuSpace(Space):
         for axis in self.pairable:
             pair = options.get(f"pair.{axis}")
             values.append(int(pair[0]) + int(pair[2]) if isinstance(pair, tuple) else 0)
+            if values[-1] and pair != segment_shape(schedule.tiles[axis][-1], self._unit(axis), values[-1]):
+                raise SpaceError(f"no space holds schedules with the pair {pair}, and no model predicts them")
         for level in ORDER_LEVELS:
             order = options.get(f"order.{level}", self.orders[level][0])
             if order not in self.orders[level]:

@@ -11,6 +11,7 @@ ASKED = {
     "tvm": [Need("apache-tvm", "==0.27"), Need("apache-tvm-ffi", "==0.1.14.post1")],
     "metaschedule": [Need("apache-tvm", "==0.27"), Need("psutil", ">=5")],
     "onnx": [Need("onnx", ">=1.16")],
+    "pycuda": [Need("pycuda", ">=2020.1")],
     "new": [Need("something", "")],
     "dev": [Need("pytest", "")],
 }
@@ -55,6 +56,14 @@ def test_a_bare_installation_plans_and_names_what_is_missing(look):
     assert told["new"].level == "missing"
     assert "dev" not in told
     assert "missing for some commands: tvm, onnx, metaschedule, new" in verdict(look.all)
+
+
+def test_pycuda_is_told_and_lacked_by_no_command(look):
+    told = look(CORE, {"*planning": PLANNED})
+    assert told["pycuda"].level == "note"
+    assert told["pycuda"].text.endswith("pycuda is not installed; cuda-bindings (extra cuda) does the same")
+    assert "pycuda" not in verdict(look.all)
+    assert look(CORE | {"pycuda": "2026.1"}, {"*planning": PLANNED})["pycuda"].level == "ok"
 
 
 def test_what_cannot_be_imported_is_broken(look):

@@ -24,6 +24,13 @@ def test_every_extra_says_what_it_is_for():
     assert set(extras) - {"dev", "docs"} == set(EXTRAS), "say in anatune/doctor/packages.py what a new extra is for"
 
 
+def test_developers_need_no_cuda_toolkit():
+    """pycuda is built from source: continuous integration installs `.[dev]` on machines without CUDA."""
+    asked = needs()
+    assert [need.name for need in asked["pycuda"]] == ["pycuda"]
+    assert "pycuda" not in {need.name for extra, wanted in asked.items() if extra != "pycuda" for need in wanted}
+
+
 @pytest.mark.parametrize(
     ("installed", "said"),
     [

@@ -14,6 +14,7 @@ stores_per_cycle                 stores of a call, spills
 l3 size_bytes                    what a nest finds there: less than detected where others have the rest
 l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that of l1 follows from the load ports
 dram bandwidths                  dram_s, of one core and shared by all
+microkernels                     which microkernels the strategy `structured` draws; nothing of the model's times
 parallel_speedup                 what the threads of a parallel loop do at once
 launch                           start of a parallel loop, entry of a microkernel call
 latency_cycles, latency_s        nothing yet: explanations
@@ -31,6 +32,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec.structs import replace as replace_groups
+
 from anatune.core.hardware.spec import CpuSpec
 from anatune.files import temporary_folder
 from anatune.measure.cpu.calibration.machine import Machine
@@ -44,6 +47,7 @@ from anatune.measure.cpu.calibration.tiles import (
     agreement,
     candidate_tiles,
     fits_registers,
+    microkernel_table,
     predicted_share,
 )
 from anatune.measure.cpu.detect import detect_cpu
@@ -169,11 +173,14 @@ def finished(
     shares : mapping of RegisterTile to float
         Rate of each tile over that of multiply-adds between registers.
     """
-    spec, notes = calibrated_spec(hardware, numbers, shares, today or datetime.date.today().isoformat())
+    today = today or datetime.date.today().isoformat()
+    spec, notes = calibrated_spec(hardware, numbers, shares, today)
     filled = numbers.fma_flop_per_s / (spec.compute.fp32_peak_flop_per_s / spec.compute.num_cores)
     measured = tuple(
         MeasuredTile(tile, filled * share, predicted_share(tile, spec), spill_ops.get(tile, 0))
         for tile, share in shares.items()
     )
+    doubtful = {tile for tile in shares if tile.name in numbers.doubtful}
+    spec = replace_groups(spec, microkernels=microkernel_table(measured, doubtful, f"anatune hw calibrate, {today}"))
     fitting = [tile for tile in measured if fits_registers(tile.tile, spec)]
     return Calibration(spec, numbers, measured, agreement(measured), agreement(fitting), quiet_share, notes)

@@ -200,7 +200,7 @@ class Machine:
             probes = {
                 tile: tile_probe(
                     self.hardware,
-                    f"tile_{tile.rows}_{tile.vectors}_{tile.unroll}",
+                    tile.name,
                     tile,
                     depth=tile_depth(tile, self.hardware),
                     seconds=0.5 * _SAMPLE_S,

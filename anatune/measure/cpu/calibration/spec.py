@@ -62,7 +62,7 @@ def calibrated_spec(
             source=source,
             unverified=() if numbers.parallel_start_s else ("parallel_start_s",),
         ),
-        microkernels=None,
+        microkernels=None,  # `tiles.microkernel_table`, of the new peak
         **{name: _instruction(name, numbers, clock, source) for name in numbers.dots},
         **({"tiles": _tile_unit(numbers, clock, source)} if numbers.tiles else {}),
     )

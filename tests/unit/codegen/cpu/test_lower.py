@@ -174,6 +174,20 @@ def test_a_pair_of_microkernels_covers_17_by_8_and_9():
     check(schedule)
 
 
+@pytest.mark.parametrize(
+    ("pair", "sizes"), [((2, 11, 1, 12), [11, 12]), ((1, 8, 2, 13), [8, 13]), ((2, 3, 2, 14), [3, 14])]
+)
+def test_any_two_microkernels_cover_34(pair, sizes):
+    """34 = 2 x 11 + 12 is a pair of the space, 8 + 2 x 13 is not: both are right against float64."""
+    workload = anatune.conv2d(1, 16, 34, 4, 32, 3, 3, padding=1, layout="NHWC")
+    schedule = schedule_of(workload, f=(1, 1, 1, 1, 32), y=(1, 1, 1, 1, 34), x=(1, 1, 1, 4, 1), calls={"y": 3})
+    schedule = msgspec.structs.replace(schedule, options={**schedule.options, "pair.y": pair})
+    assert sorted({len(kernel.result.rows) for kernel in lower(schedule).program.kernels}) == sizes
+    check(schedule)
+    product = schedule_of(anatune.matmul(9, 16 * 12 - 3, 20), j=(1, 1, 1, 1, 189), i=(1, 1, 1, 3, 3), calls={"j": 4})
+    check(msgspec.structs.replace(product, options={**product.options, "pair.j": (2, 1, 2, 5)}))  # vectors, one masked
+
+
 @pytest.mark.parametrize("calls", [3, 4])
 def test_a_pair_along_the_simd_axis_with_a_masked_end(calls):
     schedule = schedule_of(anatune.matmul(12, 100, 20), j=(1, 1, 1, 1, 100), i=(1, 1, 1, 3, 4), calls={"j": calls})

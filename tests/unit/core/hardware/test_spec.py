@@ -643,6 +643,8 @@ def test_measured_groups_round_trip(tmp_path):
     ("old", "new", "words"),
     [
         ("0.97]", "'good']", ["microkernels.tiles", "lists of numbers"]),
+        ("[8, 3, 1, 0.97]", "[8, 0, 1, 0.97]", ["tiles: got [8, 0, 1, 0.97]", "counts of 1 to 1024"]),
+        ("[8, 3, 1, 0.97]", "[8, 3, 1, 97.0]", ["tiles: got [8, 3, 1, 97.0]", "a share like 0.95"]),
         ("broadcasts_per_cycle = 2.0", "broadcasts_per_cycle = 'two'", ["compute.broadcasts_per_cycle", "a number"]),
         ("parallel_start_s = 2e-06", "parallel_start_s = 2.0", ["launch.parallel_start_s", "us"]),
     ],

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import anatune
 from anatune.api import model
+from anatune.core.hardware.cpu_groups import MicrokernelTable
 from anatune.search.neighbours import Moves
 from anatune.search.strategies.structured import StructuredStrategy
 from tests.unit.search.worlds import GPU, RANKED
@@ -31,6 +33,41 @@ def test_many_microkernels():
     asked = StructuredStrategy(CPU, start="paper").ask(40)
     points = np.array([CPU.space.point_of(schedule) for schedule in asked])
     assert len(set(Moves(CPU.space).kernel_ids(CPU.space.encode(points)).tolist())) >= 30
+
+
+def test_microkernels_with_idle_lanes_are_not_good():
+    points = [CPU.space.point_of(schedule) for schedule in StructuredStrategy(CPU, start="paper").ask(60)]
+    assert CPU.space.used_lanes(np.array(points)).min() >= StructuredStrategy.efficiency
+    assert CPU.space.used_lanes(CPU.space.sample_points(60, 0)).min() < 0.5
+
+
+def test_microkernels_that_spill_are_not_good():
+    def shares(points):
+        columns = CPU.evaluate(np.array(points)).columns
+        return columns["fma_s"] / (columns["core_s"] - columns["overhead_s"])
+
+    asked = StructuredStrategy(CPU, start="paper").ask(60)
+    assert shares([CPU.space.point_of(schedule) for schedule in asked]).min() >= StructuredStrategy.efficiency
+    assert shares(CPU.space.sample_points(200, 0)).min() < 0.5
+
+
+def test_measured_microkernels_are_drawn_where_the_spec_has_them():
+    tiles = tuple((rows, 2, steps, 0.9) for rows in range(8, 13) for steps in (1, 8))
+    table = MicrokernelTable(depth=256, tiles=tiles, source="made up")
+    measured = model(anatune.matmul(96, 512, 256), replace(anatune.hardware("xeon_gold_6230r"), microkernels=table))
+    asked = StructuredStrategy(measured, start="paper").ask(40)
+    points = np.array([measured.space.point_of(schedule) for schedule in asked])
+    assert (measured.space.measured_shares(points) == 0.9).all()
+    others = [CPU.space.point_of(schedule) for schedule in StructuredStrategy(CPU, start="paper").ask(40)]
+    assert not measured.space.measured_shares(np.array(others)).all()
+
+
+def test_a_workload_without_measured_microkernels_has_the_models():
+    table = MicrokernelTable(depth=256, tiles=((12, 2, 1, 0.9),), source="made up")
+    cpu = anatune.hardware("xeon_gold_6230r")
+    made = [model(anatune.matmul(1, 512, 256), spec) for spec in (cpu, replace(cpu, microkernels=table))]
+    tiles = [[one.tiles for one in StructuredStrategy(each, start="paper").ask(10)] for each in made]
+    assert tiles[0] == tiles[1]
 
 
 def test_the_model_chooses_tilings():

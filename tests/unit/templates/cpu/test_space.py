@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -101,6 +102,24 @@ def test_pairs_cover_what_divisors_cannot() -> None:
     assert pair_calls(16, 16, 32) == ()
     assert 4 not in pair_calls(64, 16, 32)  # four calls of one vector: no pair
     assert 2 in pair_calls(40, 16, 32)  # two vectors and a masked one
+
+
+def test_pairs_beyond_the_space_are_schedules_without_a_point(hardware: CpuSpec) -> None:
+    space = space_of(anatune.matmul(34, 96, 20), hardware)
+    tiles = {"i": (1, 1, 1, 1, 34), "j": (1, 1, 3, 1, 32), "k": (1, 1, 5, 4)}
+    schedule = space.schedule(tiles=tiles, calls={"i": 3})
+    assert schedule.options["pair.i"] == (2, 11, 1, 12)
+
+    def paired(pair: object) -> anatune.Schedule:
+        return msgspec.structs.replace(schedule, options={**schedule.options, "pair.i": pair})
+
+    other = paired((1, 8, 2, 13)).check()
+    assert anatune.Schedule.from_json(other.to_json()) == other
+    with pytest.raises(SpaceError, match=r"no space holds schedules with the pair \(1, 8, 2, 13\)"):
+        space.point_of(other)
+    for wrong in ((1, 8, 2, 12), (2, 13, 1, 8), (0, 11, 2, 17), (2, 0, 1, 34), (34, 1, 0, 2), (1, 1, 1, 33), "8+26"):
+        with pytest.raises(SpaceError, match=r"option pair.i is .*expected \(calls, units, calls, units\)"):
+            paired(wrong).check()
 
 
 def test_schedule_builds_named_choices(hardware: CpuSpec) -> None:

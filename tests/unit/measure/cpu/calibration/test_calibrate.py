@@ -284,7 +284,7 @@ def test_candidates_go_past_the_register_file(name):
     tiles = candidate_tiles(spec)
     assert len(set(tiles)) == len(tiles)
     assert not all(fits_registers(tile, spec) for tile in tiles)
-    assert RegisterTile(1, 1, 4) in tiles
+    assert RegisterTile(1, 1, 8) in tiles
     for tile in tiles:
         depth = tile_depth(tile, spec)
         assert depth % tile.unroll == 0
@@ -324,6 +324,21 @@ def test_finished_keeps_all_tiles_and_judges_both_sets():
     )
     assert result.agreement.precision == 1.0
     assert not math.isnan(result.fitting.recall)
+
+
+def test_good_tiles_are_classes_of_the_spec(tmp_path):
+    shares = {RegisterTile(rows, 2, 1): share for rows, share in ((1, 0.4), (8, 0.9712), (9, 0.98), (16, 0.5))}
+    spec = finished(detected(), numbers(), shares | {RegisterTile(24, 1, 8): 0.97}, {}, 0.9, "today").spec
+    table = spec.microkernels
+    assert table.classes == {(2, 1): {8: 0.97, 9: 0.98}, (1, 8): {24: 0.97}}
+    assert (table.source, table.unverified, table.least_share) == ("anatune hw calibrate, today", (), LEAST_SHARE)
+    (tmp_path / "host.toml").write_text(spec_to_toml(spec))
+    assert load_spec_file(tmp_path / "host.toml") == spec
+    few = numbers(doubtful=frozenset({"tile_8_2_1"}))
+    assert finished(detected(), few, shares, {}, 0.9, "today").spec.microkernels.unverified == ("tiles",)
+    rest = numbers(doubtful=frozenset({"tile_16_2_1"}))
+    assert finished(detected(), rest, shares, {}, 0.9, "today").spec.microkernels.unverified == ()
+    assert finished(spec, numbers(), {RegisterTile(1, 1, 1): 0.2}, {}, 0.9, "today").spec.microkernels is None
 
 
 # ---- the present machine ---------------------------------------------------------------------------------------

@@ -1,0 +1,87 @@
+"""Which share of the peak the microkernels of points reached where each was run alone, by the table of a spec.
+
+Source: [TACO22] Sec. 4.1 and 4.2: microkernels are measured once a machine; those of a pair are of one class (as many
+vectors and steps), and a pair is as good as the worse of both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.cpu_groups import MicrokernelTable
+from anatune.core.workload.access import Access
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.space import Space
+
+__all__ = ["measured_shares"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def measured_shares(table: MicrokernelTable, space: Space, simd: str, lanes: int, points: Integers) -> Floats | None:
+    """Return the share of the peak of each point's microkernel, 0 where it is not among the measured good ones.
+
+    Parameters
+    ----------
+    simd : str
+        Axis of the space that vectors run along.
+    lanes : int
+        Elements of a vector.
+    points : (num_points, num_columns) int64
+
+    Returns
+    -------
+    (num_points,) float64 or None
+        What idle lanes of a masked vector lose is taken off. None: tiles of the table are no microkernels
+        of this workload: they multiply float32 vectors, which rows share, by one element a row.
+    """
+    operand = _vector_operand(space.workload, simd)
+    if operand is None:
+        return None
+    columns = {name: points[:, number] for number, name in enumerate(space.columns)}
+    ones = np.ones(len(points), dtype=np.int64)
+    rows, vectors, steps, is_shared = [ones, ones], [ones, ones], ones, ones > 0
+    for axis in space.workload.axes:
+        size = columns[f"{axis.name}.{space.levels[axis.name][-1]}"]
+        if axis.kind == "reduction":
+            steps = steps * size
+            continue
+        calls = np.maximum(columns.get(f"pair.{axis.name}", ones), 1)
+        if axis.name == simd:
+            units = -(-size // lanes)
+            vectors = [units // calls, -(-units // calls)]
+        else:
+            rows = [rows[0] * (size // calls), rows[1] * -(-size // calls)]
+            is_shared &= (size == 1) | (not operand.uses(axis.name))
+    shares = _Shares(table)
+    nearest = np.abs(np.log2(np.array(shares.steps)) - np.log2(steps)[:, None]).argmin(axis=1)
+    kinds = [shares.of(some, others, nearest) for some in rows for others in vectors]
+    result: Floats = np.min(kinds, axis=0) * space.used_lanes(points) * is_shared
+    return result
+
+
+def _vector_operand(workload: Workload, simd: str) -> Access | None:
+    """Return the operand of which microkernels load vectors and nothing of the other's; None: no such product."""
+    loaded = [access for access in workload.reads if access.uses(simd)]
+    is_product = workload.body == "multiply_add" and workload.dtype == "float32"
+    is_outer = len(workload.reads) == 2 and len(loaded) == 1 and any(x.name == simd for x in workload.spatial_axes)
+    return loaded[0] if is_product and is_outer else None
+
+
+class _Shares:
+    """Shares of a table as an array: (rows, vectors, number of the steps)."""
+
+    def __init__(self, table: MicrokernelTable) -> None:
+        self.steps = sorted({steps for _, _, steps, _ in table.tiles})
+        most = np.array([tile[:2] for tile in table.tiles]).max(axis=0, initial=0)
+        self._shares = np.zeros((*(most + 1), len(self.steps)))
+        for rows, vectors, steps, share in table.tiles:
+            self._shares[rows, vectors, self.steps.index(steps)] = share
+
+    def of(self, rows: Integers, vectors: Integers, steps: Integers) -> Floats:
+        """Return the shares of tiles, 0 of those that the table lacks."""
+        num_rows, num_vectors, _ = self._shares.shape
+        is_known = (rows < num_rows) & (vectors < num_vectors)
+        return np.where(is_known, self._shares[rows * is_known, vectors * is_known, steps], 0.0)
