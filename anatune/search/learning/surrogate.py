@@ -1,7 +1,8 @@
 """Gradient-boosted trees that learn, while a strategy searches, how long points take (LightGBM).
 
-Light on purpose: tens of trees, fitted again when the trials have grown by a share, in a few milliseconds. The
-correction that ships with the package and is fitted on records is another matter.
+Light on purpose: tens of trees, fitted again in a few milliseconds when there are new trials (those on the model's
+errors when the trials have grown by a share). The correction that ships with the package and is fitted on records is
+another matter.
 """
 
 from __future__ import annotations
