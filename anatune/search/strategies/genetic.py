@@ -120,4 +120,5 @@ class AnalyticalGeneticStrategy(GeneticStrategy):
     Source: [ICS24] Sec. 4. Deviates: as `GeneticStrategy`; the features as `templates.gpu.model` says.
     """
 
-    published_features = ranked_features = "analytical"
+    published_features: TreeFeatures = "analytical"
+    ranked_features: TreeFeatures = "analytical"

@@ -36,9 +36,9 @@ class GradientStrategy(StepwiseStrategy):
 
     has_limits = True
     published_rules: Literal["figure", "code"] = "figure"
-    """What "as published" means where Fig. 9 and its code differ. The code starts from the best random programs, looks at
-    one and two hops together, compares predictions with the base's instead of the best neighbour's and the first of a
-    window instead of its last, and examines 9 neighbours before `measure_threshold` counts."""
+    """What "as published" means where Fig. 9 and the code differ. The code starts from the best random programs, looks
+    at one and two hops together, compares predictions with the base's instead of the best neighbour's and the first of
+    a window instead of its last, and examines 9 neighbours before `measure_threshold` counts."""
     window = 3
     """Neighbours that are measured before the search decides whether to move. Source: [ICS24] Sec. 5.2: 3."""
     score_threshold = 0.6
@@ -133,7 +133,7 @@ class GradientStrategy(StepwiseStrategy):
         self._unlearned.clear()
 
     def _near(self, base: Integers) -> Iterator[Integers]:
-        """Yield the neighbours of a base: those of one hop, of two, of three; by the code's rules one and two together."""
+        """Yield the neighbours of one hop, of two, of three; by the rules of the code one and two together."""
         pools = [[hops] for hops in range(1, self.most_hops + 1)]
         if not self._by_figure:
             pools[:2] = [[hops for pool in pools[:2] for hops in pool]]
