@@ -36,6 +36,7 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
         "bayes": "anatune.search.strategies.bayes:BayesStrategy",
         "structured": "anatune.search.strategies.structured:StructuredStrategy",
         "genetic": "anatune.search.strategies.genetic:GeneticStrategy",
+        "genetic-af": "anatune.search.strategies.genetic:AnalyticalGeneticStrategy",
         "random": "anatune.search.strategies.random:RandomStrategy",
         "grid": "anatune.search.strategies.grid:GridStrategy",
     }

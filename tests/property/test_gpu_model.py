@@ -148,9 +148,9 @@ def test_physical_limits(workload: Workload, device: str, seed: int) -> None:
     for share in ("occupancy", "Estimated_Occupancy"):
         assert (named[share] > 0).all()
         assert (named[share][legal] <= 1).all()
-    efficiency, waves = named["Wave_Efficiency"], named["waves"]
+    efficiency, rounds = named["Wave_Efficiency"], named["blocks"] / model.hardware.compute.num_sms
     assert ((efficiency > 0) & (efficiency <= 1)).all()
-    assert ((efficiency == 1) == (waves == np.ceil(waves))).all()
+    assert ((efficiency == 1) == (rounds == np.ceil(rounds))).all()
     assert all((named[part] >= 0).all() for part in PARTS)
 
 

@@ -1,7 +1,8 @@
 """Gradient-boosted trees that learn, while a strategy searches, how long points take (LightGBM).
 
-Light on purpose: tens of trees, fitted again when the trials have grown by a share, in a few milliseconds. The
-correction that ships with the package and is fitted on records is another matter.
+Light on purpose: tens of trees, fitted again in a few milliseconds when there are new trials (those on the model's
+errors when the trials have grown by a share). The correction that ships with the package and is fitted on records is
+another matter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ TreeFeatures = Literal["analytical", "program", "all"]
 
 _NUM_TREES = 30
 _REFIT_SHARE = 0.08
-"""Trials (as a share of those fitted on) after which the trees are fitted again."""
+"""Trials (as a share of those fitted on) after which trees on the model's errors are fitted again; others learn each
+batch, as published. Source: [ICS24] Fig. 9a."""
 _FEWEST = 8
 """Trials before which nothing is fitted."""
 _PUBLISHED = {"max_depth": 10, "learning_rate": 0.2, "min_gain_to_split": 0.001, "min_sum_hessian_in_leaf": 0.0}
@@ -40,8 +42,8 @@ class Surrogate:
     knobs
         Of the space.
     features : {"analytical", "program", "all"}
-        "analytical": the seven features of [ICS24] on GPUs, all that the model computes on CPUs; "program": the factors
-        and choices only; "all": both, and the predicted time.
+        "analytical": the seven features of [ICS24] on GPUs and the product of WLP and ILP, which its code adds; on CPUs
+        all that the model computes. "program": the factors and choices only; "all": both, and the predicted time.
     on_model : bool
         Learn log(measured / predicted) instead of log(measured); without trials the prediction is the model's.
     """
@@ -75,7 +77,8 @@ class Surrogate:
 
     def _fit(self) -> None:
         size = len(self._targets)
-        if size < _FEWEST or size < self._num_fitted * (1.0 + _REFIT_SHARE):
+        share = _REFIT_SHARE if self._on_model else 0.0
+        if size < _FEWEST or size < max(self._num_fitted + 1, self._num_fitted * (1.0 + share)):
             return
         lightgbm = import_lightgbm()
         targets = np.array(self._targets)
@@ -103,8 +106,10 @@ class Surrogate:
         parts = []
         if self._kind != "program":
             found = self._knobs.model.evaluate(points)
-            names = FEATURES if self._kind == "analytical" and FEATURES[0] in found.columns else sorted(found.columns)
-            parts += [found.columns[name] for name in names]
+            is_published = self._kind == "analytical" and FEATURES[0] in found.columns
+            parts += [found.columns[name] for name in (FEATURES if is_published else sorted(found.columns))]
+            if is_published:
+                parts.append(found.columns["WLP"] * found.columns["ILP"])
             if self._kind == "all":
                 parts.append(np.log(np.minimum(found.time_s, 1e6)))
         if self._kind != "analytical":

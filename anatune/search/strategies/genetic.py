@@ -12,7 +12,7 @@ from anatune.search.learning.surrogate import Surrogate, TreeFeatures
 from anatune.search.points import Floats, Integers, distinct
 from anatune.search.stepwise import StepwiseStrategy, Walk
 
-__all__ = ["GeneticStrategy"]
+__all__ = ["AnalyticalGeneticStrategy", "GeneticStrategy"]
 
 
 class GeneticStrategy(StepwiseStrategy):
@@ -22,8 +22,11 @@ class GeneticStrategy(StepwiseStrategy):
     ranking's points and the best predicted of random ones; the trees learn log(measured / predicted).
 
     Deviates: LightGBM on the factors and choices instead of XGBoost on 164 features of the generated code; a mutation
-    steps one knob, or draws one gene anew; parents that are not mutated are crossed at one place.
+    steps one knob, or draws one gene anew; parents that are not mutated are crossed at one place. On GPUs it keeps to
+    the limits of the code of [ICS24] (`search.limits`), so that the two searches are compared on one space.
     """
+
+    has_limits = True
 
     round_trials = 64
     """Trials between two searches. Source: [Ansor] code: num_measures_per_round = 64."""
@@ -39,12 +42,15 @@ class GeneticStrategy(StepwiseStrategy):
     random_share = 0.05
     """Random points among those that are measured. Source: [Ansor] code: eps_greedy = 0.05."""
     published_features: TreeFeatures = "program"
-    """What the trees see as published, see `Surrogate`; "analytical" is nearer to Ansor-AF of [ICS24]."""
+    """What the trees see as published, see `Surrogate`."""
+    ranked_features: TreeFeatures = "all"
+    """What they see where the search starts from the model's ranking."""
 
     def walk(self) -> Walk:
         """Yield rounds."""
         on_model = not self.as_published
-        surrogate = Surrogate(self.knobs, "all" if on_model else self.published_features, on_model=on_model)
+        features = self.ranked_features if on_model else self.published_features
+        surrogate = Surrogate(self.knobs, features, on_model=on_model)
         points = first_population(self.knobs, self.round_trials, self.draw, self.ranked if on_model else None)
         measured: list[tuple[float, bytes]] = []
         for number in range(1, 1 << 30):
@@ -106,3 +112,13 @@ class GeneticStrategy(StepwiseStrategy):
             if self.is_new(point):
                 found.append(point)
         return np.array(found, dtype=np.int64).reshape(-1, points.shape[1])
+
+
+class AnalyticalGeneticStrategy(GeneticStrategy):
+    """Genetic search whose trees see the analytical features only: Ansor-AF.
+
+    Source: [ICS24] Sec. 4. Deviates: as `GeneticStrategy`; the features as `templates.gpu.model` says.
+    """
+
+    published_features: TreeFeatures = "analytical"
+    ranked_features: TreeFeatures = "analytical"

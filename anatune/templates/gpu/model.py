@@ -122,13 +122,16 @@ class BaseGpuModel(WholeModel):
     def _columns(self, out: Floats, time_s: Floats) -> Columns:
         """Name the quantities of a prediction.
 
-        Deviates: Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere.
+        Deviates: Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere. Its code
+        has an eighth feature, the product of WLP and ILP; the trees of published searches see it
+        (`search.learning.surrogate`).
         """
 
         def row(name: str) -> Floats:
             values: Floats = out[self.rows[name.upper()]]
             return values
 
+        rounds = row("blocks") / self.hardware.compute.num_sms  # [ICS24] counts one block for each SM
         columns = {name: row(name) for name in (*self.parts, *self.own_parts) if name != "launch_s"}
         columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
         max_warps = float(self.hardware.compute.max_warps_per_sm)
@@ -138,7 +141,7 @@ class BaseGpuModel(WholeModel):
             "waves": row("waves"),
             "WLP": row("held") * row("warps"),
             "Estimated_Occupancy": np.minimum(1.0, row("resident") * row("warps") / max_warps),
-            "Wave_Efficiency": row("waves") / np.ceil(row("waves")),
+            "Wave_Efficiency": rounds / np.ceil(rounds),
             "dram_bytes": row("dram_bytes"),
             "l2_bytes": row("l2_bytes"),
             "registers_per_thread": row("registers"),

@@ -29,6 +29,7 @@ from anatune.templates.gpu.model import (
 )
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
 from anatune.templates.gpu.times.columns import Col, Gpu, Nest
+from anatune.templates.gpu.times.waves import SECTOR
 
 __all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
 
@@ -122,7 +123,8 @@ class GpuScoring(BaseGpuModel):
         """Return the features that follow [ICS24] Sec. 4.1, with units and limits right.
 
         Deviates: OI_Shared_Mem counts cycles of the shared-memory pipe (bank conflicts included), one 128-byte access
-        each.
+        each. Reg_Reuse_Factor counts the bytes of the 32-byte sectors that the stores of a warp touch: each result is
+        written once, so that counting results gives one constant for the whole workload.
         """
         element = float(DTYPE_BYTES[self.workload.dtype])
         steps, accumulators, threads = out[Col.STEPS], out[Col.ACCUMULATORS], out[Col.THREADS]
@@ -131,10 +133,11 @@ class GpuScoring(BaseGpuModel):
         loaded = out[Col.FRAGMENTS] * steps * element + out[Col.LOCAL] * REGISTER_BYTES
         tiles = out[Col.BLOCKS] - out[Col.SPLIT_TILES] * (out[Col.SPLIT] - 1.0)
         shared_bytes = loaded * threads * out[Col.STAGES] * tiles
+        sectors = np.minimum(1.0, out[Col.STORE_SECTORS] * out[Col.WARPS] / np.maximum(threads, 1.0))  # of one result
         return {
             "OI_Global_Mem": flop * accumulators * threads * steps / np.maximum(moved, 1.0),
             "OI_Shared_Mem": flop * accumulators * steps * 32.0 / np.maximum(out[Col.WAVEFRONTS] * 128.0, 1.0),
-            "Reg_Reuse_Factor": flop * steps * out[Col.STAGES] / element,
+            "Reg_Reuse_Factor": flop * steps * out[Col.STAGES] / np.maximum(sectors * SECTOR, element),
             "ILP": accumulators,
             "dram_bytes": out[Col.DRAM_BYTES] + out[Col.LOCAL_DRAM_BYTES],
             "l2_bytes": out[Col.L2_BYTES] + out[Col.LOCAL_L2_BYTES],

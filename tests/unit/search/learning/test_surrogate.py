@@ -9,6 +9,7 @@ from anatune.errors import MissingDependencyError
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.surrogate import Surrogate
 from anatune.search.stepwise import Answer
+from anatune.templates.gpu.model import FEATURES
 from tests.unit.search.worlds import GPU, seconds
 
 KNOBS = knobs_of(GPU)
@@ -48,3 +49,20 @@ def test_without_lightgbm(monkeypatch):
     surrogate.add(POINTS, ANSWERS)
     with pytest.raises(MissingDependencyError, match=r"pip install 'lightgbm"):
         surrogate.predict(LATER)
+
+
+def test_the_published_trees_see_seven_features_and_the_product_of_two():
+    columns = GPU.evaluate(POINTS).columns
+    rows = Surrogate(KNOBS, "analytical", on_model=False)._features(POINTS)
+    assert np.array_equal(rows[:, :7], np.column_stack([columns[name] for name in FEATURES]))
+    assert np.array_equal(rows[:, 7:], (columns["WLP"] * columns["ILP"])[:, None])
+    assert (rows.min(axis=0) < rows.max(axis=0)).all()  # none of them is dead
+
+
+@pytest.mark.parametrize(("on_model", "is_fitted_again"), [(False, True), (True, False)])
+def test_published_trees_learn_every_batch(on_model, is_fitted_again):
+    surrogate = Surrogate(KNOBS, "all", on_model=on_model)
+    surrogate.add(POINTS[:200], ANSWERS[:200])
+    before = surrogate.predict(LATER)
+    surrogate.add(POINTS[200:203], ANSWERS[200:203])
+    assert np.array_equal(before, surrogate.predict(LATER)) is not is_fitted_again

@@ -4,6 +4,7 @@ import numpy as np
 
 from anatune.search.base import make_strategy
 from anatune.search.knobs import knobs_of
+from anatune.search.limits import is_within_limits
 from anatune.search.strategies.gradient import GradientStrategy
 from tests.unit.search.worlds import GPU, RANKED, search, seconds, varied
 
@@ -13,16 +14,56 @@ def test_as_published_it_measures_64_random_programs_first():
     assert len(strategy.ask(200)) == 64
 
 
-def test_then_the_best_ones_neighbours_in_windows_of_three():
-    strategy = GradientStrategy(GPU, start="paper", seed=2)
-    points, _ = search(strategy, 64)
-    best = min(points, key=seconds)
-    window = strategy.ask(50)
-    assert len(window) == 3
+def hops_away(points, base):
     knobs = knobs_of(GPU)
-    found = np.array([GPU.space.point_of(schedule) for schedule in window])
-    away = np.abs(knobs.indices(found) - knobs.indices(best[None, :])).sum(axis=1)
-    assert away.max() <= 2
+    return np.abs(knobs.indices(np.array(points)) - knobs.indices(base[None, :])).sum(axis=1)
+
+
+def test_by_the_rules_of_the_code_the_best_ones_neighbours_follow_in_windows_of_three():
+    strategy = varied(GradientStrategy, published_rules="code")(GPU, start="paper", seed=2)
+    points, _ = search(strategy, 64)
+    window = [GPU.space.point_of(schedule) for schedule in strategy.ask(50)]
+    assert len(window) == 3
+    assert hops_away(window, min(points, key=seconds)).max() <= 2
+
+
+def test_as_published_a_random_point_follows_and_its_neighbours_at_one_hop_then_two_then_three():
+    strategy = varied(GradientStrategy, measure_threshold=0.0, score_threshold=0.0)(GPU, start="paper", seed=2)
+    search(strategy, 64)
+    (base, *near), _ = search(strategy, 400, lambda point: 1.0)  # nothing is better than the base
+    away = hops_away(near, base)
+    assert away[0] == 1
+    assert np.array_equal(away[away <= 3], np.sort(away[away <= 3])[: (away <= 3).sum()])
+    assert {1, 2, 3} == set(away[:300])
+
+
+def test_the_trees_learn_a_step_when_it_is_over():
+    sizes = []
+
+    class Watched(GradientStrategy):
+        def _learn(self):
+            super()._learn()
+            sizes.append(len(self._surrogate._targets))
+
+    search(Watched(GPU, start="paper", seed=2), 120)
+    assert sizes[0] == 65  # the random programs and the first base
+    assert len(set(np.diff(sizes))) > 1
+    assert max(np.diff(sizes)) > 3  # several windows at once
+
+
+def test_windows_whose_last_prediction_is_far_below_the_best_are_not_measured():
+    strict = varied(GradientStrategy, score_threshold=1.0 - 1e-12)(GPU, start="paper", seed=2)
+    points, _ = search(strict, 200)
+    loose, _ = search(varied(GradientStrategy, score_threshold=0.0)(GPU, start="paper", seed=2), 200)
+    assert np.array_equal(points[:65], loose[:65])
+    assert not np.array_equal(points, loose)
+
+
+def test_as_published_it_keeps_to_the_limits():
+    points, _ = search(GradientStrategy(GPU, start="paper", seed=2), 120)
+    assert is_within_limits(GPU, np.array(points)).all()
+    free, _ = search(varied(GradientStrategy, has_limits=False)(GPU, start="paper", seed=2), 64)
+    assert not is_within_limits(GPU, np.array(free)).all()
 
 
 def test_from_the_ranking_it_needs_no_random_programs():
