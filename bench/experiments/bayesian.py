@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from anatune import api
 from anatune.core.workload.text import parse_workload
 from anatune.templates.base.model import Model, Rule
-from bench.experiments.bayesian_variants import BayesVariant
 from bench.experiments.processes import do_all
 from bench.experiments.roughness import Roughness, roughness_of
 from bench.experiments.surfaces import Contender, Search, search, summary
@@ -36,16 +35,16 @@ __all__ = ["VARIANTS", "main"]
 VARIANTS = (
     Contender("evolutionary search", "genetic", "paper"),
     Contender("random", "random", "paper"),
-    Contender("BO naive", "bayes", "paper", {"selection": "naive"}, BayesVariant),
+    Contender("BO naive", "bayes", "paper", {"selection": "naive"}),
     Contender("BO + heap", "bayes", "paper"),
-    Contender("BO + LRU", "bayes", "paper", {"selection": "naive", "eviction": "lru"}, BayesVariant),
-    Contender("BO + heap + LRU", "bayes", "paper", {"eviction": "lru"}, BayesVariant),
+    Contender("BO + LRU", "bayes", "paper", {"selection": "naive", "eviction": "lru"}),
+    Contender("BO + heap + LRU", "bayes", "paper", {"eviction": "lru"}),
     Contender("heap, kappa 0.01", "bayes", "paper", {"kappa": 0.01}),
-    Contender("heap, EI", "bayes", "paper", {"acquisition": "ei"}, BayesVariant),
-    Contender("heap, POI", "bayes", "paper", {"acquisition": "poi"}, BayesVariant),
+    Contender("heap, EI", "bayes", "paper", {"acquisition": "ei"}),
+    Contender("heap, POI", "bayes", "paper", {"acquisition": "poi"}),
     Contender("heap, memory 500", "bayes", "paper", {"memory": 500}),
-    Contender("heap, domain reduction", "bayes", "paper", {"domain_reduction": True}, BayesVariant),
-    Contender("heap, 20 % random", "bayes", "paper", {"random_share": 0.2}, BayesVariant),
+    Contender("heap, domain reduction", "bayes", "paper", {"domain": "reduced"}),
+    Contender("heap, none random", "bayes", "paper", {"random_share": 0.0}),
 )
 """The first four of BO are [BO24] Table 3.1, with its settings: UCB, kappa 0.1, memory 250 (Sec. 4.1.3)."""
 MODELS = {
