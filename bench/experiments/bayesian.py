@@ -16,18 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune import api
 from anatune.core.workload.text import parse_workload
-from anatune.templates.base.model import Model, Rule
+from anatune.templates.base.model import Model
 from bench.experiments.processes import do_all
 from bench.experiments.roughness import Roughness, roughness_of
-from bench.experiments.surfaces import Contender, Search, search, summary
+from bench.experiments.surfaces import Contender, RecordedSurface, Search, search, summary
 from bench.replay.recorded import model_of
-from bench.replay.recorded_points import RecordedTable, load_tables
+from bench.replay.recorded_points import load_tables
 from bench.replay.search import chosen_tables
-from bench.replay.table import TableModel
 from bench.results import environment, matches, write_json
 
 __all__ = ["VARIANTS", "main"]
@@ -81,22 +79,8 @@ class Ground:
     """What is searched: `truth` answers, `guide` is the space (strategies as published do not look at its times)."""
 
     about: About
-    truth: Model | _Recorded
+    truth: Model | RecordedSurface
     guide: Model
-
-
-class _Recorded:
-    """Recorded times as a surface; what failed breaks a rule."""
-
-    rules = (Rule("recorded", "recorded as failed", 0.0),)
-
-    def __init__(self, recorded: RecordedTable, table: TableModel) -> None:
-        self._table, self._time_s = table, recorded.time_s
-
-    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return (recorded seconds, 1 where the trial failed)."""
-        seconds = self._time_s[[self._table.space.row_of(point) for point in points]]
-        return seconds, np.isnan(seconds).astype(np.int64)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -150,7 +134,7 @@ def _tables(options: argparse.Namespace) -> Iterator[Ground]:
         name = f"{one.group.table} {one.group.device}: {one.group.workload.describe()}"
         best = float(np.nanmin(one.time_s))
         about = About(name, "recorded on GPUs", best, roughness_of(table, one.time_s))
-        yield Ground(about, _Recorded(one, table), table)
+        yield Ground(about, RecordedSurface(one, table), table)
 
 
 def _study(grounds: Sequence[Ground], options: argparse.Namespace) -> list[Search]:
