@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.errors import UnknownNameError
+from anatune.errors import SpaceError, UnknownNameError
 from anatune.named import resolve
 from anatune.search.points import Integers
 from anatune.templates.base.model import Model
@@ -49,6 +50,8 @@ A class is called with (model, seed=, start=, ranked=), see `make_strategy`.
 BLIND = ("random", "grid")
 """Strategies that never look at the model."""
 
+_KINDS = {int: "an integer", float: "a number"}
+
 STARTS = ("model", "paper")
 """Where a strategy starts: from the model's ranking, or as it was published."""
 
@@ -86,14 +89,55 @@ class Strategy(Protocol):
 
 
 def check_strategy(name: str) -> str:
-    """Return `name` if there is such a strategy.
+    """Return `name` if there is such a strategy, its settings in alphabetic order.
+
+    Parameters
+    ----------
+    name : str
+        One of `STRATEGIES`, or with settings of its class: ``bayes:acquisition=ei,memory=500``.
 
     Raises
     ------
     UnknownNameError
-        There is none; the message lists those there are.
+        There is none, or it has no such setting; the message lists those there are.
+    SpaceError
+        A setting has no such value.
     """
-    return checked_choice("strategy", name, tuple(STRATEGIES), UnknownNameError)
+    return _parse(name)[0]
+
+
+def _parse(name: str) -> tuple[str, Any]:
+    """Return a strategy's name with sorted settings, and what makes it: its class, or one with these settings."""
+    plain, colon, words = name.partition(":") if isinstance(name, str) else (name, "", "")
+    checked_choice("strategy", plain, tuple(STRATEGIES), UnknownNameError)
+    if not colon:
+        return plain, STRATEGIES[plain]
+    kind = resolve(STRATEGIES[plain])
+    options: Mapping[str, tuple[Any, ...]] = getattr(kind, "options", {})
+    if not options:
+        raise UnknownNameError(f"strategy {name!r}: {plain} has no settings; write {plain!r}")
+    settings: dict[str, object] = {}
+    for word in words.split(","):
+        setting, _, text = (part.strip() for part in word.partition("="))
+        checked_choice(f"setting of the strategy {plain}", setting, tuple(options), UnknownNameError)
+        where = f"strategy {plain}: {setting}"
+        if isinstance(options[setting][0], str):
+            settings[setting] = checked_choice(where, text, options[setting], SpaceError)
+        else:
+            settings[setting] = _number(where, text, type(getattr(kind, setting)), *options[setting])
+    sorted_words = ",".join(f"{setting}={settings[setting]}" for setting in sorted(settings))
+    return f"{plain}:{sorted_words}", type(kind.__name__, (kind,), settings)
+
+
+def _number(where: str, text: str, kind: type[int] | type[float], least: float, most: float) -> float:
+    """Return the number that a word says."""
+    try:
+        number = kind(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise SpaceError(f"{where} is {text!r}, expected {_KINDS[kind]} from {least:g} to {most:g}")
+    return number
 
 
 def check_start(start: str) -> str:
@@ -115,7 +159,7 @@ def make_strategy(
     Parameters
     ----------
     name : str
-        One of `STRATEGIES`.
+        One of `STRATEGIES`, or with settings, see `check_strategy`.
     model
         Analytical model of the workload on the hardware, from `anatune.api.model`.
     seed : int
@@ -129,8 +173,12 @@ def make_strategy(
     Raises
     ------
     UnknownNameError
-        No such strategy, no such start.
+        No such strategy, setting or start.
+    SpaceError
+        A setting has no such value.
     """
-    made = resolve(STRATEGIES[check_strategy(name)])
-    strategy: Strategy = made(model, seed=seed, start=check_start(start), ranked=ranked)
+    made = _parse(name)[1]
+    strategy: Strategy = (resolve(made) if isinstance(made, str) else made)(
+        model, seed=seed, start=check_start(start), ranked=ranked
+    )
     return strategy

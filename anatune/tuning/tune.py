@@ -59,7 +59,8 @@ def tune(
     trials : int
         How many schedules to measure, with those of a resumed session.
     strategy : str
-        Who asks for schedules: one of `anatune.search.base.STRATEGIES`.
+        Who asks for schedules: one of `anatune.search.base.STRATEGIES`; `bayes` with settings, see
+        `anatune.search.base.check_strategy`.
     records : str or Path, optional
         Record file, or "postgresql://..." of a server; every trial is on the disk before the next question. None:
         nothing is kept.

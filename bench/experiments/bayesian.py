@@ -12,23 +12,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune import api
 from anatune.core.workload.text import parse_workload
-from anatune.templates.base.model import Model, Rule
-from bench.experiments.bayesian_variants import BayesVariant
+from anatune.templates.base.model import Model
 from bench.experiments.processes import do_all
 from bench.experiments.roughness import Roughness, roughness_of
-from bench.experiments.surfaces import Contender, Search, search, summary
+from bench.experiments.surfaces import Contender, RecordedSurface, Search, search, summary
 from bench.replay.recorded import model_of
-from bench.replay.recorded_points import RecordedTable, load_tables
+from bench.replay.recorded_points import load_tables
 from bench.replay.search import chosen_tables
-from bench.replay.table import TableModel
 from bench.results import environment, matches, write_json
 
 __all__ = ["VARIANTS", "main"]
@@ -36,16 +33,16 @@ __all__ = ["VARIANTS", "main"]
 VARIANTS = (
     Contender("evolutionary search", "genetic", "paper"),
     Contender("random", "random", "paper"),
-    Contender("BO naive", "bayes", "paper", {"selection": "naive"}, BayesVariant),
+    Contender("BO naive", "bayes", "paper", {"selection": "naive"}),
     Contender("BO + heap", "bayes", "paper"),
-    Contender("BO + LRU", "bayes", "paper", {"selection": "naive", "eviction": "lru"}, BayesVariant),
-    Contender("BO + heap + LRU", "bayes", "paper", {"eviction": "lru"}, BayesVariant),
+    Contender("BO + LRU", "bayes", "paper", {"selection": "naive", "eviction": "lru"}),
+    Contender("BO + heap + LRU", "bayes", "paper", {"eviction": "lru"}),
     Contender("heap, kappa 0.01", "bayes", "paper", {"kappa": 0.01}),
-    Contender("heap, EI", "bayes", "paper", {"acquisition": "ei"}, BayesVariant),
-    Contender("heap, POI", "bayes", "paper", {"acquisition": "poi"}, BayesVariant),
+    Contender("heap, EI", "bayes", "paper", {"acquisition": "ei"}),
+    Contender("heap, POI", "bayes", "paper", {"acquisition": "poi"}),
     Contender("heap, memory 500", "bayes", "paper", {"memory": 500}),
-    Contender("heap, domain reduction", "bayes", "paper", {"domain_reduction": True}, BayesVariant),
-    Contender("heap, 20 % random", "bayes", "paper", {"random_share": 0.2}, BayesVariant),
+    Contender("heap, domain reduction", "bayes", "paper", {"domain": "reduced"}),
+    Contender("heap, none random", "bayes", "paper", {"random_share": 0.0}),
 )
 """The first four of BO are [BO24] Table 3.1, with its settings: UCB, kappa 0.1, memory 250 (Sec. 4.1.3)."""
 MODELS = {
@@ -82,22 +79,8 @@ class Ground:
     """What is searched: `truth` answers, `guide` is the space (strategies as published do not look at its times)."""
 
     about: About
-    truth: Model | _Recorded
+    truth: Model | RecordedSurface
     guide: Model
-
-
-class _Recorded:
-    """Recorded times as a surface; what failed breaks a rule."""
-
-    rules = (Rule("recorded", "recorded as failed", 0.0),)
-
-    def __init__(self, recorded: RecordedTable, table: TableModel) -> None:
-        self._table, self._time_s = table, recorded.time_s
-
-    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return (recorded seconds, 1 where the trial failed)."""
-        seconds = self._time_s[[self._table.space.row_of(point) for point in points]]
-        return seconds, np.isnan(seconds).astype(np.int64)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -151,7 +134,7 @@ def _tables(options: argparse.Namespace) -> Iterator[Ground]:
         name = f"{one.group.table} {one.group.device}: {one.group.workload.describe()}"
         best = float(np.nanmin(one.time_s))
         about = About(name, "recorded on GPUs", best, roughness_of(table, one.time_s))
-        yield Ground(about, _Recorded(one, table), table)
+        yield Ground(about, RecordedSurface(one, table), table)
 
 
 def _study(grounds: Sequence[Ground], options: argparse.Namespace) -> list[Search]:
@@ -165,9 +148,16 @@ def _study(grounds: Sequence[Ground], options: argparse.Namespace) -> list[Searc
         ]
         return [search(ground.truth, ground.guide, variant, options.trials, found) for found in empty]
 
-    pieces = [(ground, variant) for ground in grounds for variant in VARIANTS]
+    variants = [_shorten(variant) for variant in VARIANTS] if options.quick else VARIANTS
+    pieces = [(ground, variant) for ground in grounds for variant in variants]
     found = do_all(work, pieces, options.workers, lambda one: f"{one[1].name}: {one[0].about.name}")
     return [search for searches in found for search in searches]
+
+
+def _shorten(variant: Contender) -> Contender:
+    """Return a variant that scores one point for each input."""
+    few = {"suggestions": 1} if variant.strategy == "bayes" else {}
+    return replace(variant, options={**variant.options, **few})
 
 
 if __name__ == "__main__":

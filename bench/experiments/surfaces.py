@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.trial import Measurement, Outcome, Trial
@@ -21,10 +22,12 @@ from anatune.named import resolve
 from anatune.report.text import columns
 from anatune.search.base import STRATEGIES, Strategy
 from anatune.search.points import Integers
-from anatune.templates.base.model import Model
+from anatune.templates.base.model import Model, Rule
 from bench.replay.metrics import quantile
+from bench.replay.recorded_points import RecordedTable
+from bench.replay.table import TableModel
 
-__all__ = ["NEAR", "Contender", "Search", "search", "summary", "wrong_numbers"]
+__all__ = ["NEAR", "Contender", "RecordedSurface", "Search", "search", "summary", "wrong_numbers"]
 
 NEAR = 1.05
 """Best over the optimum that counts as near it."""
@@ -80,7 +83,21 @@ class Search:
         return next((ratio for trial, ratio in reversed(self.steps) if trial <= trials), math.inf)
 
 
-def search(truth: Model, guide: Model, contender: Contender, trials: int, found: Search) -> Search:
+class RecordedSurface:
+    """Recorded times as a surface; what failed breaks a rule."""
+
+    rules = (Rule("recorded", "recorded as failed", 0.0),)
+
+    def __init__(self, recorded: RecordedTable, table: TableModel) -> None:
+        self._table, self._time_s = table, recorded.time_s
+
+    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return (recorded seconds, 1 where the trial failed)."""
+        seconds = self._time_s[[self._table.space.row_of(point) for point in points]]
+        return seconds, np.isnan(seconds).astype(np.int64)
+
+
+def search(truth: Model | RecordedSurface, guide: Model, contender: Contender, trials: int, found: Search) -> Search:
     """Search `truth` with a strategy that sees `guide`, one trial at a time; fill in `found`, which says what for."""
     started = time.process_time()
     strategy = contender.made(guide, found.seed)

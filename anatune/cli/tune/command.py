@@ -80,7 +80,8 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--strategy",
             metavar="S",
             autocompletion=strategy_names,
-            help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, genetic-af, random or grid.",
+            help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, genetic-af, random or grid. bayes has "
+            "settings: bayes:acquisition=ei,eviction=lru.",
         ),
     ] = "model"
     start: Annotated[

@@ -25,8 +25,11 @@ class EvolutionStrategy(StepwiseStrategy):
     As published: a random first population, speeds are predicted. From the model's ranking: the first population is the
     ranking's points and the best predicted of random ones, and what is predicted is the speed over the model's.
 
-    Deviates: illegal and known children are not born (TVM measures the former as failures, speed 0), genes are whole
-    tilings as in AutoTVM, distances are taken between factors instead of AutoTVM's indices.
+    Deviates: illegal points are neither in the first population nor born, since strategies may ask for none (in [NoSE]
+    Sec. V-C three quarters of AutoTVM's configurations are illegal: they are measured, and teach the surrogate where
+    not to look); known children are not born; a mutated gene may draw the value that it had; genes are whole tilings as
+    in AutoTVM, distances are taken between factors instead of AutoTVM's indices. What fails when it is built or run
+    counts as speed 0, as published.
     """
 
     population = 100
