@@ -80,7 +80,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--strategy",
             metavar="S",
             autocompletion=strategy_names,
-            help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, genetic-af, random or grid. bayes has "
+            help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, genetic-af, random, grid. bayes has "
             "settings: bayes:acquisition=ei,eviction=lru.",
         ),
     ] = "model"
