@@ -32,7 +32,8 @@ def is_within_limits(model: Model, points: Integers) -> Booleans:
     columns = model.evaluate(points).columns
     results = columns["accumulators_per_thread"]
     good: Booleans = (columns["threads_per_block"] >= FEWEST_THREADS) & (results <= MOST_RESULTS)
-    return good & (columns["spilled_registers"] == 0)
+    good &= columns["spilled_registers"] == 0
+    return good
 
 
 class _LimitedKnobs(Knobs):
