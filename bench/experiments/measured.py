@@ -35,7 +35,7 @@ __all__ = ["PROTOCOL", "MeasuredTable", "Replay", "replayed", "search_all"]
 Integers = NDArray[np.int64]
 
 PROTOCOL = TimingProtocol(
-    sample_s=0.01, budget_s=0.08, patience_s=0.4, least_samples=4, most_samples=6, slower=math.inf, needed_samples=3
+    sample_s=0.01, budget_s=0.08, patience_s=0.2, least_samples=4, most_samples=6, slower=math.inf, needed_samples=3
 )
 """No candidate is stopped early; also the slowest has three samples."""
 _SAVE_S = 30.0
