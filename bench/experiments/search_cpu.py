@@ -45,7 +45,7 @@ WORKLOADS = {
     "C7": "resnet18:C7",
     "C8": "resnet18:C8",
     "C10": "resnet18:C10",
-    "depthwise": "depthwise_conv2d 1x64x56x56 3x3 --padding 1",
+    "depthwise": "depthwise_conv2d 1x64x56x56 64x1x3x3 --padding 1",
     "pooling": "max_pool2d 1x64x56x56 3x3 --stride 2",
     "reduction": "sum 1024x4096 --axes 1",
 }
