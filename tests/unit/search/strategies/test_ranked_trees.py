@@ -102,7 +102,9 @@ def test_trees_are_refitted_where_an_early_trial_comes_back_late(trees):
     strategy, other = make_strategy("model", trees, ranked=START), make_strategy("model", trees, ranked=START)
     trials = run(strategy, 11)
     asked = strategy.ask(3)
-    trials += [trial(schedule, 11 + at, factor) for at, (schedule, factor) in enumerate(zip(asked, (1, 1, 4), strict=True))]
+    trials += [
+        trial(schedule, 11 + at, factor) for at, (schedule, factor) in enumerate(zip(asked, (1, 1, 4), strict=True))
+    ]
     strategy.tell(trials[-1:])
     trials += [trial(strategy.ask(1)[0], 14)]
     strategy.tell(trials[11:13] + trials[14:])
