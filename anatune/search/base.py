@@ -101,7 +101,7 @@ def check_strategy(name: str) -> str:
     UnknownNameError
         There is none, or it has no such setting; the message lists those there are.
     SpaceError
-        A setting has no such value.
+        A setting has no such value, or two.
     """
     return _parse(name)[0]
 
@@ -121,6 +121,8 @@ def _parse(name: str) -> tuple[str, Any]:
         setting, _, text = (part.strip() for part in word.partition("="))
         checked_choice(f"setting of the strategy {plain}", setting, tuple(options), UnknownNameError)
         where = f"strategy {plain}: {setting}"
+        if setting in settings:
+            raise SpaceError(f"{where} is given twice, expected one value; leave out one")
         if isinstance(options[setting][0], str):
             settings[setting] = checked_choice(where, text, options[setting], SpaceError)
         else:

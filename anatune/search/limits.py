@@ -71,7 +71,8 @@ def limited_knobs(model: Model) -> Knobs:
     All knobs, without limits: for CPUs, for templates that generate no code for CUDA cores, for lists of recorded
     points, and where (almost) no point keeps them.
     """
-    if isinstance(model, BaseGpuModel) and "spilled_registers" in model.resources:
+    plain = model.plain  # a learned correction changes times, no limits
+    if isinstance(plain, BaseGpuModel) and "spilled_registers" in plain.resources:
         limited = _LimitedKnobs(model)
         if len(limited.draw(1, (0,))):
             return limited

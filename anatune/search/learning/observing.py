@@ -89,6 +89,8 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         self._log_times: dict[bytes, float] = {}
         self._values: dict[bytes, list[Trial]] = {}
         self._is_relative = True
+        self._measured: dict[bytes, float] = {}
+        """Point -> log of what was measured, seconds or relative."""
         self._residuals: dict[int, float] = {}
         """Number of an observation -> log(measured / predicted)."""
         self._ranking: list[tuple[float, bytes]] = []
@@ -174,13 +176,15 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
     def _settle(self, key: bytes) -> None:
         """Bring what is known of a point in line with its trials."""
         number, trials = self._numbers[key], self._values[key]
-        if number in self._residuals:
-            self._ranking.remove((self._residuals.pop(number) + self._log_times[key], key))
+        if key in self._measured:
+            self._ranking.remove((self._measured.pop(key), key))
+            del self._residuals[number]
         good = [trial.measurement for trial in trials if trial.measurement.time_s is not None]
         if good:
             values = sorted((one.relative if self._is_relative else one.time_s) or math.nan for one in good)
-            self._residuals[number] = math.log(values[len(values) // 2]) - self._log_times[key]
-            bisect.insort(self._ranking, (self._residuals[number] + self._log_times[key], key))
+            log_time = self._measured[key] = math.log(values[len(values) // 2])
+            self._residuals[number] = log_time - self._log_times[key]
+            bisect.insort(self._ranking, (log_time, key))
         failed = not good and all(trial.measurement.outcome is not Outcome.LOST_DEVICE for trial in trials)
         if failed != (key in self._failed):
             if failed:
@@ -190,11 +194,10 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
 
     def _predict_anew(self) -> None:
         """Take predicted times anew after the model has changed; measured times stay as they are."""
-        for key, number in self._numbers.items():
-            (log_time,) = self._log_times_of(np.frombuffer(key, dtype=np.int64)[None, :]).tolist()
-            if number in self._residuals:
-                self._residuals[number] += self._log_times[key] - log_time
-            self._log_times[key] = log_time
+        points = np.array([np.frombuffer(key, dtype=np.int64) for key in self._numbers])
+        self._log_times = dict(zip(self._numbers, self._log_times_of(points).tolist(), strict=True))
+        for key, log_time in self._measured.items():
+            self._residuals[self._numbers[key]] = log_time - self._log_times[key]
         for pool in (self._pool, *self._around.values()):
             if pool is not None:
                 pool.log_times, pool.estimate = self._log_times_of(pool.points), None

@@ -54,8 +54,8 @@ class ModelStrategy(ObservingStrategy[Features]):
         assert isinstance(plain, CpuModel)
         self._plain = plain
         self._moves = Moves(plain.space)
-        self._num_fitted = 0
-        """Trials that the trees were refitted to."""
+        self._fitted: list[tuple[float, bytes]] = []
+        """Logarithms of times, and points: what the trees were refitted to."""
         return Kriging(_LEFT if self.model.is_corrected else _KERNEL)
 
     def _features(self, points: Integers) -> tuple[Floats, Features]:
@@ -84,16 +84,14 @@ class ModelStrategy(ObservingStrategy[Features]):
         """Refit the trees to the first trials of the session: those whose number is a multiple of `refit_after`."""
         if not isinstance(self.model, CorrectedModel):
             return
-        count = len(self._residuals) // self.refit_after * self.refit_after
-        if count == self._num_fitted:
+        count = len(self._measured) // self.refit_after * self.refit_after
+        told = sorted((min(trial.number for trial in self._values[key]), key) for key in self._measured)
+        first = [(self._measured[key], key) for _, key in told[:count]]
+        if first == self._fitted:  # not the number alone: one of the first may come back late
             return
-        self._num_fitted = count
-        first = sorted(
-            (trials[0].number, key) for key, trials in self._values.items() if self._numbers[key] in self._residuals
-        )[:count]
+        self._fitted = first
         points = np.array([np.frombuffer(key, dtype=np.int64) for _, key in first])
-        times = np.exp([self._residuals[self._numbers[key]] + self._log_times[key] for _, key in first])
-        self.model = self.model.refit(points, times)
+        self.model = self.model.refit(points, np.exp([log_time for log_time, _ in first]))
         self._predict_anew()
 
     def _near(self, point: Integers) -> Integers:

@@ -91,3 +91,8 @@ def test_wrong_settings(name, error, words):
     for check in (check_strategy, lambda wrong: make_strategy(wrong, MODEL)):
         with pytest.raises(error, match=re.escape(words)):
             check(name)
+
+
+def test_a_setting_is_given_once():
+    with pytest.raises(SpaceError, match="kappa is given twice"):
+        check_strategy("bayes:kappa=1,kappa=2")

@@ -95,3 +95,35 @@ def test_what_it_asks_depends_on_what_it_was_told_alone(trees, order):
     other = make_strategy("model", trees, ranked=START)
     other.tell(trials)
     assert strategy.ask(6) == other.ask(6)
+
+
+def test_trees_are_refitted_where_an_early_trial_comes_back_late(trees):
+    """The trees see the first trials by number, also where as many others were there before."""
+    strategy, other = make_strategy("model", trees, ranked=START), make_strategy("model", trees, ranked=START)
+    trials = run(strategy, 11)
+    asked = strategy.ask(3)
+    trials += [
+        trial(schedule, 11 + at, factor) for at, (schedule, factor) in enumerate(zip(asked, (1, 1, 4), strict=True))
+    ]
+    strategy.tell(trials[-1:])
+    trials += [trial(strategy.ask(1)[0], 14)]
+    strategy.tell(trials[11:13] + trials[14:])
+    other.tell(trials)
+    assert strategy.ask(3) == other.ask(3)
+    ratios = [some.model.correction(START).log_ratio for some in (strategy, other)]
+    np.testing.assert_array_equal(*ratios)
+
+
+def test_the_unit_of_times_may_change_after_a_refit(trees):
+    """A trial without a reference makes all others count by seconds: the trees and the best points follow."""
+    strategy, other = make_strategy("model", trees, ranked=START), make_strategy("model", trees, ranked=START)
+    trials = []
+    for number in range(14):
+        (schedule,) = strategy.ask(1)
+        one = trial(schedule, number)
+        references = (1e-4,) if number < 13 else ()
+        trials.append(Trial(schedule, Measurement(Outcome.OK, "", one.measurement.times_s, references), number))
+        strategy.tell(trials[-1:])
+    other.tell(trials)
+    assert strategy.ask(3) == other.ask(3)
+    np.testing.assert_array_equal(*[some.model.correction(START).log_ratio for some in (strategy, other)])
