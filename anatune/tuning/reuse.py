@@ -171,11 +171,14 @@ class Learned(NamedTuple):
         Template -> what helps there on workloads left out; templates without it are not in it.
     num_trials, num_workloads : int
         What those were fitted to.
+    counts : dict of str to (int, int)
+        The same of each template.
     """
 
     residuals: Mapping[str, ResidualModel] = {}
     num_trials: int = 0
     num_workloads: int = 0
+    counts: Mapping[str, tuple[int, int]] = {}
 
 
 def learned_of(
@@ -199,7 +202,7 @@ def learned_of(
     """
     records = list(itertools.islice(_records(store, hardware, conditions, until_utc, on_damage), MOST_TRIALS))
     residuals: dict[str, ResidualModel] = {}
-    trials = 0
+    counts: dict[str, tuple[int, int]] = {}
     workloads: set[object] = set()
     for template in templates:
         own = [record for record in records if record.trial.schedule.template == template]
@@ -215,15 +218,19 @@ def learned_of(
             continue
         if model is not None:
             residuals[template] = model
-            trials += sum(len(points.time_s) for points in measured)
-            workloads |= {points.workload for points in measured}
-    return Learned(residuals, trials, len(workloads))
+            names = {points.workload for points in measured}
+            counts[template] = sum(len(points.time_s) for points in measured), len(names)
+            workloads |= names
+    return Learned(residuals, sum(trials for trials, _ in counts.values()), len(workloads), counts)
 
 
 def record_corrections(
     hardware: HardwareSpec, templates: Sequence[str], records: str | Path | ServerAddress
 ) -> dict[str, SavedCorrection]:
-    """Return what records teach of a device as corrections of plans; templates where that does not help are not in it.
+    """Return what records teach of a device as corrections of plans, by template.
+
+    Templates where it does not help are not in it; none is where LightGBM is missing, or the cache folder cannot be
+    written.
 
     Raises
     ------
@@ -237,23 +244,21 @@ def record_corrections(
     with RecordStore(records, read_only=True) as store:
         learned = learned_of(store, hardware, templates, conditions, now_utc())
         place = str(store.path)
-    found: dict[str, SavedCorrection] = {}
+    corrections: dict[str, SavedCorrection] = {}
     for template, model in learned.residuals.items():
-        data = DataSource(
-            place, "the user's own", "anatune records", (hardware.name,), (), learned.num_trials, 0
-        )  # fmt: skip
+        trials, workloads = learned.counts[template]
+        name = f"{trials} trials of {workloads} workloads in {place}"
+        data = DataSource(place, "the user's own", "anatune records", (hardware.name,), (), trials, 0)
         card = Card(
-            name=f"{learned.num_trials} trials of {learned.num_workloads} workloads in {place}", kernels="anatune",
-            template=template, devices=(hardware.name,), vendors=(), data=(data,), metrics={}, feature_names=(), low=(),
-            high=(), offset=0.0, noise=0.0, files={}, versions={}, options=model.options,
+            name=name, kernels="anatune", template=template, devices=(hardware.name,), vendors=(), data=(data,),
+            metrics={}, feature_names=(), low=(), high=(), offset=0.0, noise=0.0, files={}, versions={},
+            options=model.options,
         )  # fmt: skip
         key = hashlib.sha256(f"{place} {hardware.name} {template}".encode()).hexdigest()[:16]
-        target = folder / "corrections" / key
-        with contextlib.suppress(
-            ModelVersionError
-        ):  # pages read it from there; a folder that cannot be written has none
-            found[template] = SavedCorrection(save_correction(target, card, model), model, target)
-    return found
+        target = folder / "corrections" / key  # pages read it from there
+        with contextlib.suppress(ModelVersionError):  # it cannot be written: the plan is that of the model alone
+            corrections[template] = SavedCorrection(save_correction(target, card, model), model, target)
+    return corrections
 
 
 def _records(

@@ -97,9 +97,9 @@ def tune(
         GPUs: folder of kernels that ``anatune tune --build-only`` built elsewhere; they are measured in their order,
         `strategy` and `seed` do not count. Neither TVM nor a compiler is needed.
     start : {"model", "paper"}
-        Where the strategy starts: from the model's ranking, or as it was published. As published,
-        neither the plan's first choice nor what `records` suggest is measured first. Sessions that differ in it are not
-        resumed.
+        Where the strategy starts: from the model's ranking, or as it was published. As published, neither the plan's
+        first choice (but by the default strategy, which has no published form) nor what `records` suggest is measured
+        first. Sessions that differ in it are not resumed.
     cluster : str, distributed.Client or concurrent.futures.Executor, optional
         Who builds and measures: a Dask cluster whose workers are ``anatune worker``, by its address ("tls://lab:8786")
         or a client; an executor builds, and this machine measures.

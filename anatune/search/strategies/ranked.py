@@ -25,6 +25,7 @@ __all__ = ["REFIT_AFTER", "ModelStrategy"]
 
 
 REFIT_AFTER = 4
+"""Trials of a session after which trees are refitted. Source: bench.experiments.learn_cpu."""
 _KERNEL = Similarity()
 _LEFT = Similarity(kernel_std=0.036, tiles_std=0.012, shares_std=0.051)
 """The same of what trees leave. Source: bench.experiments.learn_cpu."""
