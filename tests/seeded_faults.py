@@ -100,7 +100,7 @@ FAULTS = (
     Fault("pages_of_trials", "records", ("record_store", "unit/records/test_store"),
           "page.where(trials.c.id > last)", "page.where(trials.c.id >= last)"),
     Fault("plan_is_compared", "tuning", ("session",),
-          "if plan not in chosen and plan.measurement.time_s is not None:", "if False:"),
+          "if plan is not None and plan not in chosen and plan.measurement.time_s is not None:", "if False:"),
     # -- report, cli
     Fault("rounded_ratio", "report", ("units",), "if value >= 99.95:", "if value >= 100.0:"),
     Fault("reader_went_away", "cli", ("test_process.py",), "return 141", "return 0"),
