@@ -31,7 +31,7 @@ from bench.results import environment, matches, write_json
 __all__ = ["VARIANTS", "main"]
 
 VARIANTS = (
-    Contender("evolutionary search", "genetic", "paper"),
+    Contender("evolutionary search", "genetic", "paper", {"has_limits": False}),  # all search one space
     Contender("random", "random", "paper"),
     Contender("BO naive", "bayes", "paper", {"selection": "naive"}),
     Contender("BO + heap", "bayes", "paper"),

@@ -65,7 +65,7 @@ RULES: list[tuple[Schedule, dict[str, Any], str]] = [
     (CPU, {"options.packed": ("C",)}, "option packed is"),
     (CPU, {"options.packed": (), "options.packed_ahead": ("B",)}, "packed_ahead is .* expected each of none at most"),
     (CPU, {"options.parallel": 1}, "option parallel is 1, expected true or false"),
-    (CPU, {"options.pair.i": (1, 9, 1, 8)}, r"option pair.i is .* one of \[\(1, 8, 1, 9\)"),
+    (CPU, {"options.pair.i": (1, 9, 1, 8)}, r"option pair.i is .* such as \[\(1, 8, 1, 9\)"),
     (CPU, {"options.pair.k": (1, 1, 1, 1)}, "unknown name 'pair.k'"),
     (CPU, {"options.fault": "x"}, "options: unknown name 'fault'"),
     (CPU, {"vector.A": 4}, "vector is .'A': 4., expected none"),
