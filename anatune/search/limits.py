@@ -15,7 +15,7 @@ from anatune.search.points import Booleans, Integers
 from anatune.templates.base.model import Model
 from anatune.templates.gpu.model import BaseGpuModel
 
-__all__ = ["FEWEST_THREADS", "MOST_RESULTS", "is_within_limits", "limited_knobs"]
+__all__ = ["FEWEST_THREADS", "MOST_RESULTS", "is_within_limits", "knobs_within_limits"]
 
 FEWEST_THREADS = 32
 """Threads of a block. Source: the code of [ICS24]; 32 is a warp."""
@@ -41,11 +41,11 @@ class _LimitedKnobs(Knobs):
 
     def at(self, indices: Integers) -> tuple[Integers, Booleans]:
         """Return (points, which of them are legal and within the limits), as `Knobs.at`."""
-        return self._limited(*super().at(indices))
+        return self._keep_limits(*super().at(indices))
 
     def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
         """Return (points, which of them are legal and within the limits), as `Knobs.from_genes`."""
-        return self._limited(*super().from_genes(genes))
+        return self._keep_limits(*super().from_genes(genes))
 
     def draw(self, count: int, seed: Sequence[int]) -> Integers:
         """Return up to `count` points drawn uniformly from those within the limits; fewer where next to none is."""
@@ -59,13 +59,13 @@ class _LimitedKnobs(Knobs):
                 break
         return np.concatenate(drawn)
 
-    def _limited(self, points: Integers, legal: Booleans) -> tuple[Integers, Booleans]:
+    def _keep_limits(self, points: Integers, legal: Booleans) -> tuple[Integers, Booleans]:
         places = np.flatnonzero(legal)
         legal[places] = is_within_limits(self.model, points[places])
         return points, legal
 
 
-def limited_knobs(model: Model) -> Knobs:
+def knobs_within_limits(model: Model) -> Knobs:
     """Return the knobs of a space without the points beyond the limits.
 
     All knobs, without limits: for CPUs, for templates that generate no code for CUDA cores, for lists of recorded

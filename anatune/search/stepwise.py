@@ -24,7 +24,7 @@ import numpy as np
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.search.knobs import knobs_of
-from anatune.search.limits import limited_knobs
+from anatune.search.limits import knobs_within_limits
 from anatune.search.points import Integers, legal_point
 from anatune.search.strategy import SpaceStrategy
 
@@ -61,10 +61,10 @@ class StepwiseStrategy(SpaceStrategy):
     is_ahead = False
     """Whether devices stand still unless the walk goes on without answers."""
     has_limits = False
-    """Whether it keeps to the limits of published searches on GPUs where it runs as published, see `search.limits`."""
+    """Whether the published form keeps to the limits of published searches on GPUs, see `search.limits`."""
 
     def _prepare(self) -> None:
-        self.knobs = limited_knobs(self.model) if self.as_published and self.has_limits else knobs_of(self.model)
+        self.knobs = knobs_within_limits(self.model) if self.as_published and self.has_limits else knobs_of(self.model)
         self._keys: dict[bytes, Hashable] = {}
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}

@@ -238,7 +238,7 @@ def record_corrections(
         There are no such records, or they cannot be read.
     """
     folder = user_cache_folder()
-    if folder is None:
+    if folder is None or not templates:
         return {}
     conditions = {"l2": DEFAULT_L2} if hardware.kind == "gpu" else {}
     with RecordStore(records, read_only=True) as store:

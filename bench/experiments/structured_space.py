@@ -211,7 +211,7 @@ def _candidates(hardware: CpuSpec, probes: Any, options: argparse.Namespace) -> 
             packed=("weight",),
         )  # fmt: skip
         taken = _taken({"it": _method(schedule, options)}, probes, options)["it"]
-        tile = model.space.measured_shares(model.space.point_of(schedule)[None, :])
+        tile = model.space.microkernel_shares(model.space.point_of(schedule)[None, :])
         share = share_of_peak(taken, layer.flop)
         yield Candidate(known[number], share, None if tile is None or not tile[0] else float(tile[0]))
 

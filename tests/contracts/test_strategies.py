@@ -10,11 +10,15 @@ import pytest
 import anatune
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.residual import ResidualModel, ResidualOptions
 from anatune.search import neighbours
 from anatune.search.base import DEFAULT_STRATEGY, STRATEGIES, Strategy, make_strategy
 from anatune.search.strategies.learned import LearnedStrategy
 from anatune.templates import make_model
 from bench.replay.table import TableModel
+
+pytest.importorskip("lightgbm")
 
 CPU = anatune.hardware("xeon_gold_6230r")
 GPU = anatune.hardware("rtx3090")
@@ -30,6 +34,11 @@ MODELS = {
     "tensor cores": make_model(anatune.matmul(64, 128, 64, dtype="float16"), GPU, "tensorcore"),
 }
 _RECORDED = model(anatune.matmul(64, 64, 256), GPU)
+_DRAWN = MODELS["matmul"].feature_table(MODELS["matmul"].space.sample_points(80, 0))
+_RATIOS = np.random.default_rng(0).normal(0.0, 0.3, len(_DRAWN.time_s))
+_TREES = ResidualModel(ResidualOptions(num_trees=20, num_leaves=7, num_members=1))
+_TREES.fit(_DRAWN.values, _DRAWN.names, _RATIOS, np.arange(len(_RATIOS)) % 2)
+MODELS["corrected matmul"] = CorrectedModel(MODELS["matmul"], _TREES)
 MODELS["table"] = TableModel(_RECORDED, np.unique(_RECORDED.space.sample_points(600, 0), axis=0))
 for _made in MODELS.values():
     _made.rank = functools.cache(_made.rank)  # every new strategy asks for the same ranking, seconds in large spaces

@@ -263,7 +263,7 @@ class RegisterTile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its probe is called."""
+        """Name of its probe."""
         return f"tile_{self.rows}_{self.vectors}_{self.unroll}"
 
 

@@ -37,8 +37,8 @@ class DropletStrategy(StepwiseStrategy):
     """Points that are measured before the search decides whether to move: as published (Source: the code of
     [Droplet24]: 16, or the number of CPU cores if that is more), where the model puts the neighbours in order."""
     least_samples = 3
-    """Of every candidate. With two samples of each a t-test finds a gain of 5 % at 1 % noise in 73 % of cases, with
-    three in 99 %; a candidate that was stopped after two may be faster than the point it is compared with."""
+    """Samples of every candidate. With two samples of each a t-test finds a gain of 5 % at 1 % noise in 73 % of
+    cases, with three in 99 %; a candidate that was stopped after two may be faster than what it is compared with."""
     most_failed = 3
     """Batches in a row without any valid program after which the search stops. Source: the code of [Droplet24]: 3."""
 

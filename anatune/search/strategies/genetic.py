@@ -42,9 +42,9 @@ class GeneticStrategy(StepwiseStrategy):
     random_share = 0.05
     """Random points among those that are measured. Source: [Ansor] code: eps_greedy = 0.05."""
     published_features: TreeFeatures = "program"
-    """What the trees see as published, see `Surrogate`."""
+    """Features of the trees as published, see `Surrogate`."""
     ranked_features: TreeFeatures = "all"
-    """What they see where the search starts from the model's ranking."""
+    """Features of the trees where the search starts from the model's ranking."""
 
     def walk(self) -> Walk:
         """Yield rounds."""

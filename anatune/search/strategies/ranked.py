@@ -82,7 +82,7 @@ class ModelStrategy(ObservingStrategy[Features]):
         return self._pool.points[0] if len(self._pool.points) else None
 
     def _refit(self) -> None:
-        """Refit the trees to the first trials of the session: those whose number is a multiple of `refit_after`."""
+        """Refit the trees to the session's first trials, by number: as many as are a multiple of `refit_after`."""
         if not isinstance(self.model, CorrectedModel):
             return
         count = len(self._measured) // self.refit_after * self.refit_after

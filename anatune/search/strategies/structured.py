@@ -92,7 +92,7 @@ class StructuredStrategy(SequenceStrategy):
         """Return the share of the peak that a point's microkernel reaches when nothing else limits it."""
         if not len(points):
             return np.empty(0)
-        measured = self.space.measured_shares(points)
+        measured = self.space.microkernel_shares(points)
         if measured is not None and measured.any():  # else the model knows the best of those that are not good
             return measured
         columns = self.model.evaluate(points).columns
@@ -103,7 +103,7 @@ class StructuredStrategy(SequenceStrategy):
             return np.ones(len(points))
         parts = np.max(issuing, axis=0)
         result: Floats = sum(columns[name] for name in _ARITHMETIC if name in columns) / np.maximum(parts, 1e-30)
-        return result * self.space.used_lanes(points)
+        return result * self.space.lane_shares(points)
 
     def _kernel_ids(self, points: Integers) -> Integers:
         """Return a number for each point that is equal where the microkernels are."""

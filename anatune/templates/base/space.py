@@ -183,11 +183,11 @@ class Space(ABC):
         """
         return None
 
-    def used_lanes(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
+    def lane_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the share of the lanes of points' vectors that hold results, (num_points,) float64."""
         return np.ones(len(points))
 
-    def measured_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    def microkernel_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return the share of the peak that points' microkernels reached when measured alone, (num_points,) float64.
 
         None where the hardware's spec has no such measurements, or they are not of this workload's microkernels.

@@ -14,13 +14,13 @@ from anatune.core.workload.access import Access
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.space import Space
 
-__all__ = ["measured_shares"]
+__all__ = ["microkernel_shares"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def measured_shares(table: MicrokernelTable, space: Space, simd: str, lanes: int, points: Integers) -> Floats | None:
+def microkernel_shares(table: MicrokernelTable, space: Space, simd: str, lanes: int, points: Integers) -> Floats | None:
     """Return the share of the peak of each point's microkernel, 0 where it is not among the measured good ones.
 
     Parameters
@@ -58,7 +58,7 @@ def measured_shares(table: MicrokernelTable, space: Space, simd: str, lanes: int
     shares = _Shares(table)
     nearest = np.abs(np.log2(np.array(shares.steps)) - np.log2(steps)[:, None]).argmin(axis=1)
     kinds = [shares.of(some, others, nearest) for some in rows for others in vectors]
-    result: Floats = np.min(kinds, axis=0) * space.used_lanes(points) * is_shared
+    result: Floats = np.min(kinds, axis=0) * space.lane_shares(points) * is_shared
     return result
 
 

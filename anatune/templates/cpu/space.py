@@ -69,7 +69,7 @@ from anatune.templates.cpu.dot import (
     pairable_axes,
 )
 from anatune.templates.cpu.loops import LoopTables, loop_tables
-from anatune.templates.cpu.measured import measured_shares
+from anatune.templates.cpu.measured import microkernel_shares
 from anatune.templates.cpu.microkernels import (
     constant_tensors,
     is_streamed,
@@ -239,7 +239,7 @@ class CpuSpace(Space):
         pair = ((f"pair.{axis}",),) if axis in self.pairable else ()
         return ((f"{axis}.{self.levels[axis][-1]}",), *pair)
 
-    def used_lanes(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
+    def lane_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the share of the lanes that hold results: vectors are masked where the factor fills no whole one."""
         axis = self.simd_axis
         inner = self.levels[axis][-1:] if "register" in self.levels[axis] else self.levels[axis][-2:]  # sums go on
@@ -247,10 +247,10 @@ class CpuSpace(Space):
         shares: NDArray[np.float64] = size / (-(-size // self.lanes) * self.lanes)
         return shares
 
-    def measured_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    def microkernel_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return what the spec's table of microkernels says of points, see `cpu.measured`."""
         table = self.hardware.microkernels if self.dot is None else None
-        return None if table is None else measured_shares(table, self, self.simd_axis, self.lanes, points)
+        return None if table is None else microkernel_shares(table, self, self.simd_axis, self.lanes, points)
 
     def _unit(self, axis: str) -> int:
         """Return the elements of a microkernel's unit along an axis: a row or a vector."""

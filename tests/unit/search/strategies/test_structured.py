@@ -37,8 +37,8 @@ def test_many_microkernels():
 
 def test_microkernels_with_idle_lanes_are_not_good():
     points = [CPU.space.point_of(schedule) for schedule in StructuredStrategy(CPU, start="paper").ask(60)]
-    assert CPU.space.used_lanes(np.array(points)).min() >= StructuredStrategy.efficiency
-    assert CPU.space.used_lanes(CPU.space.sample_points(60, 0)).min() < 0.5
+    assert CPU.space.lane_shares(np.array(points)).min() >= StructuredStrategy.efficiency
+    assert CPU.space.lane_shares(CPU.space.sample_points(60, 0)).min() < 0.5
 
 
 def test_microkernels_that_spill_are_not_good():
@@ -57,9 +57,9 @@ def test_measured_microkernels_are_drawn_where_the_spec_has_them():
     measured = model(anatune.matmul(96, 512, 256), replace(anatune.hardware("xeon_gold_6230r"), microkernels=table))
     asked = StructuredStrategy(measured, start="paper").ask(40)
     points = np.array([measured.space.point_of(schedule) for schedule in asked])
-    assert (measured.space.measured_shares(points) == 0.9).all()
+    assert (measured.space.microkernel_shares(points) == 0.9).all()
     others = [CPU.space.point_of(schedule) for schedule in StructuredStrategy(CPU, start="paper").ask(40)]
-    assert not measured.space.measured_shares(np.array(others)).all()
+    assert not measured.space.microkernel_shares(np.array(others)).all()
 
 
 def test_a_workload_without_measured_microkernels_has_the_models():

@@ -18,7 +18,7 @@ MATMUL = anatune.matmul(34, 96, 64)
 def share_of(workload, tiles, calls=None):
     space = CpuModel(workload, MEASURED).space
     schedule = space.schedule(tiles, calls=calls)
-    (share,) = space.measured_shares(space.point_of(schedule)[None, :])
+    (share,) = space.microkernel_shares(space.point_of(schedule)[None, :])
     return pytest.approx(share)
 
 
@@ -45,18 +45,18 @@ def test_rows_of_an_image_count_along_both_axes_and_masked_lanes_are_lost():
 
 def test_what_has_other_microkernels_is_left_to_the_model():
     points = CpuModel(MATMUL, PLAIN).space.sample_points(4, 0)
-    assert CpuModel(MATMUL, PLAIN).space.measured_shares(points) is None
+    assert CpuModel(MATMUL, PLAIN).space.microkernel_shares(points) is None
     depthwise = anatune.depthwise_conv2d(1, 32, 12, 12, 3, 3, padding=1, layout="NHWC")
     for workload in (depthwise, anatune.matmul(16, 32, 64, dtype="bfloat16")):
         space = CpuModel(workload, MEASURED).space
-        assert space.measured_shares(space.sample_points(4, 0)) is None
+        assert space.microkernel_shares(space.sample_points(4, 0)) is None
 
 
 def test_rows_of_a_batch_share_no_vectors():
     space = CpuModel(anatune.batch_matmul(8, 16, 32, 64), MEASURED).space
     points = space.sample_points(4000, 0)
     batch = points[:, space.columns.index("b.register")]
-    shares = space.measured_shares(points)
+    shares = space.microkernel_shares(points)
     assert (batch > 1).any()
     assert not shares[batch > 1].any()
     assert np.isfinite(shares).all()
