@@ -130,6 +130,10 @@ def _predicted(name: str, table: MeasuredTable, records: MeasuredPoints, learned
 
 def _study(options: argparse.Namespace, hardware: CpuSpec) -> tuple[list[Session], list[Predicted]]:
     names = [name for name in LAYERS if matches(name, options.workload)]
+    if not names:
+        raise SystemExit(
+            f"bench.experiments.learn_cpu: no layer fits {options.workload}, expected some like {LAYERS[0]}"
+        )
     tables: dict[str, MeasuredTable] = {}
     ranked: dict[str, Integers] = {}
     records: dict[str, MeasuredPoints] = {}

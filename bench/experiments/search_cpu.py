@@ -134,6 +134,11 @@ def _search(options: argparse.Namespace, hardware: CpuSpec, progress: Progress) 
     curves = []
     wanted = {name: text for name, text in WORKLOADS.items() if matches(name, options.workload)}
     chosen = contenders(options.strategy, ablations=options.ablations)
+    if not wanted or not chosen:
+        raise SystemExit(
+            f"bench.experiments.search_cpu: nothing fits {options.workload or options.strategy}, expected some of "
+            f"{', '.join(WORKLOADS if not wanted else [one.name for one in contenders()])}"
+        )
     for name, text in wanted.items():
         table = table_of(options.folder, name, anatune.parse_workload(text), hardware)
         ranked = table.model.rank(_RANKED).points
