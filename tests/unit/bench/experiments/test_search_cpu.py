@@ -25,5 +25,5 @@ def test_curves_are_summed_up():
 @pytest.mark.parametrize("given", [["--workload", "nope"], ["--strategy", "nope"]])
 def test_what_fits_nothing_is_refused(tmp_path, monkeypatch, given):
     monkeypatch.setattr(search_cpu, "here", lambda folder: None)
-    with pytest.raises(SystemExit, match="nothing fits .*nope.*, expected some of"):
+    with pytest.raises(SystemExit, match=r"nothing fits .*nope.*, expected some of"):
         search_cpu.main(["--folder", str(tmp_path), *given])
