@@ -16,10 +16,6 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.api import predict as predict
     from anatune.api import prune as prune
     from anatune.api import space as space
-    from anatune.compiling.compiled import CompiledModel as CompiledModel
-    from anatune.compiling.divided import load as load
-    from anatune.compiling.session import compile as compile
-    from anatune.compiling.targets.comparing import compare as compare
     from anatune.core.hardware.spec import CpuSpec as CpuSpec
     from anatune.core.hardware.spec import GpuSpec as GpuSpec
     from anatune.core.prediction import Prediction as Prediction
@@ -71,6 +67,10 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.model.pruning.subset import Subset as Subset
     from anatune.model.pruning.subset import Verdict as Verdict
     from anatune.model.ranges.plan import RangePlan as RangePlan
+    from anatune.network.compiling.compiled import CompiledModel as CompiledModel
+    from anatune.network.compiling.divided import load as load
+    from anatune.network.compiling.session import compile as compile
+    from anatune.network.compiling.targets.comparing import compare as compare
     from anatune.templates.base.model import Guarantee as Guarantee
     from anatune.templates.cpu.space import CpuSpace as CpuSpace
     from anatune.templates.cuda.pipelined_space import PipelinedSpace as PipelinedSpace
@@ -85,10 +85,6 @@ else:  # hidden from type checkers, which would take every name for one that `__
 
     _PUBLIC = {
         "anatune.api": ("hardware", "plan", "plan_range", "predict", "prune", "space"),
-        "anatune.compiling.targets.comparing": ("compare",),
-        "anatune.compiling.compiled": ("CompiledModel",),
-        "anatune.compiling.divided": ("load",),
-        "anatune.compiling.session": ("compile",),
         "anatune.core.hardware.spec": ("CpuSpec", "GpuSpec"),
         "anatune.core.workload.layers": ("layer",),
         "anatune.core.workload.operators": (
@@ -121,8 +117,10 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.tuning.tune": ("tune",),
     }
     _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
+    _CALLS = ("CompiledModel", "compare", "compile", "load")
+    """Of the package of whole networks, which registers them."""
 
-    __all__ = sorted([*_MODULE, "__version__"])
+    __all__ = sorted([*_MODULE, *_CALLS, "__version__"])
 
     def _lower(schedule, threads):
         return import_module("anatune.codegen.devices").lower(schedule, threads)
@@ -130,17 +128,23 @@ else:  # hidden from type checkers, which would take every name for one that `__
     def _source(schedule, threads):
         return import_module("anatune.codegen.devices").source(schedule, threads)
 
+    def _explain(plan):
+        return import_module("anatune.report.explain").explain(plan)
+
     import_module("anatune.core.templates").LATE.update(
-        templates=lambda: import_module("anatune.templates"), lower=_lower, source=_source
+        templates=lambda: import_module("anatune.templates"), lower=_lower, source=_source, explain=_explain
     )
 
     def __getattr__(name):
+        if name in _CALLS:
+            globals()[name] = value = import_module("anatune.named").load("calls", name)
+            return value
         if name not in _MODULE:
-            known = ", ".join(sorted(_MODULE))
+            known = ", ".join(sorted([*_MODULE, *_CALLS]))
             raise AttributeError(f"module 'anatune' has no attribute {name!r}; public names: {known}")
         value = getattr(import_module(_MODULE[name]), name)
         globals()[name] = value
         return value
 
     def __dir__():
-        return sorted([*globals(), *_MODULE])
+        return sorted([*globals(), *_MODULE, *_CALLS])

@@ -37,7 +37,6 @@ from anatune.tuning.machine import choose_threads
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anatune.model.alternatives import Alternative
     from anatune.model.pruning.subset import Subset
     from anatune.records.place import ServerAddress
 
@@ -303,25 +302,6 @@ def plan_range(
     device = _checked(many.largest, hw, threads)
     families, applying = families_of(many, device, template)
     return plan_families(families, goal, Watch(time_limit_s, progress), applying)
-
-
-def explain(answer: Plan) -> str:
-    """Return why the best schedule of a plan is the best; see `Plan.explain`."""
-    from anatune.report.explain import explanation
-
-    return "\n".join(explanation(answer, steps_from(answer)))
-
-
-def steps_from(answer: Plan) -> list[Alternative]:
-    """Return what the model says of the schedules one step away from a plan's best."""
-    from anatune.model.alternatives import alternatives
-    from anatune.report.explain import MATERIAL_SHARE
-
-    if not answer.schedules:
-        return []
-    return alternatives(
-        joint.applied_model(answer, answer.template, answer.correction), answer.schedules[0], MATERIAL_SHARE
-    )
 
 
 def predict(

@@ -1,16 +1,22 @@
-"""Objects and packages by name, imported when they are asked for: what is chosen at run time, what is optional."""
+"""Objects and packages by name, imported when they are asked for: what is chosen at run time, what is optional.
+
+The optional packages of anatune (whole networks, servers, fleets, exports, adapters, pages) register what they offer
+as entry points in pyproject.toml. The core (what plans, prunes, tunes, measures, builds and records) imports none of
+them: it asks here. A folder that is missing takes its entry points along, and the core works without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from anatune.errors import AnatuneError, MissingDependencyError
-from anatune.requirements import pip_line
+from anatune.requirements import pip_line, read_project
 
-__all__ = ["check_all", "import_optional", "resolve"]
+__all__ = ["check_all", "entries", "import_optional", "load", "resolve"]
 
 
 def resolve(name: str) -> Any:
@@ -28,6 +34,45 @@ def resolve(name: str) -> Any:
         if isinstance(error, AnatuneError):  # a missing package, told with the line that installs it
             raise
         raise AnatuneError(f"{name!r} cannot be imported: {error}") from None
+
+
+@cache
+def entries(group: str) -> Mapping[str, str]:
+    """Return the entry points of a group: name -> "module:object".
+
+    In a checkout they are those of its pyproject.toml, else those of the installation.
+
+    Parameters
+    ----------
+    group : str
+        "boards", "calls", "commands", "figures", "formats", "logs", "pages" or "places".
+    """
+    project = read_project()
+    if project is not None:
+        return dict(project["entry-points"].get(f"anatune.{group}", {}))
+    from importlib import metadata
+
+    try:
+        points = metadata.distribution("anatune").entry_points
+    except metadata.PackageNotFoundError:
+        return {}
+    return {point.name: point.value for point in points if point.group == f"anatune.{group}"}
+
+
+def load(group: str, name: str) -> Any:
+    """Return what an optional package of anatune registers under a name.
+
+    Raises
+    ------
+    MissingDependencyError
+        No package of this installation registers it.
+    """
+    if name not in entries(group):
+        raise MissingDependencyError(
+            f"{name} belongs to a package of anatune that this installation leaves out; install all of anatune: "
+            "pip install . in a clone"
+        )
+    return resolve(entries(group)[name])
 
 
 def check_all(*checks: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Need", "needs", "pip_line"]
+__all__ = ["Need", "needs", "pip_line", "read_project"]
 
 
 class Need(NamedTuple):
@@ -57,6 +57,19 @@ def needs() -> dict[str, list[Need]]:
     return {extra: list(dict.fromkeys(_expanded(extra, texts))) for extra in texts}
 
 
+def read_project() -> dict[str, Any] | None:
+    """Return what the checkout's pyproject.toml says of the project; None where there is no checkout."""
+    try:
+        import tomllib
+
+        text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+        project = tomllib.loads(text)["project"]
+        assert project["name"] == "anatune"  # else it is the pyproject.toml of whoever copied the package
+        return dict(project)
+    except (ImportError, OSError, ValueError, KeyError, AssertionError):
+        return None
+
+
 def _expanded(extra: str, texts: Mapping[str, list[str]]) -> Iterator[Need]:
     for text in texts.get(extra, ()):
         name, names, specifier = _parts(text)
@@ -87,13 +100,8 @@ def _requirements() -> Iterator[tuple[str, str]]:
 
 def _stated() -> list[str]:
     """Return the requirements of the checkout around the package, else those of the installation's metadata."""
-    try:
-        import tomllib
-
-        text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-        project: dict[str, Any] = tomllib.loads(text)["project"]
-        assert project["name"] == "anatune"  # else it is the pyproject.toml of whoever copied the package
-    except (ImportError, OSError, ValueError, KeyError, AssertionError):
+    project = read_project()
+    if project is None:
         try:
             return metadata.requires("anatune") or []
         except metadata.PackageNotFoundError:

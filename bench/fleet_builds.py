@@ -30,10 +30,10 @@ from anatune.codegen.cuda.artifact import cuda_kernel, set_up
 from anatune.codegen.cuda.nvrtc import compile_cuda
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.cluster import tasks
-from anatune.measure.cluster.dask_fleet import BUILD
-from anatune.measure.cluster.messages import BuildRequest, Built, decode, encode
-from anatune.measure.cluster.security import connect
+from anatune.fleet.cluster import tasks
+from anatune.fleet.cluster.dask_fleet import BUILD
+from anatune.fleet.cluster.messages import BuildRequest, Built, decode, encode
+from anatune.fleet.cluster.security import connect
 from anatune.measure.run.build_processes import Limits
 from bench.results import environment, wide_console, write_json
 from bench.simulate_fleet import started

@@ -32,8 +32,8 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import AnatuneError
-from anatune.measure.cluster.fleet import Done, Event, Kind, Seen, Snapshot
-from anatune.measure.cluster.messages import (
+from anatune.fleet.cluster.fleet import Done, Event, Kind, Seen, Snapshot
+from anatune.fleet.cluster.messages import (
     Answer,
     BuildRequest,
     Built,
@@ -46,8 +46,8 @@ from anatune.measure.cluster.messages import (
     decode,
     encode,
 )
-from anatune.measure.cluster.scheduler import run_scheduler
-from anatune.measure.cluster.worker import join
+from anatune.fleet.cluster.scheduler import run_scheduler
+from anatune.fleet.cluster.worker import join
 from anatune.records.environment import environment
 
 __all__ = ["PretendedFleet", "PretendedStation", "Setting"]

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 import anatune
-from anatune.report.models import model_dict
+from anatune.network.report import model_dict
 from bench.cpu.networks import NETWORKS, network
 from bench.results import environment, wide_console, write_json
 

@@ -39,9 +39,9 @@ def live_bytes(graph: Any) -> int:
 
     Parameters
     ----------
-    graph : anatune.graph.nodes.Graph
+    graph : anatune.network.graph.nodes.Graph
     """
-    from anatune.graph.nodes import Constant, values_in
+    from anatune.network.graph.nodes import Constant, values_in
 
     nodes = graph.nodes()
     last = {id(one): place for place, node in enumerate(nodes) for one in values_in(node.arguments)}
@@ -60,7 +60,7 @@ def live_bytes(graph: Any) -> int:
 
 
 def _bytes(value: Any) -> int:
-    from anatune.graph.nodes import TensorType
+    from anatune.network.graph.nodes import TensorType
 
     kinds = (value.type,) if isinstance(value.type, TensorType) else value.type
     return sum(math.prod(kind.shape) * np.dtype(kind.dtype).itemsize for kind in kinds)
@@ -84,9 +84,9 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     import torch
 
     import anatune
-    from anatune.codegen.relax.frontends import imported
-    from anatune.graph.passes.layouts import everywhere, laid_out
-    from anatune.graph.passes.order import CPU, CPU_KERNELS, after
+    from anatune.network.graph.passes.layouts import everywhere, laid_out
+    from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
+    from anatune.network.relax.frontends import imported
 
     torch.set_num_threads(1)
     small = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.ReLU()).eval()

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import anatune
-from anatune.compiling.checking import error_of
+from anatune.network.compiling.checking import error_of
 from bench.results import environment, wide_console, write_json
 
 __all__ = ["main", "ratio"]

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import anatune
-from anatune.codegen.relax.frontends import imported
-from anatune.compiling.request import Request
-from anatune.compiling.sizes.varying import environments
-from anatune.compiling.targets.planned import planned_model
-from anatune.compiling.targets.smaller import smaller
-from anatune.compiling.targets.triton import TritonTarget
+from anatune.network.compiling.request import Request
+from anatune.network.compiling.sizes.varying import environments
+from anatune.network.compiling.targets.planned import planned_model
+from anatune.network.compiling.targets.smaller import smaller
+from anatune.network.compiling.targets.triton import TritonTarget
+from anatune.network.relax.frontends import imported
 from bench.cpu.networks import network
 from bench.results import environment, write_json
 

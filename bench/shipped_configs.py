@@ -1,4 +1,4 @@
-"""Write the list of tuned files that servers ship, ``anatune/adapters/serving/shipped.txt``.
+"""Write the list of tuned files that servers ship, ``anatune/servers/shipped.txt``.
 
     python -m bench.shipped_configs "vLLM 0.33.0=FOLDER" "SGLang 0.5.23=FOLDER"
 
@@ -19,7 +19,7 @@ HEAD = """\
 # server and version, Triton of the folder (SGLang), device and options, layers; separated by tabs.
 # A name is LAYER,device_name=DEVICE_AND_OPTIONS.json. Written by bench/shipped_configs.py from the packages on PyPI.
 """
-LIST = Path(__file__).parents[1] / "anatune/adapters/serving/shipped.txt"
+LIST = Path(__file__).parents[1] / "anatune/servers/shipped.txt"
 
 
 def shipped_names(label: str, folder: Path) -> Iterator[tuple[str, str, str, str]]:

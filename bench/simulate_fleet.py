@@ -30,7 +30,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import anatune
-from anatune.measure.cluster.measurer import ClusterMeasurer
+from anatune.fleet.cluster.measurer import ClusterMeasurer
 from anatune.search.base import STRATEGIES
 from anatune.tuning.result import TuningProgress
 from anatune.tuning.session import StandIns, TuningSession

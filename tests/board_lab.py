@@ -15,9 +15,9 @@ import time
 import zipfile
 from pathlib import Path
 
-import anatune.measure.boards
+import anatune.fleet.boards
 
-SOURCE = Path(anatune.measure.boards.__file__).parent / "server" / "board.c"
+SOURCE = Path(anatune.fleet.boards.__file__).parent / "server" / "board.c"
 CROSS = "aarch64-linux-gnu-gcc"
 WHEELS = Path(os.environ.get("ANATUNE_AARCH64_WHEELS", Path.home() / ".cache" / "anatune-tests" / "aarch64"))
 START_S = 90.0
@@ -147,7 +147,7 @@ class Lab:
         return self._board(key, words, options=True)
 
     def _board(self, key: str, words: list, *, options: bool = False, **environment: str) -> str:
-        from anatune.measure.boards.tracker import boards_of, tracker_of
+        from anatune.fleet.boards.tracker import boards_of, tracker_of
 
         before = boards_of(tracker_of(self.tracker), key)
         self._number += 1

@@ -52,7 +52,7 @@ def _short_comparisons():
 @pytest.fixture(autouse=True, scope="session")
 def _every_model_is_compiled():
     """Let no test be answered with what another one compiled: some replace parts of the compiler."""
-    with mock.patch("anatune.compiling.model_cache.MOST_BYTES", 0):
+    with mock.patch("anatune.network.compiling.model_cache.MOST_BYTES", 0):
         yield
 
 

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 from scipy import special
 
-from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value, mapped
-from anatune.graph.operators import ATTENTION, CONCAT, OPERATORS, PRODUCTS, SOFTMAX, WINDOW
-from anatune.graph.products import workload_of
 from anatune.measure.run.reference import reference
+from anatune.network.graph.nodes import Constant, Node, Scalar, Shape, Value, mapped
+from anatune.network.graph.operators import ATTENTION, CONCAT, OPERATORS, PRODUCTS, SOFTMAX, WINDOW
+from anatune.network.graph.products import workload_of
 
 
 def run(graph, *inputs):

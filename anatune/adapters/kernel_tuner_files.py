@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from anatune.adapters.logs import KernelTunerLog, read_kernel_tuner
 from anatune.arguments import checked_path
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
 from anatune.files import reason
 from anatune.named import import_optional
-from anatune.records.foreign import KernelTunerLog, read_kernel_tuner
 from anatune.records.traces import Json
 
 __all__ = ["read_results", "results_of", "write_cache", "write_t4"]
@@ -40,7 +40,7 @@ _TIMESTAMP = "1970-01-01 00:00:00+00:00"
 def read_results(path: str | Path) -> KernelTunerLog:
     """Return the configurations and measurements of a cache or a T4 file; see `read_kernel_tuner`.
 
-    As trials of anatune's own template (CLBlast's Xgemm): `anatune.records.foreign.read_foreign`.
+    As trials of anatune's own template (CLBlast's Xgemm): `anatune.adapters.logs.read_foreign`.
 
     Raises
     ------

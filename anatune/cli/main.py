@@ -18,28 +18,22 @@ from typing import Annotated
 import typer
 
 from anatune.arguments import shown
-from anatune.cli.cluster import app as cluster_app
-from anatune.cli.cluster import worker
-from anatune.cli.compile import compile_model
 from anatune.cli.completion import complete, completion
-from anatune.cli.configs.app import app as configs_app
 from anatune.cli.doctor import doctor
-from anatune.cli.export.command import export
 from anatune.cli.hardware.app import app as hardware_app
 from anatune.cli.interrupts import INTERRUPTED, present, watched
 from anatune.cli.output import UsageError, note
-from anatune.cli.panels import Grouped
+from anatune.cli.panels import Commands, Grouped
 from anatune.cli.plan import plan
 from anatune.cli.progress import say
 from anatune.cli.prune import prune
 from anatune.cli.records.app import app as records_app
-from anatune.cli.run import run_model
 from anatune.cli.tune.command import tune
 from anatune.errors import AnatuneError
 from anatune.files import reason, remove_scratch
 from anatune.printable import printable
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "main", "run", "whole_command"]
 
 app = typer.Typer(
     name="anatune",
@@ -47,21 +41,16 @@ app = typer.Typer(
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("plan", cls=Grouped, no_args_is_help=False)(plan)
 app.command("prune", cls=Grouped, no_args_is_help=False)(prune)
 app.command("tune", cls=Grouped, no_args_is_help=False)(tune)
-app.command("export", cls=Grouped, no_args_is_help=False)(export)
-app.command("compile", cls=Grouped, no_args_is_help=False)(compile_model)
-app.command("run", no_args_is_help=False)(run_model)
-app.command("worker", no_args_is_help=False)(worker)
 app.command("doctor", no_args_is_help=False)(doctor)
 app.command("completion", no_args_is_help=False)(completion)
-app.add_typer(configs_app, name="configs")
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
-app.add_typer(cluster_app, name="cluster")
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,6 +68,16 @@ def anatune(
     ] = False,
 ) -> None:
     """Choose schedules for tensor kernels on GPUs and CPUs from an analytical model: no device is needed."""
+
+
+def whole_command() -> Commands:
+    """Return the command line with the commands of all packages: documents and tests walk through it."""
+    command = typer.main.get_group(app)
+    assert isinstance(command, Commands)
+    context = typer.Context(command)
+    for name in command.list_commands(context):
+        command.get_command(context, name)
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

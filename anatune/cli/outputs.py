@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from anatune.cli.output import UsageError, note
 from anatune.errors import RecordError
 from anatune.files import Output, OutputKind, json_with, open_file, read_file
-
-if TYPE_CHECKING:
-    from anatune.pages.page import Page
+from anatune.named import load
 
 __all__ = ["ARRAYS", "MANIFEST", "PAGE", "SCHEDULE", "check_html", "marked", "move_export", "write_page"]
 
@@ -36,7 +34,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _is_lines(path: Path) -> bool:
-    from anatune.records.foreign import is_export
+    from anatune.records.export import is_export
 
     try:
         return is_export(path)
@@ -141,9 +139,7 @@ def check_html(path: Path | None, *others: str | Path | None) -> Output | None:
     """
     if path is None:
         return None
-    from anatune.pages.page import check_packages
-
-    check_packages()
+    load("pages", "check")()
     for other in others:
         if other is not None and os.path.realpath(other) == os.path.realpath(path):
             raise UsageError(
@@ -152,7 +148,13 @@ def check_html(path: Path | None, *others: str | Path | None) -> Output | None:
     return Output(path, PAGE)
 
 
-def write_page(page: Page, target: Output) -> None:
+class _Page(Protocol):
+    """What `anatune.pages` makes."""
+
+    def html(self) -> str: ...
+
+
+def write_page(page: _Page, target: Output) -> None:
     """Write a page as a whole, and say where it lies and how large it is."""
     from anatune.report import units
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["GROUPS", "Grouped", "subcommands"]
+from anatune.named import entries, load
+
+__all__ = ["GROUPS", "Commands", "Grouped", "subcommands"]
+
+_ORDER = (
+    *("plan", "prune", "tune", "export", "compile", "run", "worker"),
+    *("doctor", "completion", "configs", "hw", "records", "cluster"),
+)
+"""Of the commands in the help; others follow."""
 
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
@@ -51,3 +59,32 @@ class Grouped(TyperCommand):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+class Commands(TyperGroup):
+    """The commands of the core, and those that optional packages register: each is imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        names = [*super().list_commands(ctx), *(name for name in entries("commands") if " " not in name)]
+        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; None where there is none."""
+        if cmd_name not in self.commands and cmd_name in entries("commands"):
+            self.commands[cmd_name] = _registered(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _registered(name: str) -> TyperCommand | TyperGroup:
+    """Return the command that a package registers: a function, or several commands below one."""
+    registered = load("commands", name)
+    app = subcommands("")
+    app.callback()(lambda: None)  # else a single command has no name
+    if isinstance(registered, typer.Typer):
+        app.add_typer(registered, name=name)
+    else:
+        app.command(name, cls=Grouped, no_args_is_help=False)(registered)
+    command = typer.main.get_group(app).commands[name]
+    assert isinstance(command, (TyperCommand, TyperGroup))
+    return command

@@ -25,6 +25,7 @@ from anatune.cli.outputs import check_html, write_page
 from anatune.cli.progress import Progress
 from anatune.cli.workload import Words, WorkloadOptions
 from anatune.errors import SpaceError
+from anatune.named import load
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import HardwareSpec
@@ -169,11 +170,10 @@ def plan(
 
         raise SpaceError(nothing_legal_text(answer))
     if page_file is not None:
-        from anatune.pages.plan import WHAT_IF_S, plan_page
-
         with Progress(compiles=True) as progress:
-            limit_s = asked.time_limit or WHAT_IF_S
-            page = plan_page(answer, what_if_s=limit_s, progress=progress.share("searching: what if"))
+            share = progress.share("searching: what if")
+            limit = {} if asked.time_limit is None else {"what_if_s": asked.time_limit}
+            page = load("pages", "plan")(answer, **limit, progress=share)
         write_page(page, page_file)
 
 
@@ -181,8 +181,7 @@ def _print_tree(answer: Plan, asked: PlanOptions) -> None:
     """Print a plan as JSON."""
     tree = answer.first(asked.top_k).to_dict()
     if asked.explain:
-        from anatune.api import steps_from
-        from anatune.report.explain import explanation
+        from anatune.report.explain import explanation, steps_from
 
         tree["explanation"] = explanation(answer, steps_from(answer))
     if answer.compilation is not None:
@@ -214,8 +213,7 @@ def _print_plan(answer: Plan, asked: PlanOptions, predicting: Predicting, second
 
         print_lines(compilation_lines(answer.compilation, asked.top_k, width=width))
     if asked.explain:
-        from anatune.api import steps_from
-        from anatune.report.explain import explanation_lines
+        from anatune.report.explain import explanation_lines, steps_from
 
         print_lines(explanation_lines(answer, steps_from(answer), width=width))
     print_lines([Line(""), *map(Line, _next_lines(answer, asked, predicting))])

@@ -12,6 +12,7 @@ from anatune.cli.output import UsageError, line_width, note, print_data, print_l
 from anatune.cli.outputs import check_html, write_page
 from anatune.cli.progress import Progress
 from anatune.cli.workload import Words, WorkloadOptions
+from anatune.named import load
 
 __all__ = ["prune"]
 
@@ -20,7 +21,7 @@ _NUM_FIRST = 10
 _NUM_SHOWN = 64
 """Schedules whose distances from each other a page tells."""
 Form = Literal["json", "csv", "triton", "kernel-tuner", "metaschedule"]
-"""The formats of `anatune.adapters.formats`, which takes long to import."""
+"""The formats of `anatune.listing.writers`, which takes long to import."""
 
 
 def _check_keep(value: str) -> str:
@@ -71,7 +72,8 @@ def prune(
 ) -> None:
     """Say which schedules deserve a run, best first, or list them for a tuner of your own. No device is needed."""
     from anatune import api
-    from anatune.adapters.formats import IGNORED, OTHER_LINES, PruneRequest, writer
+    from anatune.listing.formats import PruneRequest
+    from anatune.listing.writers import IGNORED, OTHER_LINES, writer
     from anatune.report.plans import subset_lines
 
     what = workload.parse_one("prune", words, predicting.hw)
@@ -98,8 +100,6 @@ def prune(
     if listed and request.may_end_early and lines - OTHER_LINES.get(listed, 0) == asked.most:
         note(f"note: at most {asked.most} are written; --most N writes more")
     if page_file is not None:
-        from anatune.pages.plan import prune_page
-
         keywords["template"] = request.own_template
         with Progress(compiles=True) as progress:
             answer = api.plan(
@@ -107,5 +107,5 @@ def prune(
                 progress=progress.search(),
             )  # fmt: skip
             progress.begin("the page")
-            page = prune_page(request.subset(), answer, asked.most)
+            page = load("pages", "prune")(request.subset(), answer, asked.most)
         write_page(page, page_file)

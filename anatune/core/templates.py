@@ -11,7 +11,7 @@ REGISTERED: dict[str, Any] = {}
 """Name -> `base.template.Template`, the default of each kind of device first; `anatune.templates` registers them."""
 LATE: dict[str, Callable[..., Any]] = {}
 """What ``anatune/__init__.py`` names, and what is imported when it is asked for: "templates" registers them; "lower"
-and "source" are functions of `codegen.devices`."""
+and "source" are functions of `codegen.devices`, "explain" is one of `report.explain`."""
 
 
 def known_templates() -> dict[str, Any]:

@@ -37,7 +37,7 @@ EXTRAS = {
     "triton": Serves("kernels on matrix units", "--template triton, anatune.adapters.triton"),
     "kernel-tuner": Serves("pruning for Kernel Tuner", "prune --for kernel-tuner, anatune.adapters.kernel_tuner"),
     "metaschedule": Serves("TVM's MetaSchedule", "prune --for metaschedule, anatune.adapters.metaschedule"),
-    "optuna": Serves("pruning for Optuna", "anatune.adapters.optuna"),
+    "optuna": Serves("pruning for Optuna", "its studies (anatune.adapters.optuna)"),
 }
 """Extra -> what it is for. Those for developers (dev, docs) are left out."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +13,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration, html_table
+from anatune.core.templates import LATE
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.model import Guarantee, Rule
 
@@ -299,8 +299,7 @@ class Plan:
         reject how many schedules, which numbers of the hardware's spec nobody has verified. The runner-up is looked for
         among `schedules`; the command ranks at least 64.
         """
-        # The words are made a few floors above, out of this plan and its model; see `Schedule.apply`.
-        text: str = import_module("anatune.api").explain(self)
+        text: str = LATE["explain"](self)  # `report` makes the words, which knows plans
         return text
 
     def to_dict(self) -> dict[str, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from anatune import api
 from anatune.core.accuracy import is_plain_sum
 from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
@@ -18,7 +17,7 @@ from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, 
 from anatune.plots.what_if import Answer, Question, plot_what_if, what_if
 from anatune.report import units
 from anatune.report.devices import unverified_keys
-from anatune.report.explain import explanation
+from anatune.report.explain import explanation, steps_from
 from anatune.report.plans import FILLING, place_text
 from anatune.report.roofline import ceiling, roofline
 from anatune.templates.base.model import Progress
@@ -69,7 +68,7 @@ def plan_page(
         Section(
             "Why this one",
             ["How the best schedule compares, in sentences."],
-            points=explanation(plan, api.steps_from(plan)),
+            points=explanation(plan, steps_from(plan)),
         ),
         *([_what_if(plan, questions)] if questions else []),
         device_section(plan.hardware),

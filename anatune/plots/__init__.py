@@ -1,7 +1,7 @@
 """Figures of what anatune answers: ``plot_*`` functions that return plotly figures (extra ``report``)."""
 
+from anatune.named import entries, load
 from anatune.plots.candidates import Candidates, candidates_of
-from anatune.plots.compiled import plot_model, plot_model_parts
 from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, plot_times
 from anatune.plots.session import (
     plot_comparison,
@@ -24,8 +24,6 @@ __all__ = [
     "plot_drift",
     "plot_failures",
     "plot_footprints",
-    "plot_model",
-    "plot_model_parts",
     "plot_occupancy",
     "plot_predictions",
     "plot_rejections",
@@ -35,3 +33,9 @@ __all__ = [
     "plot_workers",
     "what_if",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in entries("figures"):  # of other packages
+        return load("figures", name)
+    raise AttributeError(f"module 'anatune.plots' has no attribute {name!r}; public names: {', '.join(__all__)}")

@@ -31,7 +31,16 @@ from anatune.records.schema import Record, Session
 if TYPE_CHECKING:
     from anatune.records.store import RecordStore
 
-__all__ = ["CSV_COLUMNS", "FORMAT", "csv_lines", "flat_row", "import_json_lines", "json_lines", "workload_text"]
+__all__ = [
+    "CSV_COLUMNS",
+    "FORMAT",
+    "csv_lines",
+    "flat_row",
+    "import_json_lines",
+    "is_export",
+    "json_lines",
+    "workload_text",
+]
 
 FORMAT = 1
 """Version of the JSON lines."""
@@ -92,6 +101,32 @@ def json_lines(records: Iterable[Record], sessions: Iterable[Session] = ()) -> I
         if session.id not in written:
             written.add(session.id)
             yield _line(_SessionLine(FORMAT, session))
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a file is what `anatune records export` wrote, of any size: its first line of JSON says so.
+
+    So is an empty one.
+
+    Raises
+    ------
+    RecordError
+        It is no file, or cannot be read.
+    """
+    is_empty = True
+    try:
+        for line in read_lines(path):
+            is_empty = is_empty and not line.strip()
+            try:
+                entry = msgspec.json.decode(line)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            return isinstance(entry, dict) and {"kind", "format"} <= set(entry)
+    except OSError as error:
+        raise RecordError(f"{path}: {reason(error)}; give a log to import") from None
+    except UnicodeDecodeError:
+        return False
+    return is_empty
 
 
 def import_json_lines(

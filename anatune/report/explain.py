@@ -14,7 +14,8 @@ from anatune.core.accuracy import accuracy_of, error_of, is_plain_sum
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS
 from anatune.core.prediction import Prediction
-from anatune.model.alternatives import Alternative
+from anatune.model import joint
+from anatune.model.alternatives import Alternative, alternatives
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.devices import unverified_keys
@@ -27,10 +28,12 @@ __all__ = [
     "binding_text",
     "changed_parts",
     "circumstances_of",
+    "explain",
     "explanation",
     "explanation_lines",
     "material_runner_up",
     "nothing_legal_text",
+    "steps_from",
 ]
 
 MATERIAL_SHARE = 0.02
@@ -410,3 +413,17 @@ def _is_unused(key: str, plan: Plan) -> bool:
     if key.startswith("tiles."):
         return plan.schedules[0].options.get("extension") != "amx"
     return key == "compute.fp16_rate" or (key == "compute.int8_rate" and dtype != "int8")
+
+
+def explain(answer: Plan) -> str:
+    """Return why the best schedule of a plan is the best; see `Plan.explain`."""
+    return "\n".join(explanation(answer, steps_from(answer)))
+
+
+def steps_from(answer: Plan) -> list[Alternative]:
+    """Return what the model says of the schedules one step away from a plan's best."""
+    if not answer.schedules:
+        return []
+    return alternatives(
+        joint.applied_model(answer, answer.template, answer.correction), answer.schedules[0], MATERIAL_SHARE
+    )

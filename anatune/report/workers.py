@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from anatune.measure.place import WorkerState
 from anatune.report import units
 from anatune.report.text import Cells, Line, paragraph, table
 from anatune.tuning.result import WorkerShare
 
-if TYPE_CHECKING:
-    from anatune.measure.cluster.status import ClusterStatus, WorkerStatus
+__all__ = ["failures_text", "fleet_text", "news", "share_lines", "table_with_reasons"]
 
-__all__ = ["failures_text", "fleet_text", "news", "share_lines", "status_lines"]
+
+class _Reasoned(Protocol):
+    """A worker that says why it is not ready."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+
 
 _MOST_NAMED = 3
 """Workers that one line names of many."""
@@ -84,12 +91,10 @@ def share_lines(shares: Sequence[WorkerShare], width: int) -> list[Line]:
     ]
     if not any(share.best for share in shares):
         cells = [column for column in cells if column[0] != "best"]
-    return _with_reasons(cells, ("worker", "state", "device"), [share.worker for share in shares], width)
+    return table_with_reasons(cells, ("worker", "state", "device"), [share.worker for share in shares], width)
 
 
-def _with_reasons(
-    cells: Cells, left: Sequence[str], workers: Sequence[WorkerState | WorkerStatus], width: int
-) -> list[Line]:
+def table_with_reasons(cells: Cells, left: Sequence[str], workers: Sequence[_Reasoned], width: int) -> list[Line]:
     """Return a table of workers, and below those that are not ready why."""
     heading, *rows = table(cells, left, width=width)
     lines = [heading]
@@ -108,31 +113,3 @@ def _joined(workers: Sequence[WorkerState]) -> list[str]:
         told += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         lines.append(f"worker{'s' * (len(names) > 1)} {told} joined{device and f': {device}'}")
     return lines
-
-
-def status_lines(status: ClusterStatus, *, width: int = 80) -> list[Line]:
-    """Return who is in a cluster: a line a worker, below it why a session would do without it."""
-    workers = status.workers
-    devices, builders = sum(worker.measures for worker in workers), sum(worker.builds for worker in workers)
-    counted = f"{units.many(len(workers), 'worker')}, {units.many(devices, 'device')}, {builders} to build at once"
-    title = Line(f"scheduler {status.address}: {counted if workers else 'no worker has joined'}", "bold")
-    if not workers:
-        return [title]
-    cells: Cells = [
-        ("worker", [worker.name for worker in workers]),
-        ("state", [worker.state for worker in workers]),
-        ("builds", [str(worker.builds) for worker in workers]),
-        ("measured", [str(worker.measured) for worker in workers]),
-        ("sessions", [str(worker.sessions) for worker in workers]),
-        ("device", [worker.device or ("-" if worker.state == "foreign" else "builds only") for worker in workers]),
-        ("now", [_doing(worker) for worker in workers]),
-    ]
-    return [title, *_with_reasons(cells, ("worker", "state", "device", "now"), workers, width)]
-
-
-def _doing(worker: WorkerStatus) -> str:
-    """Return what a worker is at: "2 builds, run for 3 s"."""
-    builds = sum(task.stage == "build" for task in worker.running)
-    words = [units.many(builds, "build")] if builds else []
-    words += [f"{task.stage} for {task.seconds:.0f} s" for task in worker.running if task.stage != "build"]
-    return ", ".join(words) or "idle"

@@ -20,11 +20,20 @@ from anatune.model.learned.corrections import Card, DataSource, save_correction,
 from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual
 from anatune.model.learned.residual import ResidualOptions
 from anatune.records.export import workload_text
-from anatune.records.foreign.recording import LogLine, lines_of, shared_lines
 from anatune.records.schema import Record
 from anatune.templates import make_model
 
-__all__ = ["Family", "Judgement", "MeasuredWorkload", "Quality", "families_of", "judge", "train"]
+__all__ = [
+    "Family",
+    "Judgement",
+    "MeasuredWorkload",
+    "Quality",
+    "families_of",
+    "judge",
+    "lines_of",
+    "shared_lines",
+    "train",
+]
 
 FOREIGN = ("autotvm", "kernel_tuner")
 """Sources of imported trials whose kernels differ from those that anatune generates: corrections of their own."""
@@ -32,6 +41,10 @@ MIN_TRIALS = 20
 """Fewest successful trials of a workload that count."""
 MIN_WORKLOADS = 2
 """Fewest workloads from which a correction is trained: one must be left out."""
+_FEW = 3
+"""Fewer equal times than these are chance: logs round them."""
+LogLine = tuple[int, tuple[float, ...]]
+"""Number of a measurement in its log, and its times."""
 _TOP = 8
 _LOST = (Outcome.LOST_DEVICE, Outcome.BUILD_TIMEOUT, Outcome.RUN_TIMEOUT)
 """Outcomes that say nothing about the schedule, or little."""
@@ -153,6 +166,17 @@ def families_of(records: Iterable[Record], min_trials: int = MIN_TRIALS) -> list
             hardware = next(iter(workloads.values()))[-1][0].session.hardware
             families.append(Family(hardware, template, kernels, kept, len(measured) - len(kept)))
     return families
+
+
+def lines_of(trials: Iterable[Trial]) -> set[LogLine]:
+    """Return the lines of a log that imported trials come from, those with times."""
+    return {(trial.number, trial.measurement.times_s) for trial in trials if trial.measurement.times_s}
+
+
+def shared_lines(own: set[LogLine], other: set[LogLine]) -> int:
+    """Return how many lines two sets share if that makes them one log, else 0: most of `own`, of several times."""
+    shared = own & other
+    return len(shared) if len({times for _, times in shared}) >= _FEW and 2 * len(shared) > len(own) else 0
 
 
 def _check_names(workloads: Mapping[tuple[Workload, int], Sequence[_Recorded]]) -> None:

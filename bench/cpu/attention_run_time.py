@@ -17,12 +17,12 @@ import tvm
 
 from anatune import api
 from anatune.codegen.compat import compile_module, parse_program, target_of
-from anatune.codegen.cpu.attention import AttentionKernel, attention_program
-from anatune.compiling.attention import attention_at_run_time, plan_attention
 from anatune.core.sizes import Size
-from anatune.graph.nodes import Input, Node, TensorType
-from anatune.graph.operators import ATTENTION
-from anatune.graph.strided import Place
+from anatune.network.compiling.attention import attention_at_run_time, plan_attention
+from anatune.network.graph.nodes import Input, Node, TensorType
+from anatune.network.graph.operators import ATTENTION
+from anatune.network.graph.strided import Place
+from anatune.network.kernels.attention import AttentionKernel, attention_program
 
 HARDWARE = api.hardware("host").with_threads(1)
 DRAWS = np.random.default_rng(0)

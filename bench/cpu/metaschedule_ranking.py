@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 import anatune
+from anatune.adapters.tvm_tiles.tvm_nest import CompiledNestModel
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.model.foreign.tvm_nest import CompiledNestModel
 from anatune.records.traces import UnfitError, read_trace
 from bench.cpu.metaschedule import SLOW_INTRINSICS
 from bench.replay.metrics import spearman

@@ -241,13 +241,13 @@ def _read(case: LogCase, path: Path) -> list[float | None]:
 
     if case.form in ("t4", "cache"):
         from anatune.adapters.kernel_tuner_files import read_results
-        from anatune.records.foreign import read_foreign
+        from anatune.adapters.logs import read_foreign
 
         times = [measurement.time_s for _, measurement in read_results(path).entries]
         read_foreign(path, anatune.hardware("rtx3090"), anatune.matmul(256, 256, 256))
         return times
     if case.form in ("autotvm", "ansor"):
-        from anatune.records.foreign import read_foreign
+        from anatune.adapters.logs import read_foreign
 
         read_foreign(path, anatune.hardware("rtx3090"))
     elif case.form == "json lines":

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anatune.adapters.serving.choose import race, space_of
-from anatune.adapters.serving.defaults import Tile, default_tile
-from anatune.adapters.serving.names import check_version, folder_version
-from anatune.adapters.serving.shapes import Experts, Product
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.routing import balanced, power_law
 from anatune.errors import AnatuneError
+from anatune.servers.choose import race, space_of
+from anatune.servers.defaults import Tile, default_tile
+from anatune.servers.names import check_version, folder_version
+from anatune.servers.shapes import Experts, Product
 from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
 from anatune.templates.triton.grouped.scales import LATEST, Served
 from anatune.templates.triton.grouped.times import score_scaled

@@ -20,9 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import typer
-
-from anatune.cli.main import app
+from anatune.cli.main import whole_command
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,7 +58,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _commands() -> Iterator[str]:
-    command = typer.main.get_command(app)
+    command = whole_command()
     with command.make_context("anatune", ["plan"]) as context:
         yield from _command(command, context)
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.adapters.formats import PruneRequest, writer
 from anatune.adapters.kernel_tuner import prune
 from anatune.adapters.kernel_tuner.listing import membership
 from anatune.adapters.kernel_tuner_files import write_cache
 from anatune.core.trial import Measurement, Outcome
+from anatune.listing.formats import PruneRequest
+from anatune.listing.writers import writer
 
 kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install '.[kernel-tuner]'")
 

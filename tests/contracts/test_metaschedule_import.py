@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import anatune
-from anatune.records.foreign import read_foreign
+from anatune.adapters.logs import read_foreign
 from anatune.templates import make_model
 
 pytest.importorskip("tvm", reason="pip install '.[tvm]'")

@@ -7,10 +7,11 @@ import sys
 import pytest
 
 import anatune
-from anatune.adapters.formats import PruneRequest, writer
+from anatune.adapters.logs import read_foreign
 from anatune.adapters.metaschedule.listing import with_decisions
 from anatune.errors import SpaceError
-from anatune.records.foreign import read_foreign
+from anatune.listing.formats import PruneRequest
+from anatune.listing.writers import writer
 
 pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 

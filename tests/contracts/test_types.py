@@ -11,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 import anatune
+from anatune.named import entries
 
 PACKAGE = Path(anatune.__file__).parent
 README = PACKAGE.parent / "README.md"
@@ -117,7 +118,8 @@ def test_checkers_and_python_see_the_same_names():
     assert len(imports) == len(seen.body)
     assert all(alias.asname == alias.name for node in imports for alias in node.names)  # said to be public
     visible = {alias.name: node.module for node in imports for alias in node.names}
-    assert visible == anatune._MODULE
+    calls = {name: value.partition(":")[0] for name, value in entries("calls").items()}
+    assert visible == anatune._MODULE | calls
     assert sorted([*visible, "__version__"]) == anatune.__all__
 
 

@@ -12,7 +12,7 @@ import anatune
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc places the stack")
 
-from anatune.codegen.cpu.export.write import write_c_library  # noqa: E402
+from anatune.export.cpu.write import write_c_library  # noqa: E402
 from anatune.measure.run.correctness import compare, expected, random_inputs  # noqa: E402
 
 HOST = anatune.hardware("host")

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 
-from anatune.cli.main import app
+from anatune.cli.main import whole_command
 
 pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
@@ -88,7 +87,7 @@ def test_there_are_commands_on_the_page():
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_page_is_one(line):
     """As far as words go: the command, its options, what they take."""
-    command, words = typer.main.get_command(app), line.split()[1:]
+    command, words = whole_command(), line.split()[1:]
     while hasattr(command, "commands"):
         command, words = command.commands[words[0]], words[1:]
     assert command.make_context("anatune", words)
@@ -208,7 +207,7 @@ def others(tmp_path_factory):
     """A set of certificates of another lab, one that has expired, a place for a new one."""
     import datetime
 
-    from anatune.measure.cluster.certificates import make_certificates
+    from anatune.fleet.cluster.certificates import make_certificates
 
     folder = tmp_path_factory.mktemp("others")
     long_ago = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=9)

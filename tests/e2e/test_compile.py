@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anatune.records.store import RecordStore
-from tests.unit.compiling import folders, models
+from tests.unit.network.compiling import folders, models
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")

@@ -12,12 +12,12 @@ import anatune as package
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.orders import CHANNELS_LAST
-from anatune.graph.folding import computed, value_of
-from anatune.graph.nodes import Constant, Graph, Input, Node, TensorType
-from anatune.graph.operators import OPERATORS
-from anatune.graph.passes.layouts import Form, can_have
-from anatune.graph.passes.simplify import simplified
 from anatune.measure.run.reference import reference
+from anatune.network.graph.folding import computed, value_of
+from anatune.network.graph.nodes import Constant, Graph, Input, Node, TensorType
+from anatune.network.graph.operators import OPERATORS
+from anatune.network.graph.passes.layouts import Form, can_have
+from anatune.network.graph.passes.simplify import simplified
 from anatune.search import base
 from tests import naive_graph
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
-from tests.unit.records.foreign.making import ansor, autotvm, target_of, written
+from tests.unit.adapters.logs.making import ansor, autotvm, target_of, written
 from tests.unit.tuning.test_training import fill
 
 PLAN = ("plan", "--hw", "rtx3090", "matmul", "256x256x256", "--top-k", "2")

@@ -44,7 +44,7 @@ DEVICES = {hw: package.hardware(hw) for hw, _, _ in EXPORTS.values()}
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
     """Return a function that writes exports, each once, and returns their folder."""
-    from anatune.codegen.cuda.export.write import write_cuda
+    from anatune.export.cuda.write import write_cuda
 
     folder = tmp_path_factory.mktemp("exports")
 

@@ -10,10 +10,10 @@ from tests.unit.measure.cuda.test_ranges import a_mixed_plan, a_plan, no_triton
 
 pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings")
-from anatune.cli.export import files
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.triton.export.ranges import write_gpu_range
 from anatune.core.compiler_facts import CompilerFacts
+from anatune.export.cli import files
+from anatune.export.triton.ranges import write_gpu_range
 
 USE = """
 #include "rows.h"

@@ -15,7 +15,7 @@ from anatune.measure.run.correctness import array_dtype, compare, expected, rand
 from tests.unit.codegen.cpu.test_lower import WORKLOADS
 
 pytest.importorskip("tvm")
-from anatune.codegen.cpu.export.write import CLibrary, write_c_library
+from anatune.export.cpu.write import CLibrary, write_c_library
 
 TRIPLE = "aarch64-linux-gnu"
 MISSING = [tool for tool in ("qemu-aarch64", f"{TRIPLE}-gcc", f"{TRIPLE}-objcopy") if shutil.which(tool) is None]

@@ -11,9 +11,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 
-from anatune.cli.main import app
+from anatune.cli.main import whole_command
 from tests.unit.tuning.fakes import session
 
 CPU = ("--hw", "xeon_gold_6230r", "matmul", "8x8x8")
@@ -83,7 +82,7 @@ def named(command, called=""):
 
 
 def test_every_option_that_names_a_file_is_known():
-    assert set(named(typer.main.get_command(app))) == {*FILES, *FOLDERS, *RECORDS, *READ}
+    assert set(named(whole_command())) == {*FILES, *FOLDERS, *RECORDS, *READ}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import anatune as library
-from anatune.adapters.formats import OTHER_LINES
+from anatune.listing.writers import OTHER_LINES
 
 
 def test_json_lists_the_plan_first(anatune):

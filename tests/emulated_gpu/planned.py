@@ -46,8 +46,8 @@ def main(folder, hardware="rtx3090"):
     from anatune.codegen.compat import gpu_target_of
     from anatune.codegen.cuda import device_modules
     from anatune.codegen.linking import link_library
-    from anatune.codegen.relax.machine import Machine
     from anatune.measure.cpu.blocks import tensor_of
+    from anatune.network.relax.machine import Machine
     from tests.emulated_gpu.device import Device
 
     folder, spec = Path(folder), api.hardware(hardware)

@@ -2,8 +2,8 @@
 
     python -m tests.emulated_gpu.run MODEL FOLDER [HARDWARE] [ACCURACY] [SPLIT]
 
-MODEL is a function of `tests.unit.compiling.models`. With SPLIT the reductions of all its products are divided into so
-many parts, where their steps allow it. Writes a line of JSON.
+MODEL is a function of `tests.unit.network.compiling.models`. With SPLIT the reductions of all its products are
+divided into so many parts, where their steps allow it. Writes a line of JSON.
 """
 
 import hashlib
@@ -35,10 +35,10 @@ def main(name, folder, hardware="rtx3090", accuracy="standard", split="1"):
 
     import anatune
     from anatune.codegen.cuda import device_modules
-    from anatune.codegen.relax import gpu_kernels
-    from anatune.compiling.targets import gpu
+    from anatune.network.compiling.targets import gpu
+    from anatune.network.relax import gpu_kernels
     from tests.emulated_gpu.device import Device
-    from tests.unit.compiling import models
+    from tests.unit.network.compiling import models
 
     folder = Path(folder)
     sources = {}

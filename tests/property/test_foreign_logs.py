@@ -7,11 +7,11 @@ import random
 import pytest
 
 import anatune
+from anatune.adapters.logs import read_foreign
+from anatune.adapters.logs.recording import record_foreign
 from anatune.errors import RecordError
-from anatune.records.foreign import read_foreign
-from anatune.records.foreign.recording import record_foreign
 from anatune.records.store import RecordStore
-from tests.unit.records.foreign.making import ansor, autotvm, kernel_tuner, metaschedule, old_autotvm, task, tensor
+from tests.unit.adapters.logs.making import ansor, autotvm, kernel_tuner, metaschedule, old_autotvm, task, tensor
 
 DENSE = {"tile_y": [4, 2, 8], "tile_x": [2, 2, 32], "tile_k": [64, 2], "tile_inner": [64, 1]}
 BASES = [

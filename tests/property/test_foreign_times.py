@@ -7,10 +7,11 @@ import pytest
 
 import anatune
 from anatune.adapters.kernel_tuner_files import read_results, write_cache
+from anatune.adapters.logs import read_foreign
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
-from anatune.records.foreign import is_export, read_foreign
-from tests.unit.records.foreign.making import ansor, autotvm, kernel_tuner, metaschedule
+from anatune.records.export import is_export
+from tests.unit.adapters.logs.making import ansor, autotvm, kernel_tuner, metaschedule
 
 GPU, MATMUL = anatune.hardware("rtx3090"), anatune.matmul(64, 64, 64)
 KNOBS = {name: value for name, value in kernel_tuner().items() if name != "time"}

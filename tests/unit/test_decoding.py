@@ -9,7 +9,7 @@ from anatune.decoding import converted, from_json, from_message
 THREADS = """
 import sys, threading
 import msgspec
-from anatune.measure.cluster.messages import BuildRequest, SessionSetting, decode
+from anatune.fleet.cluster.messages import BuildRequest, SessionSetting, decode
 from anatune.errors import RunError
 sys.setswitchinterval(1e-6)
 content = msgspec.msgpack.encode({"session": "a", "number": 1, "hardware": {"kind": "none"}})

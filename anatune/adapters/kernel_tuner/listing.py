@@ -18,13 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.formats import PruneRequest, object_lines
 from anatune.adapters.kernel_tuner.names import Names
+from anatune.adapters.logs.parts import UNROLLED
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
+from anatune.listing.formats import PruneRequest, object_lines
 from anatune.model.learned.corrections import NONE, corrected, find_correction
 from anatune.model.pruning.order import PlainOrder
-from anatune.records.foreign.parts import UNROLLED
 from anatune.templates import CUDA
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.space import GpuSpace

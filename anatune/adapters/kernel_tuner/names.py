@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.adapters.logs.parts import UNROLLED
 from anatune.arguments import shown
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.operators.matmul import matmul
 from anatune.errors import SpaceError
-from anatune.records.foreign.parts import UNROLLED
 
 __all__ = [
     "CLBLAST",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from anatune.adapters.logs import FunctionReader
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line
 from anatune.codegen.tvm.kernel import TirTask
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.naming import named_workload
 from anatune.errors import MissingDependencyError, WorkloadError
-from anatune.records.foreign import FunctionReader
 from anatune.records.traces import Json
 
 __all__ = ["function_reader"]

@@ -20,13 +20,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.formats import PruneRequest
 from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.adapters.metaschedule.traces import recorded_trace
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
+from anatune.listing.formats import PruneRequest
 from anatune.records.traces import GPU_TILING, Json
 from anatune.templates.cuda.model.model import GpuModel
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Protocol
 
+from anatune.adapters.logs import measured
 from anatune.codegen.compat import import_tvm
 from anatune.core.trial import Measurement, Outcome
-from anatune.records.foreign import measured
 from anatune.untyped import TvmObject
 
 __all__ = [

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from anatune.adapters.metaschedule.objects import TracedSchedule, TvmObject
 from anatune.adapters.metaschedule.tasks import check_kind, unpacked_model
 from anatune.adapters.metaschedule.traces import FunctionMeaning, nests_of, tiling_of
+from anatune.adapters.tvm_tiles.tvm_nest import CompiledNestModel
 from anatune.codegen.tvm.kernel import annotated_schedule
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
-from anatune.model.foreign.tvm_nest import CompiledNestModel
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
 from anatune.templates import make_model
 from anatune.templates.base.model import Model, Rule

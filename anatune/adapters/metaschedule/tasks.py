@@ -8,6 +8,7 @@ from functools import cache
 from typing import TypedDict
 
 from anatune import api
+from anatune.adapters.logs import measured
 from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, TvmObject, measurement_of
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
@@ -19,7 +20,6 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
-from anatune.records.foreign import measured
 from anatune.search.base import Strategy, make_strategy
 from anatune.templates import make_model, tuning_template
 from anatune.templates.base.model import Model

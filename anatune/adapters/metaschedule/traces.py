@@ -12,7 +12,9 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.adapters.logs.parts import gpu_schedule
 from anatune.adapters.metaschedule.objects import TvmObject
+from anatune.adapters.tvm_tiles.tvm_nest import NO_PRODUCER, TiledNests
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.tvm.kernel import TirTask
 from anatune.codegen.tvm.nest import read_block
@@ -20,8 +22,6 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import WorkloadError
-from anatune.model.foreign.tvm_nest import NO_PRODUCER, TiledNests
-from anatune.records.foreign.parts import gpu_schedule
 from anatune.records.traces import CPU_TILING, GPU_TILING, KINDS, Json, Tiling, UnfitError, match_axes, read_trace
 
 __all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of"]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from anatune.adapters.device import AUTO, GpuLike, find_gpu
-from anatune.adapters.formats import PruneRequest
 from anatune.adapters.triton.arguments import ArgumentNames, DtypeLike, KernelNames
 from anatune.adapters.triton.operands import descriptor_fault, dtype_name, operand_types
 from anatune.adapters.triton.tiles import Proposal, propose
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
+from anatune.listing.formats import PruneRequest
 from anatune.model.pruning.subset import kept_count
 from anatune.named import import_optional
 from anatune.templates.triton.instructions import has_descriptors

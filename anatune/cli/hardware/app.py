@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.hardware.boards import calibrate_board_cpu, detect_board, has_board
 from anatune.cli.hardware.calibrations import calibration_s, learn_nests, tell_calibration, tell_spec, write_detected
 from anatune.cli.options import AsJson, BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 from anatune.cli.panels import subcommands
 from anatune.cli.progress import Progress
+from anatune.named import load
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = subcommands("Show, check, detect and measure hardware specs.")
+
+
+def _has_board(tracker: str | None, key: str | None) -> bool:
+    """Return whether a board is meant.
+
+    Raises
+    ------
+    UsageError
+        Half of what names one is missing.
+    """
+    if (tracker is None) != (key is None):
+        given, missing = ("--tracker", "--key") if key is None else ("--key", "--tracker")
+        raise UsageError(f"{given} is given without {missing}; boards are found by both")
+    return tracker is not None
 
 
 @app.command("list")
@@ -100,8 +114,8 @@ def detect(
     """
     if print_only and force:
         raise UsageError("--print writes nothing, --force replaces what is there; leave one out")
-    if has_board(tracker, key):
-        detect_board(str(tracker), str(key), print_only=print_only, force=force, as_json=as_json)
+    if _has_board(tracker, key):
+        load("boards", "detect")(str(tracker), str(key), print_only=print_only, force=force, as_json=as_json)
         return
     import msgspec
 
@@ -154,10 +168,10 @@ def calibrate(
     used by plans, only if it ranks kernels of workloads that it has not seen better. With ``--tracker`` and ``--key``
     all of that on a board, for ``--hw KEY``.
     """
-    if has_board(tracker, key):
+    if _has_board(tracker, key):
         if what != "host":
             raise UsageError(f"{what!r} is given with --tracker, but only CPUs of boards are calibrated; leave it out")
-        calibrate_board_cpu(
+        load("boards", "calibrate")(
             str(tracker), str(key), print_only=print_only, as_json=as_json, minutes=minutes or 3.0, nests=nests
         )
         return

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile, spread
-from anatune.cli.output import UsageError, print_json, print_lines, print_text
+from anatune.cli.output import UsageError, print_json, print_text
 from anatune.cli.progress import Progress
 from anatune.cli.workload import WorkloadOptions
-from anatune.errors import RecordError
+from anatune.named import load
 
 if TYPE_CHECKING:
-    from anatune.core.workload.nest import Workload
-    from anatune.records.foreign import FunctionReader
-    from anatune.records.place import RecordPlace
+    pass
 
 __all__ = ["import_records"]
 
@@ -58,14 +56,13 @@ def import_records(
     contradicts --hw or WORKLOAD, or that anatune's templates cannot express, is left out and counted by reason. What
     was imported before is not recorded again.
     """
-    from anatune.records.export import import_json_lines
-    from anatune.records.foreign import is_export
+    from anatune.records.export import import_json_lines, is_export
     from anatune.records.store import RecordStore
 
     if not words:
         options.parse_any(words)
     if not is_export(file):
-        _import_foreign(file, options.parse_any(words), records, hw, as_json)
+        load("logs", "import")(file, options.parse_any(words), records, hw, as_json)
         return
     if words or hw is not None:
         raise UsageError(f"{file} is an export of anatune's, which names device and workload; leave both out")
@@ -75,45 +72,3 @@ def import_records(
         print_json({"sessions": num_sessions, "trials": num_trials})
     else:
         print_text(f"{store.path}: {num_sessions} sessions and {num_trials} trials are new")
-
-
-def _import_foreign(file: Path, workload: Workload | None, records: RecordPlace, hw: str | None, as_json: bool) -> None:
-    from anatune import api
-    from anatune.records.export import workload_text
-    from anatune.records.foreign import read_foreign
-    from anatune.records.foreign.recording import record_foreign
-    from anatune.records.store import RecordStore
-    from anatune.report.records import import_lines, reasons_text
-
-    hardware = None if hw is None else api.hardware(hw)
-    with Progress() as progress:
-        progress.begin(f"reading {file}")
-        log = read_foreign(file, hardware, workload, _function_reader)
-        if not log.trials:
-            why = reasons_text(log.left_out) or "it is empty"
-            raise RecordError(f"{file}: nothing to import from this {log.kind} log: {why}")
-        with RecordStore(records) as store:
-            imported = record_foreign(store, log, file)
-    if not as_json:
-        print_lines(import_lines(store.path, log.kind, imported, log.left_out))
-        return
-    tasks = [
-        {
-            "hardware": task.hardware.name,
-            "workload": workload_text(task.workload),
-            "trials": task.rows,
-            "failed": task.failed,
-            "known": task.known,
-        }
-        for task in imported
-    ]
-    print_json(
-        {"kind": log.kind, "trials": sum(task.rows for task in imported), "tasks": tasks, "left_out": log.left_out}
-    )
-
-
-def _function_reader() -> FunctionReader | None:
-    """Return what reads the functions of a MetaSchedule database; TVM is not loaded for other logs."""
-    from anatune.adapters.metaschedule.functions import function_reader
-
-    return function_reader()

@@ -9,6 +9,7 @@ from anatune.cli.output import line_width, note_once, print_json, print_lines, p
 from anatune.cli.outputs import check_html, write_page
 from anatune.cli.records.place import Selection, Words, WorkerName, opened
 from anatune.errors import RecordError
+from anatune.named import load
 
 __all__ = ["report_records"]
 
@@ -39,6 +40,4 @@ def report_records(
     else:
         print_text(f"no trials in {path} meet the conditions")
     if page_file is not None:
-        from anatune.pages.session import records_page
-
-        write_page(records_page(views, source=str(path)), page_file)
+        write_page(load("pages", "records")(views, source=str(path)), page_file)

@@ -11,14 +11,15 @@ from anatune.cli.output import line_width, note, print_json, print_lines
 from anatune.cli.progress import Progress
 from anatune.errors import AnatuneError, RecordError
 from anatune.files import Output, reason
+from anatune.named import load
 
 if TYPE_CHECKING:
     from typing import Self
 
     from anatune.measure.place import WorkerState
-    from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
+    from anatune.tuning.result import TuningProgress, TuningResult
 
-__all__ = ["Display", "ModelDisplay", "show_result", "write_session"]
+__all__ = ["Display", "Lines", "show_result", "write_session"]
 
 _EXPORT = {
     "cpu": "--format so --output DIR` makes a library of it",
@@ -83,7 +84,6 @@ def write_session(result: TuningResult, target: Output | None, place: str | Path
     if target is None:
         return
     from anatune.cli.outputs import write_page
-    from anatune.pages.session import session_page
     from anatune.records.store import RecordStore
     from anatune.report.sessions import result_view
 
@@ -94,10 +94,10 @@ def write_session(result: TuningResult, target: Output | None, place: str | Path
                 records = store.trials(session=result.session, on_damage=lambda text: None)  # a resumed session said it
         except AnatuneError as error:
             note(f"note: the page has no seconds of the trials: {error}")
-    write_page(session_page(result_view(result, records)), target)
+    write_page(load("pages", "session")(result_view(result, records)), target)
 
 
-class _Lines:
+class Lines:
     """Progress on stderr: a bar on a terminal, lines elsewhere."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class _Lines:
     ) -> None:
         self.progress.__exit__(kind, error, trace)
 
-    def _tell(self, workers: tuple[WorkerState, ...]) -> None:
+    def tell(self, workers: tuple[WorkerState, ...]) -> None:
         """Say, once, what happened to the machines that measure."""
         if workers == self._workers:
             return
@@ -124,7 +124,7 @@ class _Lines:
             self.progress.above(line)
 
 
-class Display(_Lines):
+class Display(Lines):
     """Of one workload: called with each `TuningProgress`."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Display(_Lines):
         """Show how far the session is."""
         from anatune.report.tuning import progress_text
 
-        self._tell(progress.workers)
+        self.tell(progress.workers)
         if progress.stage == "start":
             self.progress.above(progress_text(progress))
             return
@@ -146,42 +146,3 @@ class Display(_Lines):
         self.progress.ticking = progress.stage == "plan"
         if self.progress.show(progress_text(progress), progress.done, progress.total, news=news):
             self._best = best
-
-
-class ModelDisplay(_Lines):
-    """Of all kernels of a model: called with each `ModelProgress`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kernel = ""
-
-    def begin(self, stage: str) -> None:
-        """Say what goes on; nothing while kernels are timed, which a thread that draws would disturb."""
-        from anatune.compiling.costs import STAGES
-
-        self.progress.ticking = stage != STAGES["tune"]
-        if self.progress.ticking:
-            self.progress.begin(stage)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if self._workers:  # a model has no summary of its trials: who measured is said here
-            from anatune.report.workers import share_lines
-            from anatune.tuning.result import WorkerShare
-
-            for line in share_lines([WorkerShare(worker) for worker in self._workers], line_width()):
-                note(line.text)
-
-    def __call__(self, progress: ModelProgress) -> None:
-        """Show how far the model is."""
-        from anatune.report.tuning import model_progress_text, worth_text
-
-        self._tell(progress.workers)
-        if not self._kernel and progress.bound is not None:
-            self.progress.above(worth_text(progress.predicted_s, progress.bound, "the model's kernels are"))
-        news = progress.kernel != self._kernel or progress.done == progress.total
-        self._kernel = progress.kernel
-        self.progress.ticking = False
-        self.progress.show(model_progress_text(progress), progress.done, progress.total, news=news)

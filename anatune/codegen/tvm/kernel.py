@@ -51,7 +51,6 @@ THREADS = "anatune.threads"
 PREDICTED = "anatune.predicted"
 """Annotation of the root block of a kernel that was not measured."""
 
-_OPENED_BY = "anatune.adapters.metaschedule.open_database"
 _REDUCTION = 2
 _VECTOR = 64
 """Most elements of a vectorised loop of the element-wise blocks around the nest: what TVM's own rules take."""
@@ -130,7 +129,8 @@ class TirTask:
             kernel = self._kernel(schedule, prefix=f"anatune_{self.digest}_{schedule.key}")
             notes = {ANNOTATION: schedule.to_json(), THREADS: self.threads}
             # TVM's error names a missing intrinsic, and nothing else: the name says what to call
-            name = f"anatune.{self.digest}.{schedule.key} (open the database with {_OPENED_BY})"
+            name = f"anatune.{self.digest}.{schedule.key} "
+            name += "(open the database with anatune.adapters.metaschedule.open_database)"
             return self._placed(
                 tvm, names or (f"{name}, begin", name), kernel, notes | ({PREDICTED: 1} if predicted else {})
             )

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
-from anatune.codegen.relax.device.program import DeviceLaunch, DeviceProgram, Region
-from anatune.errors import DeviceError, RunError
-from anatune.graph.summary import TensorSummary
-from anatune.measure.cuda.driver import BorrowedBuffer, GpuBuffer, GpuDevice, GpuFunction
-from anatune.measure.run.correctness import Array, array_dtype
+from anatune.errors import RunError
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 from anatune.templates.gpu.kernel import Launch
 
-__all__ = ["DeviceRunner", "LoadedKernel", "bound_call", "load_functions", "load_kernel"]
-
-_KEPT = 8
-"""Sets of addresses whose launches are kept: an allocator gives out few in turn, as PyTorch's does."""
+__all__ = ["LoadedKernel", "bound_call", "load_functions", "load_kernel"]
 
 
 class LoadedKernel(NamedTuple):
@@ -166,186 +158,3 @@ def _unload(device: GpuDevice, functions: Iterable[GpuFunction], memory: Iterabl
         device.unload(function)
     for buffer in memory:
         buffer.free()
-
-
-class _Launches:
-    """Launches on the same memory: one by one the first time, then as a graph where there are graphs.
-
-    What is launched once needs none, and a driver may load code with its first launch, which no capture should hold.
-    """
-
-    def __init__(self, device: GpuDevice, calls: Sequence[Callable[[], None]]) -> None:
-        self.calls = calls
-        self._device, self._times = device, 0
-        self._launch, self.free = self._each, _nothing
-
-    def _each(self) -> None:
-        for call in self.calls:
-            call()
-
-    def __call__(self) -> None:
-        self._times += 1
-        if self._times == 2 and len(self.calls) > 1:
-            with contextlib.suppress(RunError, DeviceError):  # what is worse than no graphs, the launches say
-                self._launch, self.free = self._device.graph(self._each)
-        self._launch()
-
-
-class DeviceRunner:
-    """Runs the launches of a model.
-
-    Parameters
-    ----------
-    program : DeviceProgram
-    weights : ndarray
-        (num_bytes,) uint8, copied once.
-    inputs, outputs : sequence of TensorSummary
-    device : GpuDevice
-        Open, and of the architecture that the kernels are for.
-
-    Raises
-    ------
-    RunError
-        The device refuses a kernel, or has too little memory.
-    """
-
-    def __init__(
-        self,
-        program: DeviceProgram,
-        weights: Array,
-        inputs: Sequence[TensorSummary],
-        outputs: Sequence[TensorSummary],
-        device: GpuDevice,
-    ) -> None:
-        self._device = device
-        self._outputs = [(tuple(map(int, one.shape)), array_dtype(one.dtype)) for one in outputs]
-        sizes = {
-            "weight": [weights.nbytes],
-            "arena": [program.arena_bytes],
-            "input": [_bytes_of(one) for one in inputs],
-            "output": [_bytes_of(one) for one in outputs],
-            "state": [one.num_bytes for one in program.state],
-        }
-        device.activate()
-        owned: list[GpuBuffer] = []
-        self._outside: dict[tuple[int, ...], _Launches] = {}
-        """By addresses of the tensors, the latest last; the runner's own memory has none."""
-        weakref.finalize(self, _let_go, device, owned, self._outside)
-        self._memory: dict[str, list[GpuBuffer]] = {}
-        for role, own in sizes.items():
-            self._memory[role] = [device.allocate(size) for size in own]
-            owned += self._memory[role]
-        device.upload(self._memory["weight"][0], weights)
-        self._program = program
-        self._functions = [
-            device.load(program.image[one.first : one.first + one.num_bytes], one.function, one.dynamic_shared_bytes)
-            for one in program.kernels
-        ]
-        self._own = _Launches(device, [self._bound(launch, self._memory) for launch in program.launches])
-        self._outside[()] = self._own
-        self._names = [launch.name for launch in program.launches]
-
-    def _bound(self, launch: DeviceLaunch, memory: Mapping[str, Sequence[GpuBuffer]]) -> Callable[[], None]:
-        """Return a launch on memory."""
-
-        def at(region: Region) -> GpuBuffer:
-            return BorrowedBuffer(memory[region.role][region.place].address + region.offset, region.num_bytes)
-
-        kernel, null = self._program.kernels[launch.kernel], np.uint64(0)
-        scratch = null if launch.scratch is None else at(launch.scratch)
-        arguments = [*map(at, launch.regions), scratch, null]
-        return self._device.prepare(self._functions[launch.kernel], kernel.grid, kernel.block, arguments)
-
-    def run_on(self, tensors: Sequence[int], numbers: Sequence[Array]) -> None:
-        """Launch everything once on tensors that lie on the device already, and return at once.
-
-        Parameters
-        ----------
-        tensors : sequence of int
-            Addresses of inputs, and behind them of outputs.
-        numbers : sequence of ndarray
-            The last inputs, which are copied.
-        """
-        self._device.activate()
-        own = self._memory["input"]
-        given = len(own) - len(numbers)
-        for buffer, array in zip(own[given:], numbers, strict=True):
-            self._device.upload(buffer, array)
-        found = self._outside.pop(tuple(tensors), None) or self._on(tensors, given)
-        self._outside[tuple(tensors)] = found
-        if len(self._outside) > _KEPT:
-            self._outside.pop(next(key for key in self._outside if key)).free()
-        found()
-
-    def _on(self, tensors: Sequence[int], given: int) -> _Launches:
-        """Return the launches on tensors from outside, of which `given` are inputs."""
-        buffers: list[GpuBuffer] = [BorrowedBuffer(address, 0) for address in tensors]
-        memory = dict(self._memory)
-        memory["input"], memory["output"] = [*buffers[:given], *self._memory["input"][given:]], buffers[given:]
-        calls = []
-        for launch, call in zip(self._program.launches, self._own.calls, strict=True):
-            is_outside = any(region.role in ("input", "output") for region in launch.regions)
-            calls.append(self._bound(launch, memory) if is_outside else call)
-        return _Launches(self._device, calls)
-
-    @property
-    def index(self) -> int:
-        """Number of the device."""
-        return self._device.index
-
-    def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return what the model makes of its inputs."""
-        self._device.activate()  # another thread may call
-        for buffer, array in zip(self._memory["input"], arrays, strict=True):
-            self._device.upload(buffer, array)
-        self.launch()
-        found: list[Array] = []
-        for buffer, (shape, dtype) in zip(self._memory["output"], self._outputs, strict=True):
-            found.append(np.empty(shape, dtype))
-            self._device.download(buffer, found[-1])
-        return found
-
-    def state(self) -> list[Array]:
-        """Return what stays from run to run, (num_bytes,) uint8 each."""
-        self._device.activate()
-        found: list[Array] = []
-        for buffer in self._memory["state"]:
-            found.append(np.empty(buffer.num_bytes, np.uint8))
-            self._device.download(buffer, found[-1])
-        return found
-
-    def hold(self, state: Sequence[Array]) -> None:
-        """Write what stays from run to run."""
-        self._device.activate()
-        for buffer, array in zip(self._memory["state"], state, strict=True):
-            self._device.upload(buffer, array)
-
-    def launch(self) -> None:
-        """Launch everything once, on the inputs of the last run; returns at once."""
-        self._own()
-
-    def times(self, samples: int) -> dict[str, float]:
-        """Return the least seconds of each kernel's launches in a run, by events around each launch."""
-        self._device.activate()
-        found: dict[str, float] = {}
-        for name, call in zip(self._names, self._own.calls, strict=True):
-            found[name] = found.get(name, 0.0) + min(self._device.time_calls(call, samples=samples))
-        return found
-
-
-def _bytes_of(one: TensorSummary) -> int:
-    return int(np.prod([int(size) for size in one.shape], dtype=np.int64)) * array_dtype(one.dtype).itemsize
-
-
-def _nothing() -> None:
-    """There is nothing to free."""
-
-
-def _let_go(device: GpuDevice, buffers: Iterable[GpuBuffer], launches: Mapping[tuple[int, ...], _Launches]) -> None:
-    with contextlib.suppress(RunError, DeviceError):  # it may be gone
-        device.activate()
-        for known in launches.values():
-            known.free()
-        for buffer in buffers:
-            buffer.free()
-        device.close()

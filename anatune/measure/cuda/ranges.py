@@ -12,7 +12,7 @@ import numpy as np
 from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_artifact
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.triton.artifact import write_program
-from anatune.codegen.triton.export.ranges import range_kernels
+from anatune.codegen.triton.ranges import range_kernels
 from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError, no_scratch
 from anatune.files import temporary_folder
 from anatune.measure.cuda.apart import compiled_kernels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anatune.core.hardware.spec import HardwareSpec
+from anatune.named import load
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.places.place import Place
 from anatune.tuning.settings import TuningSettings
@@ -25,12 +26,8 @@ def place_of(settings: TuningSettings, host: HardwareSpec | None = None) -> Plac
     MissingDependencyError
         A package that reaching it needs is not installed.
     """
-    if settings.cluster is not None:
-        from anatune.tuning.places.cluster import cluster_place
-
-        return cluster_place(settings, host)
-    if settings.tracker is not None:
-        from anatune.tuning.places.boards import BoardPlace
-
-        return BoardPlace(settings.tracker, settings.key or "")
+    for name in ("cluster", "tracker"):
+        if getattr(settings, name) is not None:
+            place: Place = load("places", name)(settings, host)
+            return place
     return LocalPlace(host)

@@ -26,8 +26,8 @@ NEEDS_COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="there is
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    monkeypatch.setattr("anatune.measure.boards.measurer.SILENCE_S", 1.0)
-    monkeypatch.setattr("anatune.measure.boards.measurer.WAIT_S", 2.0)
+    monkeypatch.setattr("anatune.fleet.boards.measurer.SILENCE_S", 1.0)
+    monkeypatch.setattr("anatune.fleet.boards.measurer.WAIT_S", 2.0)
     place = tmp_path / "lab"
     place.mkdir()
     with Lab(place) as started:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 import anatune as package
-from anatune.cli.main import app
+from anatune.cli.main import whole_command
 from tests import documents
 from tests.documents import PAGES, PROGRAM, ROOT, Doing, blocks, commands
 
@@ -129,7 +128,7 @@ def parse(words, block):
 
 
 def parse_anatune(words):
-    command, called, context = typer.main.get_command(app), "anatune", None
+    command, called, context = whole_command(), "anatune", None
     while True:
         context = command.make_context(called, list(words), parent=context)
         if not hasattr(command, "commands"):

@@ -6,8 +6,8 @@ The one called "plain" is a Dask worker that knows nothing of anatune.
 import asyncio
 import sys
 
-from anatune.measure.cluster.security import import_distributed, server_options
-from anatune.measure.cluster.worker import join
+from anatune.fleet.cluster.security import import_distributed, server_options
+from anatune.fleet.cluster.worker import join
 from tests.e2e.fleet.pretended import make
 
 

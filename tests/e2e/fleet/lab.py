@@ -14,17 +14,17 @@ from pathlib import Path
 
 from anatune.core.workload.operators import matmul
 from anatune.errors import AnatuneError
-from anatune.measure.cluster.security import connect
+from anatune.fleet.cluster.security import connect
+from anatune.fleet.places.cluster import ClusterPlace
 from anatune.measure.run.build_processes import Limits
 from anatune.records.store import RecordStore
-from anatune.tuning.places.cluster import ClusterPlace
 from anatune.tuning.result import TuningInterrupted
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
 from tests.e2e.fleet.pretended import FOLDER
 from tests.e2e.fleet.proxy import Proxy
 from tests.e2e.fleet.quick import CONSTANTS
-from tests.unit.measure.cluster.pretended import HARDWARE
+from tests.unit.fleet.cluster.pretended import HARDWARE
 
 ROOT = Path(__file__).parents[3]
 WORKLOAD = matmul(64, 64, 64)
@@ -164,7 +164,7 @@ class Lab:
     def worker(self, name, *, address=None, joined=True, constants=None, device=PRETENDED, variables=None, **settings):
         """Start a worker; wait until it has joined."""
         self.say(name, **settings)
-        constants = {"anatune.measure.cluster.worker:_RETRY_S": 0.2, **(constants or {})}
+        constants = {"anatune.fleet.cluster.worker:_RETRY_S": 0.2, **(constants or {})}
         command = ("worker", address or self.address, "--device", device, "--name", name)
         worker = self.named[name] = self._start(name, command, constants=constants, **(variables or {}))
         if joined:

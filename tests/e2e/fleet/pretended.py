@@ -21,10 +21,10 @@ from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.files import hardware
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RunError
-from anatune.measure.cluster import tasks
-from anatune.measure.cluster.builder import trouble_of
-from anatune.measure.cluster.messages import Answer, Built, Packed, Running, Standing, unpack
-from tests.unit.measure.cluster.pretended import HARDWARE, REFERENCE_S, describe
+from anatune.fleet.cluster import tasks
+from anatune.fleet.cluster.builder import trouble_of
+from anatune.fleet.cluster.messages import Answer, Built, Packed, Running, Standing, unpack
+from tests.unit.fleet.cluster.pretended import HARDWARE, REFERENCE_S, describe
 
 FOLDER = "FLEET_FOLDER"
 

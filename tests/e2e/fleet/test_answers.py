@@ -4,7 +4,7 @@ import pytest
 
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError
-from anatune.measure.cluster import requests
+from anatune.fleet.cluster import requests
 from anatune.measure.run.build_processes import Limits
 from tests.e2e.fleet.lab import LIMITS, check_records, recorded
 from tests.e2e.fleet.pretended import time_of

@@ -6,7 +6,7 @@ import pytest
 
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError
-from anatune.measure.cluster import dask_fleet, roster
+from anatune.fleet.cluster import dask_fleet, roster
 from tests.e2e.fleet.lab import check_records, recorded, wait_until
 from tests.e2e.fleet.proxy import Proxy
 

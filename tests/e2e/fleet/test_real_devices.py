@@ -12,8 +12,8 @@ from tests.e2e.fleet.lab import Lab, Program, alive, check_records, descendants,
 
 TRIALS = 5
 QUICK = {
-    "anatune.measure.cluster.roster:MOST_OFF": {"cpu": 1e9, "gpu": 1e9},
-    "anatune.measure.cluster.station:_PEAK_SAMPLES": 10,
+    "anatune.fleet.cluster.roster:MOST_OFF": {"cpu": 1e9, "gpu": 1e9},
+    "anatune.fleet.cluster.station:_PEAK_SAMPLES": 10,
     "anatune.tuning.session:_COMPARE_S": 0.1,
 }
 """A machine that runs tests does so many other things that its peak says nothing."""

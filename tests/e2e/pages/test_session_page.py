@@ -2,7 +2,7 @@
 
 import pytest
 
-from anatune.pages.compiled import model_page
+from anatune.network.pages.compiled import model_page
 from anatune.pages.page import MOST_BYTES
 from anatune.pages.session import records_page, session_page
 from anatune.records.store import RecordStore

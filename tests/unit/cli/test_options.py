@@ -5,10 +5,10 @@ import typing
 
 import pytest
 
-from anatune.adapters.formats import FORMATS
 from anatune.cli import main, prune
 from anatune.cli.records import place
 from anatune.core.trial import Outcome
+from anatune.listing.writers import known_formats
 from anatune.templates import TEMPLATES
 
 WORKLOAD = ("--stride", "--padding", "--layout", "--dtype", "--transpose-a", "--epilogue", "--axes")
@@ -50,7 +50,7 @@ def choices(annotation):
 
 def test_choices_are_those_of_the_library():
     assert choices(place.OutcomeName) == tuple(outcome.value for outcome in Outcome)
-    assert typing.get_args(prune.Form) == tuple(FORMATS)
+    assert typing.get_args(prune.Form) == known_formats()
 
 
 def test_the_help_names_every_template(capsys):

@@ -1,8 +1,6 @@
 """Options of commands that have many stand under headings."""
 
-import typer
-
-from anatune.cli.main import app
+from anatune.cli.main import whole_command
 from anatune.cli.panels import GROUPS, Grouped
 
 _MANY = 8
@@ -26,7 +24,7 @@ def options_of(command):
     ]
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(commands(whole_command()))
 
 
 def test_each_option_of_a_large_command_has_a_group():

@@ -6,9 +6,9 @@ import pytest
 pytest.importorskip("tvm")
 
 from anatune.errors import DivisionError
-from anatune.graph import building as b
-from anatune.graph.passes.rows import with_checked_divisors
-from tests.unit.codegen.relax.rest.test_loops import run
+from anatune.network.graph import building as b
+from anatune.network.graph.passes.rows import with_checked_divisors
+from tests.unit.network.relax.rest.test_loops import run
 
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 WANT = {

@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 import anatune
-from anatune.graph.onnx.operators import elements as onnx_elements
+from anatune.network.graph.onnx.operators import elements as onnx_elements
 
 pytest.importorskip("tvm")
 
@@ -171,7 +171,7 @@ TORCH_OTHERS = {
 
 def functions_of_torch(torch):
     """Return functions of one and of two tensors, by name: those of readers, and some that become others."""
-    from anatune.graph.torch.operators.elements import READERS
+    from anatune.network.graph.torch.operators.elements import READERS
 
     own = torch.nn.functional
     singles = {

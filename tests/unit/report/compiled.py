@@ -2,7 +2,7 @@
 
 import anatune
 from anatune.core.workload.text import workload_to_text
-from anatune.graph.summary import (
+from anatune.network.graph.summary import (
     Check,
     KernelSummary,
     KernelTuning,

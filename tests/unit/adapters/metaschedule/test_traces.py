@@ -5,9 +5,9 @@ import pytest
 
 import anatune
 from anatune.adapters.metaschedule.traces import nests_of
+from anatune.adapters.tvm_tiles.tvm_nest import INLINED, NO_PRODUCER, PARTS, CompiledNestModel
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
-from anatune.model.foreign.tvm_nest import INLINED, NO_PRODUCER, PARTS, CompiledNestModel
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes, read_trace
 from anatune.search.learning.residuals import Residuals
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from anatune.adapters.serving.choose import race
-from anatune.adapters.serving.shapes import Experts
 from anatune.adapters.triton import moe_pruner
 from anatune.core.hardware.files import hardware
 from anatune.errors import NotJudgedWarning, SpaceError
+from anatune.servers.choose import race
+from anatune.servers.shapes import Experts
 from anatune.templates.triton.tiles import Tiles
 from tests.kernel_arguments import Descriptor, Tensor, expert_arguments
 

@@ -53,8 +53,8 @@ def test_what_happens_to_machines_is_said_once(capsys):
 
 
 def test_who_measured_for_a_model_is_said_at_the_end(capsys):
-    from anatune.cli.tune.output import ModelDisplay
     from anatune.measure.place import WorkerState
+    from anatune.network.cli.display import ModelDisplay
     from anatune.tuning.result import ModelProgress
 
     workers = (WorkerState("gpu1", "NVIDIA H200", trials=5), WorkerState("gpu2", "NVIDIA H200", "lost", "gone", 3, 1))

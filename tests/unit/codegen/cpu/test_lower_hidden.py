@@ -11,7 +11,7 @@ from anatune.core.hardware.spec import CpuSpec
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen.compat import compile_module, features_of, target_of
-from anatune.codegen.cpu.export.features import code_features
+from anatune.codegen.cpu.features import code_features
 from anatune.codegen.cpu.lower import lower
 
 HIDDEN = ("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512fp16", "avxvnni")

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from anatune.codegen.cpu.export.features import code_features
+from anatune.codegen.cpu.features import code_features
 from anatune.core.hardware.files import load_spec_file, spec_to_toml
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.features import missing_features
 from anatune.measure.cpu.microarchitectures import known_cores, processor_of
-from tests.unit.codegen.cpu.export.test_features import FLAGS
+from tests.unit.codegen.cpu.test_features import FLAGS
 from tests.unit.measure.cpu.test_detect import arm, cache, x86
 
 OLD = "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 mmx fxsr sse sse2 syscall nx lm pni"

@@ -5,14 +5,14 @@ import gc
 import numpy as np
 import pytest
 
-from anatune.codegen.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
-from anatune.graph.summary import TensorSummary
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers.pycuda_backend import PyCuda
-from anatune.measure.cuda.launching import DeviceRunner
+from anatune.network.compiling.targets.device_runner import DeviceRunner
+from anatune.network.graph.summary import TensorSummary
+from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
 from tests.unit.measure.cuda.test_driver import fake_pycuda
 from tests.unit.measure.false_driver import FalseCuda, Kernel, false_device, floats
 

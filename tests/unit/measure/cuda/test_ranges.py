@@ -10,10 +10,11 @@ pytest.importorskip("tvm")
 
 import anatune
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.triton.export.ranges import range_kernels, write_gpu_range
+from anatune.codegen.triton.ranges import range_kernels
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.workload.ranges import ranged
 from anatune.errors import DeviceError, MissingDependencyError, RunError
+from anatune.export.triton.ranges import write_gpu_range
 from anatune.measure.cuda import ranges as gpu_ranges
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings

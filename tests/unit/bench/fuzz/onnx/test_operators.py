@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from anatune.graph.onnx.operators import READERS
+from anatune.network.graph.onnx.operators import READERS
 from bench.fuzz.builder import Skip
 from bench.fuzz.onnx.cases import OnnxBuilder
 from bench.fuzz.onnx.operators import NO_GENERATOR, OPERATORS

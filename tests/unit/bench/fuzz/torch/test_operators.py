@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from anatune.graph.torch.operators import READERS
+from anatune.network.graph.torch.operators import READERS
 
 pytest.importorskip("torch")
 

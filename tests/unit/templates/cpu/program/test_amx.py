@@ -18,8 +18,8 @@ pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen import compat
 from anatune.codegen.cpu import lower as lowering
-from anatune.codegen.cpu.export.write import write_c_library
 from anatune.codegen.cpu.lower import lower
+from anatune.export.cpu.write import write_c_library
 from anatune.measure.cpu import calls, tiles
 
 HOST = detect_cpu()

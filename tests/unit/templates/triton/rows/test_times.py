@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.api import explain
 from anatune.core.hardware.spec import GpuSpec
+from anatune.report.explain import explain
 from anatune.templates.triton.rows.model import RowModel
 from anatune.templates.triton.rows.times import score_rows
 

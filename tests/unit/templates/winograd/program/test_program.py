@@ -15,8 +15,8 @@ from tests.machine import host
 
 tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
-from anatune.codegen.cpu.export.write import write_c_library  # noqa: E402
 from anatune.codegen.cpu.lower import lower  # noqa: E402
+from anatune.export.cpu.write import write_c_library  # noqa: E402
 from anatune.measure.cpu.blocks import Block  # noqa: E402
 from anatune.measure.cpu.calls import build  # noqa: E402
 from anatune.measure.run.correctness import expected, random_inputs, tolerance  # noqa: E402

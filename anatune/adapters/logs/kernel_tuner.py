@@ -1,0 +1,248 @@
+"""Kernel Tuner's caches and results (T4): entries of any kernel, and CLBlast's GEMM as schedules.
+
+A cache states the device and the problem size, which for CLBlast's Xgemm is (M, N) of its column-major result; K stands
+nowhere, so the workload is given, and checked. Results in the form T4 state neither.
+
+Times of a cache are ms. A T4 file of any tuner's says the unit of each measurement, or one for the whole file
+(``metadata.timeunit``, as KTT and Kernel Tuner do); where neither stands it is ms, as Kernel Tuner always measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from anatune.adapters.logs.devices import DeviceStatement, device_name
+from anatune.adapters.logs.files import entries_of, format_of, read_log, whole_of
+from anatune.adapters.logs.parts import DAMAGED, NO_WORKLOAD, UNROLLED, Line, gpu_schedule, measured, number_of
+from anatune.arguments import shown
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.trial import Measurement, Outcome
+from anatune.core.workload.nest import Workload
+from anatune.errors import RecordError
+from anatune.records.traces import Json, UnfitError
+
+__all__ = ["KernelTunerLog", "KernelTunerReader", "read_kernel_tuner"]
+
+_ERRORS = {
+    "InvalidConfig": Outcome.INVALID, "CompilationFailedConfig": Outcome.BUILD_ERROR,
+    "RuntimeFailedConfig": Outcome.RUN_ERROR,
+}  # fmt: skip
+"""What stands in a cache in the place of a time."""
+_PER_SECOND = {"": 1.0, **dict.fromkeys(("m", "milli"), 1e3), **dict.fromkeys(("u", "\u00b5", "\u03bc", "micro"), 1e6),
+               **dict.fromkeys(("n", "nano"), 1e9)}  # fmt: skip
+_UNIT = re.compile(rf"({'|'.join(_PER_SECOND)})s(?:ec(?:ond)?s?)?")
+"""Units of times as tuners write them: "ms", "usec", "nanoseconds"."""
+_CLBLAST_KNOBS = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI", "VWM", "VWN", "STRM", "STRN")
+
+
+class KernelTunerLog(NamedTuple):
+    """A cache or a results file (T4) of Kernel Tuner, whatever kernel it is of.
+
+    Attributes
+    ----------
+    header : dict
+        What stands beside the entries: of a cache the device's and the kernel's name, the problem size, tune_params.
+    entries : list of (dict, Measurement)
+        Configurations, parameter -> value, and what was measured.
+    left_out : dict of str to int
+        Reason -> entries that cannot be read.
+    """
+
+    header: dict[str, Json]
+    entries: list[tuple[dict[str, Json], Measurement]]
+    left_out: dict[str, int] = {}  # noqa: RUF012  of a NamedTuple
+
+
+def read_kernel_tuner(path: Path) -> KernelTunerLog:
+    """Read a cache of Kernel Tuner, one that was never closed included, or results in the form T4.
+
+    Raises
+    ------
+    RecordError
+        The file is neither, or none of its entries can be read.
+    """
+    text = read_log(path)
+    kind = format_of(text, path)
+    if kind != "kernel_tuner":
+        raise RecordError(f"{path}: is a log of {kind}, expected a cache or a results file of Kernel Tuner")
+    whole = whole_of(text) or {}
+    entries, reasons = [], Counter[str]()
+    for _, entry in entries_of(text, kind):
+        try:
+            names = entry["configuration"] if "configuration" in entry else whole["tune_params_keys"]
+            config = entry.get("configuration", entry)
+            entries.append(({name: config[name] for name in names}, _times(entry, _time_unit(whole))))
+        except UnfitError as unfit:
+            reasons[str(unfit)] += 1
+        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError):
+            reasons[DAMAGED] += 1
+    if reasons and not entries:
+        raise RecordError(
+            f"{path}: no entry can be read ({next(iter(reasons))}), expected parameters and times of a cache or T4 file"
+        )
+    return KernelTunerLog(_header(whole), entries, dict(reasons))
+
+
+class KernelTunerReader:
+    """Reads the entries of one cache or results file as schedules.
+
+    Parameters
+    ----------
+    text : str
+        The file's.
+    """
+
+    def __init__(self, text: str) -> None:
+        whole = whole_of(text) or {}
+        self._header, self._unit = _header(whole), _time_unit(whole)
+
+    def device_of(self, entry: Json) -> DeviceStatement | None:
+        """Return what the file says about the device."""
+        return device_name(self._header.get("device_name"))
+
+    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
+        """Read an entry of CLBlast's Xgemm: M is the contiguous dimension of its column-major result, so it is j here.
+
+        Raises
+        ------
+        UnfitError
+            It is no such kernel, of another size, or not a schedule of the template.
+        """
+        knobs = {  # KTT writes them as text
+            name: value if (number := _whole_number(value)) is None else number
+            for name, value in entry.get("configuration", entry).items()
+        }
+        if any(name not in knobs for name in _CLBLAST_KNOBS):
+            kernel = self._header.get("kernel_name")
+            raise UnfitError(f"kernel {shown(kernel)} has not CLBlast's GEMM parameters" if kernel
+                             else "not a GEMM with CLBlast's parameters")  # fmt: skip
+        if workload is None:
+            raise UnfitError(NO_WORKLOAD + self._known_size())
+        if workload.operator != "matmul":
+            raise UnfitError(f"CLBlast's GEMM, which is no {workload.operator}")
+        self._check_size(entry, workload)
+        if not knobs.get("SA", 1) or not knobs.get("SB", 1) or knobs.get("GEMMK", 0):
+            raise UnfitError("operands that are not staged in shared memory")
+        extents = workload.extents
+        tiles: dict[str, tuple[int, ...]] = {}
+        for axis, letter in (("i", "N"), ("j", "M")):
+            tile, threads = int(knobs[f"{letter}WG"]), int(knobs[f"{letter}DIMC"])
+            inner = int(knobs[f"VW{letter}"]) if knobs[f"STR{letter}"] else tile // threads
+            tiles[axis] = (extents[axis] // tile, tile // threads // inner, threads, 1, inner)
+        deep, unrolled = int(knobs["KWG"]), int(knobs["KWI"])
+        tiles["k"] = (extents["k"] // deep, deep // unrolled, unrolled)
+        staged = [access.tensor for access in workload.reads]
+        vector = dict(zip(staged, (int(knobs["VWN"]), int(knobs["VWM"])), strict=True))
+        return Line(gpu_schedule(workload, hardware, tiles, UNROLLED, vector), _times(entry, self._unit))
+
+    def _size(self) -> tuple[int, ...]:
+        """Return the problem size without a depth of 1, () where the file does not say it in numbers."""
+        size = self._header.get("problem_size")
+        sizes = [_whole_number(part) for part in (size if isinstance(size, list) else [size])]
+        if None in sizes:
+            return ()
+        numbers = tuple(part for part in sizes if part is not None)
+        return numbers[:2] if numbers[2:] == (1,) else numbers
+
+    def _known_size(self) -> str:
+        size = self._size()
+        return f" (its problem size is {'x'.join(map(str, size))}, M x N, and K stands nowhere)" if size else ""
+
+    def _check_size(self, entry: Json, workload: Workload) -> None:
+        """Raise UnfitError unless the problem size, and the rate where one is recorded, are the workload's."""
+        extents, size = workload.extents, self._size()
+        own = (extents["j"], extents["i"], extents["k"])
+        if size and (size != own[: len(size)] if len(size) in (2, 3) else size[0] not in (own[0], own[0] * own[1])):
+            raise UnfitError(
+                f"another workload: problem size {'x'.join(map(str, size))} (M x N), expected {own[0]}x{own[1]}"
+            )
+        rate, time = number_of(entry.get("GFLOP/s", entry.get("GFLOPS"))), number_of(entry.get("time"))
+        if 0 < time < 1e9 and rate > 0:
+            flop = rate * 1e6 * time  # GFLOP/s times ms
+            if not 0.9 < flop / workload.flop < 1.1:
+                raise UnfitError(
+                    f"another workload: {flop / 1e9:.4g} GFLOP by its recorded rate, expected {workload.flop / 1e9:.4g}"
+                )
+
+
+def _whole_number(value: Json) -> int | None:
+    """Return a size that may be written as text or with a fraction of 0; None: it is an expression, or nothing."""
+    try:
+        number = None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def _header(whole: dict[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in whole.items() if key not in ("cache", "results")}
+
+
+def _time_unit(whole: dict[str, Json]) -> Json:
+    """Return what a T4 file says of the unit of its times."""
+    metadata = whole.get("metadata")
+    return metadata.get("timeunit") if isinstance(metadata, dict) else None
+
+
+def _per_second(*units: Json) -> float:
+    """Return how many of the first unit that is stated are a second; of ms if none is.
+
+    Raises
+    ------
+    UnfitError
+        It is no unit of time.
+    """
+    unit = next((unit for unit in units if unit not in (None, "")), "ms")
+    hit = _UNIT.fullmatch(str(unit).strip().lower())
+    if hit is None:
+        raise UnfitError(f"its time is in {shown(unit)}, expected s, ms, us or ns")
+    return _PER_SECOND[hit[1]]
+
+
+def _times(entry: Json, time_unit: Json) -> Measurement:
+    """Return the times of a cache's entry, or of a result in the form T4: all samples where there are several.
+
+    Raises
+    ------
+    UnfitError
+        The unit is unknown, or a correct result has no time.
+    """
+    if "configuration" in entry or "measurements" in entry:
+        values, per_second = _t4_times(entry, time_unit)
+        invalid = str(entry.get("invalidity", "")).lower()
+        outcome = None if invalid in ("correct", "") else _invalidity(invalid)
+        if outcome is None and not values:
+            raise UnfitError("a correct result without a time: no measurement called time, no times.runtimes")
+    else:
+        value = entry.get("__error__", entry.get("times") or entry.get("time"))
+        values, per_second, outcome = _samples(value), 1e3, None
+    if values and values[0] in _ERRORS:
+        return measured([], _ERRORS[values[0]])
+    return measured([number_of(value) / per_second for value in values], outcome)
+
+
+def _t4_times(entry: Json, time_unit: Json) -> tuple[list[Json], float]:
+    """Return the samples of a result, and how many of their unit are a second.
+
+    They are the measurement called "time", else an objective whose unit is one of time, else what was timed.
+    """
+    named = {str(one.get("name")).lower(): one for one in reversed(entry.get("measurements") or [])}
+    for name in ("time", *(str(name).lower() for name in entry.get("objectives") or ())):
+        unit = named.get(name, {}).get("unit")
+        if name in named and (name == "time" or _UNIT.fullmatch(str(unit).strip().lower())):
+            return _samples(named[name].get("value")), _per_second(unit, time_unit)
+    times = entry.get("times")
+    return _samples(times.get("runtimes") if isinstance(times, dict) else None), _per_second(time_unit)
+
+
+def _samples(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _invalidity(text: str) -> Outcome:
+    words = {"compile": Outcome.BUILD_ERROR, "timeout": Outcome.RUN_TIMEOUT, "correctness": Outcome.WRONG_RESULT}
+    known = next((outcome for word, outcome in words.items() if re.search(word, text)), None)
+    return known or (Outcome.INVALID if re.search("constraint", text) else Outcome.RUN_ERROR)

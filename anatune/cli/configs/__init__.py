@@ -1,1 +1,0 @@
-"""``anatune configs``: files for servers."""

@@ -1,0 +1,1 @@
+"""``anatune export``: kernels as libraries, headers and sources for other programs."""

@@ -1,0 +1,113 @@
+"""``anatune export``: a schedule as a compiled library for C programs, as CUDA C and a cubin, or as a TVM module."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anatune.cli.options import AsJson, spread
+from anatune.cli.output import note, print_json, print_text
+from anatune.cli.outputs import MANIFEST, move_export
+from anatune.cli.workload import WorkloadOptions
+from anatune.export.cli.source import Asked, find_range, find_schedule
+from anatune.files import Output, make_folder, temporary_folder
+
+if TYPE_CHECKING:
+    from anatune.core.schedule import Schedule
+    from anatune.export.cli.files import Manifest
+
+__all__ = ["export"]
+
+_KEYWORDS = """
+alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue decltype default
+delete do double else enum explicit export extern false float for friend goto if inline int long main mutable namespace
+new noexcept not nullptr operator or private protected public register requires restrict return short signed sizeof
+static struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile
+while xor
+"""
+"""What a function of C or C++ cannot be called."""
+
+_Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE|WORKLOAD...",
+        help="A schedule (a file of `anatune tune`, what plan and prune print as JSON, a manifest), a plan for a range "
+        "of extents on a CPU, or with --records or --hw a workload as for `anatune plan`.",
+    ),
+]
+
+
+def _check_name(value: str | None) -> str | None:
+    if value is not None and (not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value) or value in _KEYWORDS.split()):
+        raise typer.BadParameter(f"got {value!r}, expected a C identifier")
+    return value
+
+
+@spread
+def export(
+    options: WorkloadOptions,
+    asked: Asked,
+    words: _Words = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder; made if missing.")] = Path("."),
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", callback=_check_name, help="C function.  [default: from the workload]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
+    from anatune.export.cli.files import write_range, write_schedule
+
+    write: Callable[[Path], Manifest]
+    if plan := find_range(asked, words or [], options):
+        extents = plan.workload.extents
+        title = name or f"{_identifier(plan.programs[-1].schedule)}_{plan.workload.axis}_{extents[0]}_to_{extents[-1]}"
+        write = functools.partial(write_range, plan, title, asked.form or "so", asked.threads)
+    else:
+        schedule, threads = find_schedule(asked, words or [], options)
+        title = name or _identifier(schedule)
+        write = functools.partial(write_schedule, schedule, title, asked.form or "so", asked.threads or threads)
+    make_folder(output)
+    Output(output / f"{title}.json", MANIFEST)  # looked at before anything is built
+    with temporary_folder(output) as scratch:
+        manifest = write(scratch)
+        _note_replaced(output / f"{title}.json", manifest)
+        path = move_export(scratch, output, title, manifest)
+    if manifest["arithmetic"].multiplied_as != manifest["arithmetic"].operands:
+        note(f"note: {manifest['arithmetic'].sentences()} --accuracy standard refuses that")
+    if as_json:
+        print_json({**manifest, "manifest": str(path)})
+        return
+    files = [manifest[key] for key in ("source", "cubin", "library", "header", "module") if key in manifest]
+    files += [file for key in ("files", "images") for file in manifest.get(key, ())]
+    lines = [f"wrote {output / str(file)}" for file in files]
+    lines.append(f"wrote {path}: how to call it")
+    lines += [str(function["prototype"]) for function in manifest["functions"] if "prototype" in function]
+    lines += [str(manifest[key]) for key in ("supported",) if key in manifest]
+    print_text("\n".join(lines))
+
+
+def _identifier(schedule: Schedule) -> str:
+    """Return a C identifier that says what the workload is, and what operands are rounded to."""
+    from anatune.codegen.arithmetic import arithmetic_of
+    from anatune.records.export import workload_text
+
+    arithmetic = arithmetic_of(schedule)
+    rounded = "" if arithmetic.multiplied_as == arithmetic.operands else f"_{arithmetic.multiplied_as}"
+    return re.sub(r"[^A-Za-z0-9]+", "_", workload_text(schedule.workload)).strip("_") + rounded
+
+
+def _note_replaced(path: Path, manifest: Manifest) -> None:
+    """Say that an export of the same name for another device was there."""
+    import msgspec
+
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, AttributeError):
+        former = msgspec.json.decode(path.read_bytes()).get("hardware")
+        if former not in (None, manifest["hardware"]):
+            note(f"note: this replaces the export for {former} in {path.parent}; --name calls it something else")

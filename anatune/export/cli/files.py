@@ -1,0 +1,216 @@
+"""An export with its manifest: what was written, how it is called, what it needs, and the schedule it was made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.cpu.dispatch import dispatch_of
+from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
+from anatune.codegen.devices import tvm_module_json
+from anatune.codegen.toolchains import compilers_of
+from anatune.codegen.triton.compiler import FLAGS as TRITON_FLAGS
+from anatune.core.schedule import Schedule
+from anatune.export.cpu.header import ALIGNMENT_BYTES, prototype
+from anatune.export.cpu.ranges import write_c_range
+from anatune.export.cpu.write import CLibrary, write_c_library
+from anatune.export.cuda.header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
+from anatune.export.cuda.header import prototypes
+from anatune.export.cuda.write import write_cuda
+from anatune.export.triton.header import prototypes as prototypes_of_triton
+from anatune.export.triton.ranges import GpuRangeExport, write_gpu_range
+from anatune.export.triton.write import TritonExport, write_launcher, write_triton
+from anatune.measure.cuda.apart import compiled_kernels, images_apart
+from anatune.model.ranges.plan import RangePlan
+from anatune.records.export import workload_text
+from anatune.resources import usable_cores
+from anatune.templates import template_named
+from anatune.templates.gpu.kernel import CudaKernel, Launch
+from anatune.version import __version__
+
+__all__ = ["Manifest", "write_range", "write_schedule"]
+
+Manifest: TypeAlias = dict[str, Any]
+"""What was written, and how it is called, as it becomes JSON."""
+
+
+def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folder: Path) -> Manifest:
+    """Write a schedule as TVM's module, CUDA C with a cubin, or a library for C programs, and return the manifest.
+
+    Errors as `tvm_module_json`, `write_cuda` and `write_c_library`.
+    """
+    if form == "tvm":
+        made = _module(schedule, name, folder, threads)
+    elif template_named(schedule.template).toolchain == "triton":
+        made = _triton(schedule, name, form, folder)
+    elif schedule.hardware.kind == "gpu":
+        made = _cuda(schedule, name, folder)
+    else:
+        made = _library(write_c_library(schedule, name, folder, threads=threads, form=form), name, form)
+    return {**made, **_about(schedule), "schedule": schedule}
+
+
+def write_range(plan: RangePlan, name: str, form: str, threads: int | None, folder: Path) -> Manifest:
+    """Write the programs of a range for C programs, with the dispatch table: one library, or cubins and their header.
+
+    Errors as `write_c_range` and `write_gpu_range`.
+    """
+    if plan.hardware.kind == "gpu":
+        made = _machine_code(plan, name, folder)
+    else:
+        count = threads or plan.hardware.most_threads or 1
+        made = _library(write_c_range(dispatch_of(plan), name, folder, threads=count, form=form), name, form)
+    words = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss, "range": plan}
+    about = _about(plan.programs[-1].schedule)
+    return {**made, **about, "arithmetic": made.get("arithmetic", about["arithmetic"]), **words}
+
+
+def _library(made: CLibrary, name: str, form: str) -> dict[str, object]:
+    """Return what a library is called and needs, and how its functions are called."""
+    return {
+        "format": form,
+        "library": made.library,
+        "header": made.header,
+        "link": made.link,
+        "supported": f"int {name}_supported(void);",
+        "mcpu": made.needs.cpu,
+        "features": made.needs.features,
+        "threads": made.needs.threads,
+        "needs_openmp": bool(made.needs.openmp),
+        "alignment_bytes": ALIGNMENT_BYTES,
+        "functions": [
+            {
+                "name": function.name,
+                "purpose": function.purpose,
+                "prototype": f"{prototype(function)};",
+                "arguments": function.arguments,
+                "workspace_bytes": function.workspace_bytes,
+            }
+            for function in made.functions
+        ],
+    }
+
+
+def _machine_code(plan: RangePlan, name: str, folder: Path) -> dict[str, object]:
+    """Write the programs of a range on a GPU, and return what was written and how it is called."""
+    hardware = plan.programs[0].schedule.hardware
+    assert hardware.kind == "gpu"
+    made = write_gpu_range(plan, name, folder, lambda wanted: compiled_kernels(wanted, hardware, usable_cores()))
+    files, functions = [*made.images, *made.sources, made.table], _functions(name, made, ranged=True)
+    form = "triton" if made.needs is None else "cuda"
+    return {"format": form, "name": name, "files": files, "header": made.header, "needs": made.needs,
+            "functions": functions, "arithmetic": made.arithmetic}  # fmt: skip
+
+
+def _functions(name: str, made: TritonExport | GpuRangeExport, *, ranged: bool = False) -> list[dict[str, object]]:
+    """Return the functions of a header: names, what they do, declarations; of the launch its tensors."""
+    declared = prototypes_of_triton(name, made.launches, made.arguments, made.needs is None, ranged=ranged)
+    functions: list[dict[str, object]] = [
+        {"name": declaration.split("(")[0].split()[-1], "purpose": purpose, "prototype": declaration}
+        for purpose, declaration in declared.items()
+    ]
+    functions[0]["arguments"] = made.arguments
+    return functions
+
+
+def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, object]:
+    """Write CUDA C, cubin and header, and return what was written and how it is launched."""
+    made = write_cuda(schedule, name, folder)
+    kernel = made.kernel
+    functions: list[dict[str, object]] = [
+        {"name": function, "purpose": purpose, "prototype": declaration}
+        for function, (purpose, declaration) in prototypes(kernel, made.arguments).items()
+    ]
+    functions[0]["arguments"] = made.arguments
+    around: dict[str, object] = {
+        kind: [_launch(launch) for launch in launches]
+        for kind, launches in (("before", kernel.before), ("after", kernel.after))
+        if launches
+    }
+    if kernel.workspace is not None:
+        around["workspace_bytes"] = kernel.workspace.num_bytes
+    return {
+        "format": "cuda",
+        "source": made.source,
+        "cubin": made.cubin,
+        "header": made.header,
+        "launch": {**_launch(kernel), **around},
+        "needs": made.needs,
+        "alignment_bytes": CUDA_ALIGNMENT_BYTES,
+        "compiler": {"version": compiler_version(), "flags": FLAGS, **made.facts.numbers()},
+        "functions": functions,
+    }
+
+
+def _triton(schedule: Schedule, name: str, form: str, folder: Path) -> dict[str, object]:
+    """Write a Python file that launches itself and, unless that is all, machine code and header; return how to call."""
+    file, call = write_launcher(schedule, name, folder)
+    made: dict[str, object] = {
+        "format": "py",
+        "source": file,
+        "functions": [{"name": "run", "purpose": "computes on tensors of PyTorch", "prototype": f"{call} in {file}"}],
+    }
+    if form == "py":
+        return made
+    images = images_apart(schedule)
+    written = write_triton(schedule, images, name, folder)
+    functions = _functions(name, written)
+    facts = images[0].facts.numbers()
+    return {
+        "format": "triton",
+        "source": file,
+        "header": written.header,
+        "images": written.images,
+        "launches": [
+            {**_launch(launch), "file": launch.image, "scratch_bytes": launch.scratch_bytes}
+            for launch in written.launches
+        ],
+        "workspace_bytes": sum(one.num_bytes for one in written.arguments[len(schedule.workload.tensors) :]),
+        "needs": written.needs,
+        "alignment_bytes": CUDA_ALIGNMENT_BYTES,
+        "compiler": {"version": compilers_of([schedule.template])[0], "flags": TRITON_FLAGS, **facts},
+        "functions": [*functions, *made["functions"]],  # type: ignore[misc]
+    }
+
+
+def _launch(kernel: CudaKernel | Launch) -> dict[str, object]:
+    """Return how a kernel is launched."""
+    return {
+        "kernel": kernel.name,
+        "grid": [kernel.grid, 1, 1],
+        "block": [kernel.block, 1, 1],
+        "shared_bytes": kernel.shared_bytes,
+        "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
+        "parameters": [parameter.tensor for parameter in kernel.parameters],
+    }
+
+
+def _module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, object]:
+    """Write ``<name>.tvm.json``, an IRModule, and return how it is loaded and called."""
+    text, target = tvm_module_json(schedule, threads=threads)
+    file = f"{name}.tvm.json"
+    (folder / file).write_text(text, encoding="utf-8")
+    arguments = [
+        {"tensor": access.tensor, "dtype": access.dtype, "shape": access.shape} for access in schedule.workload.tensors
+    ]
+    return {
+        "format": "tvm",
+        "module": file,
+        "load": f"tvm.ir.load_json(open({file!r}).read())",
+        "target": msgspec.json.decode(target),
+        "threads": threads,
+        "functions": [{"name": "main", "purpose": "all tensors in the workload's own layouts", "arguments": arguments}],
+    }
+
+
+def _about(schedule: Schedule) -> dict[str, object]:
+    return {
+        "workload": workload_text(schedule.workload),
+        "arithmetic": arithmetic_of(schedule),
+        "hardware": schedule.hardware.name,
+        "arch": schedule.hardware.arch,
+        "anatune": __version__,
+    }

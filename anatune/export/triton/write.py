@@ -1,0 +1,132 @@
+"""Files of an exported schedule of the template "triton"."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from importlib import util
+from pathlib import Path
+from typing import NamedTuple
+
+from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.codegen.triton.artifact import launch_of
+from anatune.codegen.triton.compiler import compiler_version
+from anatune.core.schedule import Schedule
+from anatune.emit.buffer import Buffer
+from anatune.errors import BuildError
+from anatune.export.cuda.requirements import CudaRequirements, requirements_of
+from anatune.export.cuda.write import write_files
+from anatune.export.triton.header import c_header
+from anatune.export.triton.launcher import launcher_text, run_signature
+from anatune.templates.gpu.kernel import Launch
+from anatune.templates.triton import TRITON
+from anatune.templates.triton.program.kernel import TritonProgram
+
+__all__ = ["TritonExport", "find_requirements", "launches_of", "write_launcher", "write_triton"]
+
+
+class TritonExport(NamedTuple):
+    """What was written: file names, launches in order, arguments of the header's launch, what it needs (NVIDIA's)."""
+
+    images: tuple[str, ...]
+    header: str
+    launches: tuple[Launch, ...]
+    arguments: tuple[Buffer, ...]
+    needs: CudaRequirements | None
+
+
+def write_launcher(schedule: Schedule, name: str, folder: Path) -> tuple[str, str]:
+    """Write ``name.py``, Triton's source with the function ``run``; Triton is not needed for that.
+
+    Returns
+    -------
+    (str, str)
+        The file's name; the signature of its function.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        The schedule contradicts itself, or the file cannot be written.
+    """
+    program = TRITON.program(schedule)
+    arguments = _arguments(schedule, program)
+    text = launcher_text(schedule.workload, program, arguments, arithmetic_of(schedule))
+    write_files({f"{name}.py": text.encode()}, folder)
+    return f"{name}.py", f"run({run_signature(program, arguments)})"
+
+
+def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder: Path) -> TritonExport:
+    """Write the machine code of a schedule's kernels, and ``name.h``, into `folder`, which exists.
+
+    Parameters
+    ----------
+    images : sequence of Cubin
+        Of the kernels of its program, in order (`artifact.compile_images`).
+    name : str
+        A C identifier: prefix of files and functions.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        The schedule contradicts itself, or a file cannot be written.
+    """
+    program, hardware = TRITON.program(schedule), schedule.hardware
+    kind = "hsaco" if hardware.vendor == "amd" else "cubin"
+    launches = launches_of(program, images, name, kind)
+    arguments = _arguments(schedule, program)
+    needs = None if kind == "hsaco" else find_requirements(hardware.arch)
+    told = {
+        "title": schedule.workload.describe(),
+        "device": hardware.name,
+        "arch": hardware.arch,
+        "compiler": compiler_version(),
+    }
+    header = c_header(name, launches, arguments, program.result, told, arithmetic_of(schedule), needs)
+    contents = {launch.image: image.image for launch, image in zip(launches, images, strict=True)}
+    write_files({**contents, f"{name}.h": header.encode()}, folder)
+    return TritonExport(tuple(contents), f"{name}.h", tuple(launches), arguments, needs)
+
+
+def launches_of(program: TritonProgram, images: Sequence[Cubin], name: str, kind: str) -> list[Launch]:
+    """Return how compiled kernels are launched, each from its file: "name.cubin", then "name_1.cubin"."""
+    return [
+        launch_of(kernel, image, f"{name}{f'_{at}' if at else ''}.{kind}")
+        for at, (kernel, image) in enumerate(zip(program.kernels, images, strict=True))
+    ]
+
+
+def _arguments(schedule: Schedule, program: TritonProgram) -> tuple[Buffer, ...]:
+    """Return all parameters in the workload's order: operands, epilogue's operands, results; then a workspace.
+
+    The result is the last one of these: what is behind it holds nothing between launches.
+    """
+    own, workload = () if program.workspace is None else (program.workspace,), schedule.workload
+    tensors = (*workload.operands, *workload.further, workload.write)
+    return (*(program.tensors[access.tensor] for access in tensors), *own)
+
+
+def find_requirements(arch: str) -> CudaRequirements:
+    """Return what Triton's cubins for `arch` need: from sm_90 on they are for one architecture only.
+
+    Source: Triton 3.9, ``sm_arch_from_capability`` and ``get_ptxas`` of ``backends/nvidia/compiler.py``.
+
+    Raises
+    ------
+    BuildError
+        Triton's assembler does not say its version.
+    """
+    number = int(re.sub(r"\D", "", arch))
+    found = util.find_spec("triton")
+    assert found is not None
+    assert found.origin is not None
+    program = Path(found.origin).parent / "backends/nvidia/bin" / ("ptxas-blackwell" if number >= 100 else "ptxas")
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError as error:
+        raise BuildError(f"{program}: {error.strerror or error}; install Triton again") from None
+    release = re.search(r"release (\d+)\.(\d+)", said)
+    if release is None:
+        raise BuildError(f"{program} --version says {said[:100]!r}, expected a release; install Triton again")
+    return requirements_of(f"sm_{number}{'a' if number >= 90 else ''}", (int(release[1]), int(release[2])))

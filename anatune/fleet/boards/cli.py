@@ -1,0 +1,65 @@
+"""``anatune hw detect|calibrate`` for a board behind TVM's RPC tracker."""
+
+from __future__ import annotations
+
+import time
+
+from anatune.cli.hardware.calibrations import learn_nests, tell_calibration, tell_spec, write_detected
+from anatune.cli.output import note, print_json
+from anatune.cli.progress import Progress
+
+__all__ = ["calibrate_board_cpu", "detect_board"]
+
+
+def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_json: bool) -> None:
+    """Write the spec of a board's CPU, called after its key."""
+    from anatune.fleet.boards.asking import ask_board
+    from anatune.report.devices import detected_cpu_lines
+
+    _warn_of(tracker)
+    board = ask_board(tracker, key)
+    spec = board.hardware
+    path = None if print_only else write_detected(spec, force=force)
+    if as_json:
+        print_json({"path": str(path) if path else None, "cpu": spec, "board": board.name, "boards": board.boards})
+        return
+    lines = [
+        *detected_cpu_lines(spec),
+        f"board {board.name}, {board.boards} of key {key}; {board.environment.platform}",
+    ]
+    tell_spec(spec, path, lines, print_only=print_only)
+
+
+def calibrate_board_cpu(
+    tracker: str, key: str, *, print_only: bool, as_json: bool, minutes: float, nests: bool
+) -> None:
+    """Measure a board's CPU and write its spec, called after the key; learn from kernels that run there."""
+    import functools
+
+    from anatune.fleet.boards.calibration import calibrate_board
+    from anatune.fleet.boards.measurer import BoardMeasurer
+    from anatune.measure.cpu.host_files import check_host_spec, write_host_spec
+
+    if not print_only:
+        check_host_spec(key)
+    began = time.monotonic()
+    _warn_of(tracker)
+    most = minutes * (1.0 if nests and not print_only else 1 / 3)
+    note(f"calibrate: a board of key {key}, up to {most:.3g} min and what building and sending probes takes")
+    board, result = calibrate_board(tracker, key, minutes / 3)
+    path, learned = None if print_only else write_host_spec(spec=result.spec), None
+    if path is not None and nests:
+        make = functools.partial(BoardMeasurer, tracker=tracker, key=key, device=board.hardware, boards=board.boards)
+        left_s = 60 * minutes - (time.monotonic() - began)
+        with Progress(ticking=False) as progress:
+            tell = progress.stages("calibrate", left_s)
+            learned = learn_nests(result.spec, path, left_s, tell, make=make, ran_under=board.environment)
+    tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
+
+
+def _warn_of(tracker: str) -> None:
+    """Say what it means that a tracker is on another machine."""
+    from anatune.fleet.boards.tracker import open_warning, tracker_of
+
+    if warning := open_warning(tracker_of(tracker)):
+        note(warning)

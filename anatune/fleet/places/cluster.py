@@ -1,0 +1,219 @@
+"""Devices of a Dask cluster; builds of an executor beside this machine's device."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from anatune.arguments import shown
+from anatune.core.hardware.alike import difference
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import DeviceError, SpaceError
+from anatune.fleet.cluster.messages import WorkerDescription
+from anatune.measure.named_hardware import HardwareLike
+from anatune.measure.place import MakeMeasurer
+from anatune.tuning.machine import choose_threads
+from anatune.tuning.manifest import Manifest
+from anatune.tuning.places.local import LocalPlace
+from anatune.tuning.places.place import DeviceChoice, Place
+from anatune.tuning.settings import TuningSettings
+
+__all__ = ["ClusterPlace", "ExecutorPlace", "cluster_place"]
+
+_LOG = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_WAIT_S = 60.0
+"""How long one waits for the first worker of a cluster."""
+
+
+def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) -> Place:
+    """Return the place that a session's `cluster` names: a scheduler's address, a client of one, or who builds.
+
+    Parameters
+    ----------
+    host : CpuSpec or GpuSpec, optional
+        What measures what an executor builds; detected by default.
+
+    Raises
+    ------
+    SpaceError
+        It is nothing of the kind.
+    SecurityError, DeviceError, MissingDependencyError
+        The cluster cannot be reached.
+    """
+    cluster, tls = settings.cluster, settings.tls
+    if isinstance(cluster, str):
+        from anatune.fleet.cluster.security import connect
+
+        return ClusterPlace(connect(cluster, tls), own=True)
+    if isinstance(cluster, Executor):
+        return ExecutorPlace(cluster, host)
+    if all(hasattr(cluster, name) for name in ("submit", "scheduler", "loop", "sync")):  # distributed is not imported
+        from anatune.fleet.cluster.security import check_client
+
+        client: Any = cluster
+        check_client(client)
+        return ClusterPlace(client, own=False)
+    raise SpaceError(
+        f"tune: cluster is {shown(cluster)}, expected the address of a Dask scheduler, a distributed.Client, or a "
+        "concurrent.futures.Executor"
+    )
+
+
+class ClusterPlace(Place):
+    """The workers of a Dask cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    own : bool
+        Whether `close` closes the client.
+    wait_s : float
+        How long one waits for the first worker.
+    """
+
+    def __init__(self, client: Any, *, own: bool, wait_s: float = _WAIT_S) -> None:
+        from anatune.fleet.cluster.dask_fleet import DaskFleet
+
+        self._client = client
+        self._own, self._wait_s = own, wait_s
+        self._fleet: Callable[[str], DaskFleet] = functools.partial(DaskFleet, client)
+        self._missed: set[str] = set()  # kinds of devices that were waited for in vain: once is enough
+
+    def hardware(self, named: HardwareLike) -> HardwareSpec:
+        """Return the spec that is meant: "host" and "host_gpu" are the devices of the workers."""
+        kind = {"host": "cpu", "host_gpu": "gpu"}.get(str(named).lower()) if isinstance(named, str) else None
+        if kind is None:
+            return super().hardware(named)
+        workers = self._descriptions(kind)
+        if not workers:
+            raise self._nobody(f"{named} means", kind)
+        kinds = _alike(workers)
+        if len(kinds) > 1:
+            told = "; ".join(f"{alike[0].words} ({', '.join(worker.name for worker in alike)})" for alike in kinds)
+            raise DeviceError(
+                f"{named} means the {kind.upper()} of the cluster's workers, which have {len(kinds)} different ones: "
+                f"{told}; name the one to tune for by its spec, or end the other workers"
+            )
+        device = workers[0].device
+        assert device is not None
+        return device
+
+    def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
+        """Return `hardware` if a worker has it; others are refused by the measurer, one by one."""
+        devices = [worker.device for worker in self._descriptions(hardware.kind) if worker.device is not None]
+        if not devices:
+            raise self._nobody(f"{hardware.name} needs", hardware.kind)
+        differences = [difference(hardware, there) for there in devices]
+        if all(differs is not None for differs in differences):
+            differs = differences[0]
+            assert differs is not None
+            raise DeviceError(
+                f"{hardware.name} is {differs[0]}, and no worker of the cluster has one: the first has {differs[1]}; "
+                "use --hw host or host_gpu, or start a worker there"
+            )
+        return hardware
+
+    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
+        """Return the threads that kernels run with: by default as many as every worker with the device can use."""
+        usable = [
+            worker.environment.cores
+            for worker in self._descriptions(hardware.kind)
+            if worker.device is not None and difference(hardware, worker.device) is None
+        ]
+        most = min(usable) if usable and asked is None else max(usable, default=None)
+        return choose_threads(hardware, asked, most if most is not None else hardware.most_threads)
+
+    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
+        """Return what makes a measurer on the cluster."""
+        from anatune.fleet.cluster.measurer import ClusterMeasurer
+
+        return functools.partial(ClusterMeasurer, connect=self._fleet, wait_s=self._wait_s)
+
+    def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
+        """Return what records have to say of the place: trials name their workers, with their environments."""
+        return {"measured": "cluster"}
+
+    def close(self) -> None:
+        """Close the client, if it is the place's own."""
+        if self._own:
+            self._client.close()
+
+    def _nobody(self, asked: str, kind: str) -> DeviceError:
+        device = "host_gpu" if kind == "gpu" else "host"
+        return DeviceError(
+            f"{asked} the {kind.upper()} of the cluster's workers, and none came in {self._wait_s:g} s; start one: "
+            f"`anatune worker --device {device}`"
+        )
+
+    def _descriptions(self, kind: str) -> list[WorkerDescription]:
+        """Return the workers with a device of a kind; waits some time for the first."""
+        fleet = self._fleet("")
+        wait_s = 0.0 if kind in self._missed else self._wait_s
+        until = time.monotonic() + wait_s
+        told = False
+        while True:
+            members = [member.description for member in fleet.look().workers.values()]
+            seen = [description for description in members if description is not None]
+            fitting = [worker for worker in seen if worker.device is not None and worker.device.kind == kind]
+            if fitting:
+                return fitting
+            if time.monotonic() >= until:
+                self._missed.add(kind)
+                return []
+            if not told:
+                there = f"{len(seen)} worker{'s' * (len(seen) > 1)} and no {kind.upper()}" if seen else "no worker"
+                _LOG.warning("the cluster has %s; waiting %g s for one", there, wait_s)
+                told = True
+            time.sleep(_LOOK_S)
+
+
+def _alike(workers: Sequence[WorkerDescription]) -> list[list[WorkerDescription]]:
+    """Return workers with devices, those with the same kind of device together."""
+    kinds: list[list[WorkerDescription]] = []
+    for worker in workers:
+        for kind in kinds:
+            first = kind[0]
+            assert first.device is not None
+            assert worker.device is not None
+            same_name = worker.device.kind != "cpu" or worker.environment.cpu == first.environment.cpu
+            if same_name and difference(first.device, worker.device) is None:
+                kind.append(worker)
+                break
+        else:
+            kinds.append([worker])
+    return kinds
+
+
+class ExecutorPlace(LocalPlace):
+    """Device of this machine, for which an executor builds.
+
+    Parameters
+    ----------
+    executor : Executor
+        Not shut down here.
+    host : CpuSpec or GpuSpec, optional
+        As for `LocalPlace`.
+    """
+
+    is_here = False
+
+    def __init__(self, executor: Executor, host: HardwareSpec | None = None) -> None:
+        super().__init__(host)
+        self._executor = executor
+
+    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
+        """Return what makes a measurer whose builds are the executor's."""
+        from anatune.fleet.cluster.executor_fleet import ExecutorMeasurer
+
+        def made(workload: Workload, hardware: HardwareSpec, **more: Any) -> ExecutorMeasurer:
+            where: dict[str, Any] = {name: more.pop(name) for name in ("device", "backend") if name in more}
+            return ExecutorMeasurer(workload, hardware, executor=self._executor, where=where, **more)
+
+        return made

@@ -1,0 +1,1 @@
+"""Schedules that deserve a run, listed for people and for other tuners."""

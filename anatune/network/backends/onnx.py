@@ -1,0 +1,277 @@
+"""ONNX's own interfaces: an `InferenceSession` as onnxruntime's, and a `Backend` as ``onnx.backend.base`` wants it.
+
+Both compile a model for the sizes that it is called with, once for each; where sizes, axes or the like come from the
+values of inputs, also once for each of those values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from anatune.core.accuracy import STANDARD
+from anatune.errors import RunError, WorkloadError
+from anatune.measure.named_hardware import HardwareLike
+from anatune.named import import_optional
+from anatune.network.compiling.compiled import CompiledModel
+from anatune.network.compiling.divided import NothingCompiledError, run_whole
+from anatune.network.compiling.session import compile as compile_model
+from anatune.network.graph.nodes import Array, is_unknown
+from anatune.network.graph.onnx.call import UnknownValueError
+from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
+from anatune.network.graph.torch.arrays import any_array
+from anatune.network.relax.onnx_files import inputs_of, onnx_model
+from anatune.threads import new_lock
+from anatune.untyped import OnnxObject
+
+__all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
+
+onnx = import_optional("onnx", "onnx", "the backend anatune.adapters.onnx")
+_base = import_module("onnx.backend.base")
+
+_MOST_MODELS = 16
+"""Compiled models that a session keeps; the one that was not used for longest goes first."""
+
+Feeds = Sequence[object] | Mapping[str, object]
+"""Arrays in the order of a model's inputs, or by their names."""
+_MOST_FIXED = 4096
+"""Elements of inputs whose values are compiled for: sizes and axes are few, data are many."""
+
+
+class TensorInfo(NamedTuple):
+    """An input or output: its name, its sizes (text where one varies, None where it has no name), its type."""
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+
+class InferenceSession:
+    """An ONNX model that runs, as ``onnxruntime.InferenceSession``: ``run(None, {"x": array})``.
+
+    Several threads may call `run`, as `CompiledModel` says: with ``threads=1`` as many at once as there are cores, else
+    one. New sizes are compiled once, while calls of known ones go on. Sessions can be copied and pickled.
+
+    Parameters
+    ----------
+    path_or_bytes : str, Path, bytes or onnx.ModelProto
+    threads : int, optional
+        All cores by default.
+    check : bool
+        Compare the outputs of each compiled model with those of ONNX's reference evaluator, on random inputs.
+    hw, accuracy, fallback
+        As `anatune.compile`. With a fallback nothing is compiled for the values of inputs, and a model of which no node
+        can be compiled is run by onnxruntime whole.
+
+    Raises
+    ------
+    WorkloadError
+        It is no ONNX model, or has operators that cannot be read.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | Path | bytes | OnnxObject,
+        *,
+        threads: int | None = None,
+        check: bool = False,
+        hw: HardwareLike = "host",
+        accuracy: str = STANDARD,
+        fallback: str | None = None,
+    ) -> None:
+        self._model = _model_of(path_or_bytes)
+        self._where = str(path_or_bytes) if isinstance(path_or_bytes, str | Path) else "ONNX model"
+        self._compile = functools.partial(
+            compile_model, hw=hw, threads=threads, accuracy=accuracy, check=check, fallback=fallback
+        )
+        self._threads = threads
+        self._whole: Callable[..., list[object]] | None = None
+        self._fixed: tuple[str, ...] = ()
+        self._compiled: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
+        self._lock = new_lock()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        vars(self).update(state, _lock=new_lock())
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Return what the model takes."""
+        return [_info(value) for value in inputs_of(self._model, self._where)]
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Return what the model returns."""
+        return [_info(value) for value in self._model.graph.output]
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, object]) -> list[Array]:
+        """Return outputs, all or those of some names, for arrays by the names of the inputs.
+
+        Raises
+        ------
+        RunError
+            There is no such output; an input is missing.
+        WorkloadError
+            The model cannot be compiled for these sizes and values.
+        """
+        names = [value.name for value in self._model.graph.output]
+        unknown = [name for name in output_names or () if name not in names]
+        if unknown:
+            raise RunError(f"the model has no output {unknown[0]}, expected some of {', '.join(names)}")
+        inputs = inputs_of(self._model, self._where)
+        wanted = [value.name for value in inputs]
+        missing = [name for name in wanted if name not in input_feed]
+        if missing:
+            raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(wanted)}")
+        arrays = {value.name: _checked(value, input_feed[value.name]) for value in inputs}
+        found: Sequence[object]
+        try:
+            if self._whole is None:
+                compiled, given = self._compiled_for(arrays)
+                made = compiled(*given)
+                found = made if compiled.summary.is_tuple else (made,)
+        except NothingCompiledError:
+            self._whole = run_whole(self._model, wanted, self._threads)
+        if self._whole is not None:
+            found = self._whole(*arrays.values())
+        outputs = dict(zip(names, found, strict=True))
+        return [outputs[name] for name in output_names or names]
+
+    def _compiled_for(self, arrays: Mapping[str, Array]) -> tuple[CompiledModel, list[Array]]:
+        """Return the model compiled for the sizes of arrays, and the values that sizes depend on; and what it takes."""
+        while True:
+            fixed = {name: arrays[name] for name in self._fixed}
+            given = [array for name, array in arrays.items() if name not in fixed]
+            key = (
+                *((array.shape, array.dtype.name) for array in arrays.values()),
+                *(array.tobytes() for array in fixed.values()),
+            )
+            if (compiled := self._compiled.get(key)) is not None:
+                with contextlib.suppress(KeyError):  # another thread may have let it go
+                    self._compiled.move_to_end(key)
+                return compiled, given
+            with self._lock:
+                if key not in self._compiled and tuple(fixed) == self._fixed:
+                    self._add(key, fixed, arrays)
+
+    def _add(self, key: tuple[object, ...], fixed: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+        """Compile for arrays, or note that more values have to be known for that."""
+        examples = [array for name, array in arrays.items() if name not in fixed]
+        try:
+            self._compiled[key] = self._compile(_with_values(self._model, fixed), examples)
+        except UnknownValueError as error:
+            more = tuple(name for name in error.inputs if name not in fixed)
+            if not more or sum(arrays[name].size for name in more) > _MOST_FIXED:
+                raise
+            self._fixed = (*self._fixed, *more)
+        while len(self._compiled) > _MOST_MODELS:
+            self._compiled.popitem(last=False)
+
+
+class Prepared(_base.BackendRep):  # type: ignore[misc,name-defined]
+    """A model that a `Backend` prepared."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+
+    def run(self, inputs: Feeds, **kwargs: object) -> tuple[Array, ...]:
+        """Return the outputs for arrays: a list in the model's order, or by name."""
+        names = [one.name for one in self._session.get_inputs()]
+        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
+        return tuple(self._session.run(None, given))
+
+
+class Backend(_base.Backend):  # type: ignore[misc,name-defined]
+    """Runs the tests of the standard: ``onnx.backend.test.BackendTest(anatune.adapters.onnx.Backend, __name__)``."""
+
+    @classmethod
+    def prepare(
+        cls, model: OnnxObject, device: str = "CPU", *, threads: int | None = None, **kwargs: object
+    ) -> Prepared:
+        """Return a model that can be run; errors as `InferenceSession`. Other options are not asked."""
+        if not cls.supports_device(device):
+            raise WorkloadError(f"the backend runs on CPU, got the device {device}")
+        return Prepared(InferenceSession(model, threads=threads))
+
+    @classmethod
+    def run_node(
+        cls, node: OnnxObject, inputs: Sequence[object], device: str = "CPU", **kwargs: object
+    ) -> tuple[Array, ...]:
+        """Return what one operator makes of arrays."""
+        arrays = [np.asarray(one) for one in inputs]
+        names = [name for name in node.input if name]
+        helper = onnx.helper
+        kinds = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in zip(names, arrays, strict=True)
+        ]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+        graph = helper.make_graph([node], "node", kinds, outputs)
+        opsets = [helper.make_opsetid(node.domain, kwargs["opset_version"])] if "opset_version" in kwargs else None
+        return cls.prepare(helper.make_model(graph, opset_imports=opsets), device).run(arrays)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether `device` is a CPU."""
+        return device.partition(":")[0] == "CPU"
+
+
+def _model_of(given: str | Path | bytes | OnnxObject) -> OnnxObject:
+    if not isinstance(given, onnx.ModelProto | bytes):
+        path = Path(given)
+        if not path.is_file():
+            raise WorkloadError(f"{path} does not exist, expected an ONNX file (.onnx)")
+        return onnx_model(path)
+    try:
+        model = onnx.load_from_string(given) if isinstance(given, bytes) else given
+    except Exception as error:
+        raise WorkloadError(f"{len(given)} bytes are no ONNX model ({error})") from error
+    put_in_order(model.graph)
+    return model
+
+
+def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
+    """Return a model some of whose inputs are weights of given values."""
+    if not fixed:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    kept = [value for value in made.graph.input if value.name not in fixed]
+    del made.graph.input[:]
+    made.graph.input.extend(kept)
+    made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in fixed.items())
+    return made
+
+
+def _checked(value: OnnxObject, given: object) -> Array:
+    """Return an input as an array; RunError: its type or its sizes are not those that the model says."""
+    info, dtype = _info(value), onnx_dtype(value)
+    array = any_array(f"input {info.name}", given, RunError)
+    if is_unknown(array):
+        raise RunError(f"input {info.name} is on the meta device, which holds no elements; give an array that has some")
+    array = array.astype(object) if array.dtype.kind in "US" else array  # text
+    if array.dtype.name != dtype:
+        shape = "x".join(map(str, array.shape)) or "scalar"
+        raise RunError(f"input {info.name} is {shape} {array.dtype.name}, expected {shape} {dtype}")
+    if not value.type.tensor_type.HasField("shape"):  # any
+        return array
+    if len(array.shape) != len(info.shape):
+        raise RunError(f"input {info.name} has {array.ndim} dimensions, expected {len(info.shape)}")
+    for axis, (size, wanted) in enumerate(zip(array.shape, info.shape, strict=True)):
+        if isinstance(wanted, int) and size != wanted:
+            raise RunError(f"input {info.name} has {size} elements along axis {axis}, expected {wanted}")
+    return array
+
+
+def _info(value: OnnxObject) -> TensorInfo:
+    kind = value.type.tensor_type
+    sizes = [one.dim_value if one.HasField("dim_value") else one.dim_param or None for one in kind.shape.dim]
+    word = onnx.TensorProto.DataType.Name(kind.elem_type).lower() if kind.elem_type else "unknown"
+    return TensorInfo(value.name, sizes, f"tensor({word})")

@@ -1,0 +1,99 @@
+"""What a network would be on several devices, as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anatune.network.graph.summary import ModelSummary
+from anatune.report import units
+from anatune.report.text import Line, paragraph, table
+
+__all__ = ["comparison_dict", "comparison_lines", "curves_of"]
+
+
+def curves_of(summaries: Sequence[ModelSummary]) -> tuple[str, dict[int, list[ModelSummary]]]:
+    """Return the size that a model was predicted at several values of ("": none), and what was predicted at each."""
+    values: dict[str, dict[int, list[ModelSummary]]] = {}
+    for one in summaries:
+        for name, size in one.ranges.items():
+            values.setdefault(name, {}).setdefault(size.usual, []).append(one)
+    name = next((name for name, found in values.items() if len(found) > 1), "")
+    return name, values.get(name) or {0: list(summaries)}
+
+
+def comparison_dict(summaries: Sequence[ModelSummary], prices: Mapping[str, float]) -> list[dict[str, object]]:
+    """Return what is predicted of a model on several devices.
+
+    Parameters
+    ----------
+    prices : mapping of str to float
+        Of an hour of a device, in whatever money.
+    """
+    return [
+        {
+            "hardware": one.hardware,
+            "sizes": {name: size.usual for name, size in one.ranges.items()},
+            "precision": one.precision,
+            "predicted_s": one.whole_s,
+            "launches": one.launches,
+            "weight_bytes": one.weight_bytes,
+            "arena_bytes": one.arena_bytes,
+            "bound_by": max(one.kernels, key=lambda kernel: kernel.total_s).bound_by if one.kernels else "",
+            "per_million_runs": _cost(one, prices),
+        }
+        for one in summaries
+    ]
+
+
+def _cost(one: ModelSummary, prices: Mapping[str, float]) -> float | None:
+    """Return what a million runs cost."""
+    price = prices.get(one.hardware)
+    return None if price is None else 1e6 * one.whole_s * price / 3600.0
+
+
+def comparison_lines(summaries: Sequence[ModelSummary], prices: Mapping[str, float], *, width: int) -> list[Line]:
+    """Return a model on several devices: a table, the fastest first; where a size varies, times by that.
+
+    Times are sums of predictions.
+    """
+    name, curves = curves_of(summaries)
+    words = (
+        f"one run in {summaries[0].precision}, predicted kernel by kernel with launches; no transfers of inputs and "
+        "outputs"
+    )
+    if len(curves) == 1:
+        return [*paragraph(words, width=width), *_comparison(summaries, prices, width=width)]
+    best = [min(found, key=lambda one: one.whole_s).hardware for found in curves.values()]
+    cells: list[tuple[str, list[str]]] = [(name, [str(value) for value in curves])]
+    for place, first in enumerate(next(iter(curves.values()))):
+        cells.append((first.hardware, [units.duration(found[place].whole_s) for found in curves.values()]))
+    cells.append(("fastest", best))
+    rows = [*paragraph(words, width=width), *table(cells, ("fastest",), width=width)]
+    if not prices:
+        return rows
+    costs: list[tuple[str, list[str]]] = [(name, [str(value) for value in curves])]
+    for place, first in enumerate(next(iter(curves.values()))):
+        own = [_cost(found[place], prices) for found in curves.values()]
+        costs.append((first.hardware, ["" if cost is None else f"{cost:.4g}" for cost in own]))
+    return [*rows, *paragraph("what a million runs cost", width=width), *table(costs, (), width=width)]
+
+
+def _comparison(summaries: Sequence[ModelSummary], prices: Mapping[str, float], *, width: int) -> list[Line]:
+    """Return a table of a model on several devices, the fastest first."""
+    told = zip(comparison_dict(summaries, prices), summaries, strict=True)
+    rows = sorted(told, key=lambda row: row[1].whole_s)
+    best = rows[0][1].whole_s
+    cells: list[tuple[str, list[str]]] = [
+        ("device", [one.hardware for _, one in rows]),
+        ("predicted", [units.duration(one.whole_s) for _, one in rows]),
+        ("ratio", [f"{one.whole_s / best:.2f}" for _, one in rows]),
+        ("runs a second", [f"{1.0 / one.whole_s:.4g}" for _, one in rows]),
+        ("launches", [str(one.launches) for _, one in rows]),
+        ("between them", [units.size(one.arena_bytes) for _, one in rows]),
+        ("weights", [units.size(one.weight_bytes) for _, one in rows]),
+        ("slowest kernel bound by", [str(own["bound_by"]) for own, _ in rows]),
+    ]
+    if prices:
+        costs = [own["per_million_runs"] for own, _ in rows]
+        cells.append(("a million runs cost", ["" if cost is None else f"{cost:.4g}" for cost in costs]))
+    return table(cells, ("device", "slowest kernel bound by"), width=width)

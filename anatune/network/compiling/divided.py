@@ -1,0 +1,346 @@
+"""Models that share their nodes with onnxruntime: parts that are compiled, and parts that cannot be, in turn."""
+
+from __future__ import annotations
+
+import functools
+import timeit
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from anatune.arguments import checked_flag, checked_integer, checked_path
+from anatune.codegen.compat import last_line
+from anatune.errors import BuildError, RecordError, RunError, WorkloadError
+from anatune.named import import_optional
+from anatune.network.compiling import folder
+from anatune.network.compiling.compiled import CompiledModel
+from anatune.network.compiling.request import Request
+from anatune.network.compiling.targets.launched import model_of
+from anatune.network.graph.nodes import Array
+from anatune.network.graph.onnx.dividing import Part, divided
+from anatune.network.graph.onnx.reading import onnx_dtype, place_of
+from anatune.network.graph.summary import Division, ModelSummary, PartSummary, TensorSummary
+from anatune.network.relax.frontends import Imported, imported
+from anatune.network.relax.machine import check_gpu
+from anatune.threads import new_lock
+from anatune.untyped import OnnxObject
+
+__all__ = ["DividedModel", "NothingCompiledError", "divided_model", "load", "run_whole"]
+
+_REPEATS = 5
+"""Runs of which the fastest counts."""
+Compile = Callable[[Imported, Request], CompiledModel]
+
+
+class NothingCompiledError(WorkloadError):
+    """No node of a model can be compiled: onnxruntime itself has to run it."""
+
+
+def run_whole(model: OnnxObject, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
+    """Return what runs a whole model (onnx.ModelProto) by onnxruntime: takes the inputs `reads`, returns all outputs.
+
+    Raises
+    ------
+    WorkloadError
+        onnxruntime cannot run it either.
+    """
+    return _OnnxPart(model.SerializeToString(), reads, "it", threads or 0)
+
+
+def _runtime() -> ModuleType:
+    return import_optional("onnxruntime", "onnxruntime", "a model with nodes that are left to onnxruntime")
+
+
+class _OnnxPart:
+    """A part that onnxruntime runs; `model` is its ONNX file, `words` say what it is."""
+
+    def __init__(self, model: bytes, reads: Sequence[str], words: str, threads: int) -> None:
+        runtime = _runtime()
+        self.model, self._reads, self._words, self._threads = model, reads, words, threads
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+        try:
+            self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # what its C++ does
+            raise WorkloadError(f"onnxruntime cannot run {words} either: {last_line(error):.300}") from error
+
+    def __call__(self, *values: object) -> list[object]:
+        try:
+            found: list[object] = self._session.run(None, dict(zip(self._reads, values, strict=True)))
+        except Exception as error:
+            raise RunError(f"onnxruntime cannot run {self._words}: {last_line(error):.300}") from error
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _OnnxPart, (self.model, self._reads, self._words, self._threads)
+
+    def types(self) -> list[OnnxObject]:
+        """Return what onnxruntime says of its outputs (onnx.ValueInfoProto); () may be a shape that is not known."""
+        onnx, found = import_module("onnx"), []
+        for one in self._session.get_outputs():
+            found.append(onnx.ValueInfoProto(name=one.name))
+            word = one.type.removeprefix("tensor(").removesuffix(")").upper()
+            if word in onnx.TensorProto.DataType.keys():  # noqa: SIM118  no dictionary
+                number = onnx.TensorProto.DataType.Value(word)
+                found[-1] = onnx.helper.make_tensor_value_info(one.name, number, one.shape or None)
+        return found
+
+
+Engine = CompiledModel | _OnnxPart
+
+
+class DividedModel(CompiledModel):
+    """A model of several parts: `CompiledModel`, of which onnxruntime runs some, on the CPU."""
+
+    def __init__(self, division: Division, engines: Sequence[Engine]) -> None:
+        self.division, self._engines, self._lock = division, engines, new_lock()
+        self.summary = _merged(division, [one.summary for one in engines if isinstance(one, CompiledModel)])
+
+    def __call__(self, *inputs: object) -> OnnxObject:
+        """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
+        return self._returned(self._run(self._arrays(inputs)[0]), lambda one: one, inputs)
+
+    def _run(
+        self, arrays: Sequence[Array], seen: Callable[[int, Engine, list[object]], None] | None = None
+    ) -> list[OnnxObject]:
+        """Return all outputs; `seen` is called with each part's place, engine and inputs before it runs."""
+        values: dict[str, object] = {one.name: array for one, array in zip(self.summary.inputs, arrays, strict=True)}
+        for place, (part, engine) in enumerate(zip(self.division.parts, self._engines, strict=True)):
+            given = [values[word] for word in part.reads]
+            if seen is not None:
+                seen(place, engine, given)
+            made = engine(*given)
+            is_one = isinstance(engine, CompiledModel) and not engine.summary.is_tuple
+            values.update(zip(part.makes, [made] if is_one else made, strict=True))
+        return [values[one.name] for one in self.summary.outputs]
+
+    def prepared(self, *inputs: object) -> Callable[[], object]:
+        """Return a call without arguments on `inputs`, for timing; errors as a call."""
+        return functools.partial(self._run, self._arrays(inputs)[0])
+
+    def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
+        """Return the time of each function in one run, as `CompiledModel`: a part of onnxruntime's is one."""
+        repeats, found = checked_integer("profile: repeats", repeats, 1, 10_000), dict[str, float]()
+
+        def seen(place: int, engine: Engine, given: list[object]) -> None:
+            if isinstance(engine, CompiledModel):
+                times = engine.profile(*given, repeats=repeats)
+                found.update((_in_part(place, name), time_s) for name, time_s in times.items())
+            else:
+                found[_in_part(place, "onnxruntime")] = _least(engine, given, repeats)
+
+        self._run(self._arrays(inputs or self.random_inputs())[0], seen)
+        return found
+
+    def times(self, inputs: Sequence[object]) -> list[float]:
+        """Return the time of each part for some inputs: the least of several runs, s."""
+        found: list[float] = []
+        self._run(self._arrays(inputs)[0], lambda _, engine, given: found.append(_least(engine, given, _REPEATS)))
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DividedModel, (self.division, self._engines)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model into a folder, as `CompiledModel`; onnxruntime's parts lie in it as ONNX files."""
+        own = [one.saved() for one in self._engines if isinstance(one, CompiledModel)]
+        onnx = [one.model for one in self._engines if isinstance(one, _OnnxPart)]
+        folder.write(checked_path("save: path", path, RecordError), own, onnx, self.division)
+
+
+def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
+    """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
+
+    All files are compared with the digests in ``model.json``, on all cores. That finds damage, not bad intent: the
+    library is code, load only what comes from people you trust.
+
+    Parameters
+    ----------
+    mapped : bool
+        The weights' file is mapped, and processes share the memory. False: it is read, about a second for a gigabyte,
+        into large pages where the system has them, from which runs are some per cent faster.
+
+    Raises
+    ------
+    RecordError
+        It is no such folder, or damaged, or of another version.
+    RunError
+        It was compiled for another processor, or its library cannot be loaded.
+    MissingDependencyError
+        TVM is not installed; onnxruntime is not, and the model leaves nodes to it.
+    """
+    place = checked_path("load: path", path, RecordError)
+    mapped = checked_flag("load: mapped", mapped)
+    while True:
+        stamp = folder.stamp(place)
+        try:
+            saved, onnx, division = folder.read(place, mapped=mapped)
+            if saved[0].summary.device == "gpu" and not saved[0].summary.launches:
+                check_gpu(str(path), saved[0].summary.arch)
+            models = [model_of(one.summary, one.library, one.weights) for one in saved]
+            return models[0] if division is None else DividedModel(division, _in_order(place, division, models, onnx))
+        except (RecordError, RunError):
+            if folder.stamp(place) == stamp:  # else another model was saved here in between
+                raise
+
+
+def _in_order(place: Path, division: Division, models: list[CompiledModel], onnx: list[bytes]) -> list[Engine]:
+    """Return the parts of a loaded model in order."""
+    is_left = [bool(part.left) for part in division.parts]
+    if (is_left.count(False), is_left.count(True)) != (len(models), len(onnx)):
+        raise RecordError(f"{place}: {len(models)} compiled parts and {len(onnx)} others are not those of its summary")
+    own, left = iter(models), iter(onnx)
+    threads = models[0].summary.threads
+    return [
+        _OnnxPart(next(left), part.reads, _words_of(part.left), threads) if part.left else next(own)
+        for part in division.parts
+    ]
+
+
+def divided_model(source: Imported, request: Request, threads: int, compile_part: Compile) -> DividedModel | None:
+    """Return a model whose parts that can be read are compiled; None: it can be read whole.
+
+    Parameters
+    ----------
+    source : Imported
+        Of ONNX.
+    compile_part : callable
+        Compiles one; errors as `anatune.compile`. A part that it refuses is onnxruntime's, too.
+
+    Raises
+    ------
+    NothingCompiledError
+        No part can be compiled.
+    WorkloadError
+        The model is none of ONNX, or damaged; or onnxruntime cannot run another part either.
+    MissingDependencyError
+        onnxruntime is not installed.
+    """
+    if source.onnx is None:
+        raise WorkloadError(
+            f"compile: {source.name} is no ONNX model, and fallback is for these; of PyTorch's "
+            'torch.compile(model, backend="anatune") leaves operators to PyTorch'
+        )
+    parts = divided(*source.onnx, source.name, functools.partial(_types, threads=threads))
+    if not parts:
+        return None
+    count = sum(not part.left for part in parts)
+    if count < len(parts):
+        _runtime()
+    asked = msgspec.structs.replace(
+        request,
+        trials=-(-request.trials // max(count, 1)),
+        time_limit_s=None if request.time_limit_s is None else request.time_limit_s / max(count, 1),
+    )
+    engines, told = [], []
+    for part in parts:
+        engine, left = _engine(part, asked, threads, compile_part)
+        engines.append(engine)
+        told.append(PartSummary(part.reads, part.makes, len(part.model.graph.node), left))
+    if not any(isinstance(one, CompiledModel) for one in engines):
+        raise NothingCompiledError(f"{source.name}: none of its nodes can be compiled; run it by onnxruntime itself")
+    inputs = _inputs(*source.onnx)
+    model = DividedModel(Division(inputs, _outputs(source.onnx[0], inputs, parts), tuple(told)), engines)
+    return _measured(model, source)
+
+
+def _engine(
+    part: Part, request: Request, threads: int, compile_part: Compile
+) -> tuple[Engine, tuple[tuple[str, str], ...]]:
+    """Return what runs a part, and which nodes are left and why."""
+    left = tuple((one.node, one.why) for one in part.left)
+    if not left:
+        try:
+            return compile_part(imported(part.model), request), ()
+        except (WorkloadError, BuildError) as error:
+            left = tuple(
+                (f"{node.op_type} ({place_of(node)})", f"cannot be compiled: {error}") for node in part.model.graph.node
+            )
+    return _OnnxPart(part.model.SerializeToString(), part.reads, _words_of(left), threads), left
+
+
+def _words_of(left: Sequence[tuple[str, str]]) -> str:
+    return f"{left[0][0]}{f' and {len(left) - 1} more nodes' if left[1:] else ''}"
+
+
+def _types(model: OnnxObject, threads: int) -> list[OnnxObject]:
+    """Return the outputs of a model of one node with their types: by the standard, or else by onnxruntime."""
+    try:
+        found = list(import_module("onnx.shape_inference").infer_shapes(model, data_prop=True).graph.output)
+    except Exception:  # noqa: BLE001  of its C++: nothing is known
+        found = list(model.graph.output)
+    if all(value.type.WhichOneof("value") for value in found):
+        return found
+    (node,) = model.graph.node
+    return _OnnxPart(model.SerializeToString(), (), f"{node.op_type} ({place_of(node)})", threads).types()
+
+
+def _inputs(model: OnnxObject, shapes: Mapping[str, Sequence[int]]) -> tuple[TensorSummary, ...]:
+    kinds = {value.name: onnx_dtype(value) for value in model.graph.input if value.name in shapes}
+    return tuple(TensorSummary(name, kinds[name], tuple(shape)) for name, shape in shapes.items())
+
+
+def _outputs(model: OnnxObject, inputs: Sequence[TensorSummary], parts: Sequence[Part]) -> tuple[TensorSummary, ...]:
+    """Return the outputs of a model: onnxruntime's may have no sizes that are known, or be no tensors of numbers."""
+    known = {one.name: one for one in inputs}
+    for value in (value for part in parts for value in part.model.graph.output):
+        sizes = [one.dim_value for one in value.type.tensor_type.shape.dim if one.HasField("dim_value")]
+        is_known = value.type.tensor_type.elem_type and len(sizes) == len(value.type.tensor_type.shape.dim)
+        kind = (onnx_dtype(value), tuple(sizes)) if is_known else ("object", ())
+        known[value.name] = TensorSummary(value.name, *kind)
+    missing = [value.name for value in model.graph.output if value.name not in known]
+    if missing:
+        raise WorkloadError(f"output {missing[0]} is a weight of the model, expected what a node computes")
+    return tuple(known[value.name] for value in model.graph.output)
+
+
+def _measured(model: DividedModel, source: Imported) -> DividedModel:
+    """Return a model with the times of its parts, where it runs on the caller's inputs, or else on random ones."""
+    try:
+        times = model.times(source.example or model.random_inputs())
+    except RunError:
+        return model
+    parts = [
+        msgspec.structs.replace(part, time_s=time_s) for part, time_s in zip(model.division.parts, times, strict=True)
+    ]
+    return DividedModel(msgspec.structs.replace(model.division, parts=tuple(parts)), model._engines)
+
+
+def _least(engine: Engine, given: Sequence[object], repeats: int) -> float:
+    """Return the least time of some runs, s."""
+    return min(timeit.repeat(lambda: engine(*given), number=1, repeat=repeats))
+
+
+def _in_part(place: int, name: str) -> str:
+    return f"part{place + 1}.{name}"
+
+
+def _merged(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummary:
+    """Return the summary of a whole model: of its compiled parts together, and of how it was divided."""
+    places = [place for place, part in enumerate(division.parts) if not part.left]
+    checks = [one.check for one in compiled if one.check is not None]
+    first, is_alone = compiled[0], len(compiled) == 1
+
+    def named(field: str) -> tuple[OnnxObject, ...]:
+        return tuple(
+            msgspec.structs.replace(one, name=_in_part(place, one.name))
+            for place, summary in zip(places, compiled, strict=True)
+            for one in getattr(summary, field)
+        )
+
+    return msgspec.structs.replace(
+        first,
+        is_tuple=len(division.outputs) != 1, inputs=division.inputs, outputs=division.outputs,
+        weights=tuple(weight for one in compiled for weight in one.weights),
+        weight_bytes=sum(one.weight_bytes for one in compiled), kernels=named("kernels"), operators=named("operators"),
+        rows=named("rows"), turning_s=sum(one.turning_s for one in compiled), parts=division.parts,
+        unscheduled=tuple(
+            _in_part(at, name) for at, one in zip(places, compiled, strict=True) for name in one.unscheduled
+        ),
+        check=max(checks, key=lambda one: one.error) if len(checks) == len(compiled) else None,
+        layouts=first.layouts if is_alone else None, latency=first.latency if is_alone else None,
+        tuning=first.tuning if is_alone else None,
+    )  # fmt: skip

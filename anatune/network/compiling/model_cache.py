@@ -1,0 +1,183 @@
+"""Whole compiled models on disk: the same file, compiled the same way again, is not compiled.
+
+An entry is found by all that the model depends on: the file with all weights beside it, the sizes of example inputs,
+the device, what was asked for, the sources of this package, the compilers and the processor. Models that are no files,
+and those whose kernels are measured, are compiled each time; so are plans and kernels (`compiling.plan_cache`,
+`codegen.relax.objects`) not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.decoding import from_json
+from anatune.disk_cache import DiskCache, sources_of, versions_of
+from anatune.errors import AnatuneError, BuildError
+from anatune.files import open_file, scratch_folder
+from anatune.measure.cpu.features import lacking_features, processor_flags
+from anatune.model.learned.corrections import digest_of_cards
+from anatune.network.compiling.compiled import CompiledModel
+from anatune.network.compiling.request import Request
+from anatune.network.compiling.targets.launched import model_of
+from anatune.network.graph.summary import ModelSummary
+from anatune.network.graph.torch.arrays import array_of_torch
+from anatune.resources import user_cache_folder
+from anatune.tuning.machine import choose_threads
+
+__all__ = ["MOST_BYTES", "ModelCache"]
+
+MOST_BYTES = 2 << 30
+"""Size that the folder is kept below: some twenty models of the size of ResNet-50."""
+_COMPILERS = ("tvm", "tvm_ffi", "numpy", "scipy", "numba", "llvmlite", "onnx", "torch", "triton")
+_PIECE_BYTES = 1 << 18
+"""Of a file: larger pieces would be new memory each time."""
+_LOCATION = b"location"
+"""What the name of a file with weights stands beside in an ONNX file."""
+_LENGTHS = struct.Struct("<3Q")
+"""Bytes of weights, library and summary, at the end of an entry."""
+
+
+class ModelCache:
+    """The entry of one call of ``anatune.compile``.
+
+    Parameters
+    ----------
+    model, example_inputs
+        As that takes them.
+    hardware : CpuSpec or GpuSpec
+    request : Request
+    others : sequence
+        What else the model depends on: numbers, text, mappings of these.
+    folder : Path, optional
+        The user's own by default.
+    """
+
+    def __init__(
+        self,
+        model: object,
+        example_inputs: object,
+        hardware: HardwareSpec,
+        request: Request,
+        others: Sequence[object] = (),
+        folder: Path | None = None,
+    ) -> None:
+        base = folder or user_cache_folder()
+        self._disk = DiskCache(None if base is None else base / "models", ".model", MOST_BYTES)
+        is_measured = request.trials > 0 or request.records is not None or request.fallback is not None
+        self._key = None
+        if isinstance(model, str | Path) and self._disk.folder is not None and not is_measured:
+            self._question = Path(model), example_inputs, hardware, request, others
+            self._key = _key(*self._question)
+
+    def read(self) -> CompiledModel | None:
+        """Return what an equal call compiled; None: there is none, or it is damaged."""
+        content = None if self._key is None else self._disk.mapped(self._key)
+        if content is None or len(content) < _LENGTHS.size:
+            return None
+        weights, library, _ = _LENGTHS.unpack(content[-_LENGTHS.size :])
+        try:
+            summary = from_json(bytes(content[weights + library : -_LENGTHS.size]), ModelSummary)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        if lacking_features(summary.features):
+            return None
+        memory = np.frombuffer(content[:weights], np.uint8)
+        folder = scratch_folder(BuildError)
+        try:
+            path = folder / "model.so"
+            path.write_bytes(content[weights : weights + library])
+            return model_of(summary, path, memory, folder, is_kept=True)
+        except (OSError, AnatuneError):
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+
+    def write(self, model: CompiledModel) -> None:
+        """Keep what was compiled, unless the model's file was changed meanwhile."""
+        if self._key is not None and self._key == _key(*self._question):
+            weights, code = model.memory.data, model.code.data
+            summary = msgspec.json.encode(model.summary)
+            lengths = _LENGTHS.pack(len(weights), len(code), len(summary))
+            self._disk.write(self._key, weights, code, summary, lengths)
+
+
+def _key(
+    path: Path, example_inputs: object, hardware: HardwareSpec, request: Request, others: Sequence[object]
+) -> str | None:
+    """Return a digest of all that a model depends on; None for what is refused: whoever compiles it says why."""
+    listed = [dict(other) if isinstance(other, Mapping) else other for other in others]
+    try:
+        digest = hashlib.sha256(_settings(hardware, request) + repr(listed).encode())
+        for part in (*_inputs(example_inputs), *_file(path)):
+            digest.update(hashlib.sha256(part).digest())
+    except (OSError, TypeError, ValueError, AnatuneError):
+        return None
+    return digest.hexdigest()
+
+
+def _settings(hardware: HardwareSpec, request: Request) -> bytes:
+    """Return all that a model depends on beside itself.
+
+    Raises
+    ------
+    SpaceError
+        There are not as many threads.
+    """
+    asked = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
+    machine = [platform.machine(), sys.version, processor_flags()]
+    parts = [hardware, asked, machine, sources_of(), digest_of_cards(), versions_of(*_COMPILERS)]
+    return msgspec.json.encode(parts, order="sorted")
+
+
+def _inputs(example_inputs: object) -> Iterator[bytes]:
+    """Yield what a model depends on of example inputs: sizes and, of what names something, values.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are no arrays.
+    """
+    listed = () if example_inputs is None else example_inputs
+    for given in listed if isinstance(listed, tuple | list) else (listed,):
+        array = array_of_torch(given) if hasattr(given, "detach") else np.asarray(given)
+        if array.dtype.kind == "O":
+            raise TypeError("bytes of objects are addresses")
+        yield f"{array.shape} {array.dtype}".encode()
+        yield b"" if array.dtype.kind in "fcV" else array.tobytes()
+
+
+def _file(path: Path) -> Iterator[bytes]:
+    """Yield what is in a model's file, and in those with its weights.
+
+    Raises
+    ------
+    OSError, ValueError, AnatuneError
+        One cannot be read.
+    """
+    before, is_apart = b"", False
+    for piece in _pieces(path):
+        is_apart = is_apart or _LOCATION in before + piece[: len(_LOCATION)] or _LOCATION in piece
+        before = piece[-len(_LOCATION) :]
+        yield piece
+    yield path.suffix.encode()
+    if is_apart and path.suffix != ".pt2":
+        from anatune.network.relax.onnx_files import weight_files
+
+        for file in weight_files(path):
+            yield file.name.encode()
+            yield from _pieces(file)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with open_file(path, None) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece

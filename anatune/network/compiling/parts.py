@@ -1,0 +1,187 @@
+"""What a compiled model says of its parts, whatever device it is for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+
+import numpy as np
+
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.sizes import Size
+from anatune.core.workload.text import workload_to_text
+from anatune.network.compiling.attention import PlannedAttention
+from anatune.network.compiling.planning import PlannedKernel
+from anatune.network.graph.nodes import ITEM, LEADING, Graph, Node, TensorType, Value, tensor_type, values_in
+from anatune.network.graph.operators import ATTENTION, PRODUCTS, PUT, WINDOW
+from anatune.network.graph.products import workload_of
+from anatune.network.graph.state import StatePair
+from anatune.network.graph.summary import KernelSummary, OperatorSummary, RangeSummary, StateSummary, TensorSummary
+from anatune.network.relax.kernels import ModelKernel
+from anatune.network.relax.ranges import Ranges, name_of
+from anatune.templates import templates_of
+
+__all__ = [
+    "attention_summary",
+    "inputs_of",
+    "kernel_summary",
+    "operators_of",
+    "outputs_of",
+    "ranges_of",
+    "rows_of",
+    "state_of",
+]
+
+
+_SUMS = ("max", "mean", "min", "prod", "sum")
+
+
+def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
+    """Return a model's inputs."""
+    return tuple(_tensor(value.name, value) for value in graph.inputs)
+
+
+def outputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
+    """Return a model's outputs, numbered."""
+    return tuple(_tensor(f"output{number}", value) for number, value in enumerate(graph.outputs))
+
+
+def _tensor(name: str, value: Value) -> TensorSummary:
+    kind = tensor_type(value)
+    return TensorSummary(
+        name, kind.dtype, tuple(name_of(size) if isinstance(size, Size) else size for size in kind.shape)
+    )
+
+
+def state_of(graph: Graph, pairs: Sequence[StatePair], num_weights: int) -> tuple[StateSummary, ...]:
+    """Return a model's state; what it is at first are its last weights."""
+    if not pairs:
+        return ()
+    number = num_weights - sum(pair.initial is not None for pair in pairs)
+    found = []
+    count = len(pairs)
+    for pair, value, new in zip(pairs, graph.inputs[-count:], graph.outputs[-count:], strict=True):
+        own, initial, after = _tensor(pair.name, value), None, ""
+        if pair.initial is not None:
+            initial, number = number, number + 1
+        if pair.axis >= 0:
+            assert isinstance(new, Node)
+            after = name_of(new.arguments[2].value + tensor_type(new.arguments[1]).shape[pair.axis])
+        found.append(
+            StateSummary(own.name, own.dtype, own.shape, initial, max(pair.axis, 0), name_of(pair.symbol), after)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def ranges_of(ranges: Ranges, planned: Mapping[str, int]) -> dict[str, RangeSummary]:
+    """Return the ranges of a model's sizes, and what each was planned as."""
+    return {name_of(symbol): RangeSummary(*ends, planned[symbol]) for symbol, ends in ranges.items()}
+
+
+def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:
+    """Return what is known of a planned kernel.
+
+    Parameters
+    ----------
+    facts : CompilerFacts, optional
+        What the compiler of a GPU's kernels said.
+    """
+    workload, varies = kernel.workload, ""
+    if kernel.span is not None:
+        axis, least, most = kernel.span[:3]
+        workload, varies = workload_of(kernel.nodes[0]), f"{axis} {least}..{most}"
+    attributes = workload.attribute
+    return KernelSummary(
+        name=kernel.name,
+        workload=workload_to_text(workload),
+        count=len(kernel.nodes),
+        flop=workload.flop,
+        template=kernel.schedule.template,
+        schedule=kernel.schedule.to_json(),
+        predicted_s=kernel.prediction.time_s,
+        bound_by=kernel.prediction.bound_by,
+        layout=str(attributes.get("layout", "")),
+        epilogue=workload.epilogue,
+        registers=None if facts is None else facts.registers,
+        spill_bytes=None if facts is None else facts.spill_bytes,
+        shared_bytes=None if facts is None else facts.shared_bytes,
+        is_tuned=kernel.is_tuned,
+        varies=varies,
+    )
+
+
+def attention_summary(attention: PlannedAttention) -> KernelSummary:
+    """Return what is known of a planned attention."""
+    return KernelSummary(
+        name=attention.name,
+        workload=attention.text,
+        varies=attention.varies,
+        count=len(attention.nodes),
+        flop=attention.flop,
+        template="attention",
+        schedule="",
+        predicted_s=attention.time_s,
+        bound_by=max(attention.parts_s, key=lambda part: attention.parts_s[part]),
+        layout="",
+        epilogue=(),
+    )
+
+
+def operators_of(graph: Graph, known: Container[int], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+    """Return what anatune has no kernels for, the most frequent first; reshapes only name memory anew.
+
+    Parameters
+    ----------
+    known : container of int
+        ``id`` of the nodes that have kernels.
+    hardware : CpuSpec or GpuSpec
+        Times are predicted for it, of a CPU for its cores.
+    """
+    names = [
+        (node.op, node) for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, LEADING, "reshape")
+    ]
+    return tuple(sorted(_summed(names, hardware), key=lambda operator: -operator.count))
+
+
+def rows_of(graph: Graph, kernels: Mapping[int, ModelKernel], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+    """Return those of a model's kernels that are not planned, in the model's order; `kernels` by ``id`` of nodes."""
+    planned = (*PRODUCTS, ATTENTION)
+    own = [node for node in graph.nodes() if id(node) in kernels and node.op not in planned]
+    return _summed([(kernels[id(node)].name, node) for node in own], hardware)
+
+
+def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+    """Return how often each name comes, and the times of all of them."""
+    counts = Counter(name for name, _ in named)
+    times = dict.fromkeys(counts, 0.0)
+    time_s = templates_of(hardware)[0].streaming_s
+    for name, node in named:
+        times[name] += time_s(hardware, _bytes(node), _flop(node))
+    return tuple(OperatorSummary(name, counts[name], times[name]) for name in counts)
+
+
+def _bytes(node: Node) -> int:
+    """Return what a node reads and writes; of a table whose rows are taken, as many as are written."""
+    kinds = node.type if not isinstance(node.type, TensorType) else (node.type,)
+    written = sum(map(_size, kinds))
+    if node.op == "take":
+        return 2 * written
+    if node.op == PUT:
+        return 2 * _size(tensor_type(node.arguments[1]))
+    read = {id(value): value.type for value in values_in(node.arguments)}
+    return written + sum(_size(kind) for kind in read.values() if isinstance(kind, TensorType))
+
+
+def _size(kind: TensorType) -> int:
+    bytes_each = 2 if kind.dtype == "bfloat16" else np.dtype(kind.dtype).itemsize
+    return int(math.prod(kind.shape) * bytes_each)
+
+
+def _flop(node: Node) -> int:
+    """Return the additions and products of windows and reductions; of anything else none are counted."""
+    if node.op == WINDOW:
+        taps: int = math.prod(node.attributes["window"])
+        return (2 if node.attributes["kind"] == "depthwise" else 1) * taps * math.prod(tensor_type(node).shape)
+    return math.prod(tensor_type(node.arguments[0]).shape) if node.op in _SUMS else 0

@@ -1,0 +1,378 @@
+"""Which kernel each product of a model gets: equal products are planned once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import lru_cache, partial
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from anatune import api
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.number_formats import BYTE_DTYPES
+from anatune.core.workload.ranges import ranged
+from anatune.errors import SpaceError
+from anatune.network.compiling.plan_cache import PlanCache
+from anatune.network.graph.nodes import Constant, Graph, Node
+from anatune.network.graph.operators import PRODUCTS, SCALED_MATMUL
+from anatune.network.graph.products import known_operands, workload_named, workload_of
+from anatune.network.relax.kernels import RangedCalls
+from anatune.templates import CPU, SCALED, WINOGRAD, joined_templates, make_model
+from anatune.templates.cpu.microkernels import constant_tensors
+from anatune.templates.cpu.model.cold import with_cold_weights
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.range_space import runs_for_all
+from anatune.templates.scaled.rules import scaled_at, with_floats
+from anatune.tuning.machine import usable_cores
+
+__all__ = [
+    "PlannedKernel",
+    "Sum",
+    "SumPlanner",
+    "in_parallel",
+    "kernels_of",
+    "plan_products",
+    "predicted",
+    "weight_bytes",
+    "without_steps",
+]
+
+Sought = TypeVar("Sought", bound=Hashable)
+Result = TypeVar("Result")
+_TRANSFORMS = 4
+"""Schedules of a template other than the default that are looked at: their weights, which all come anew, differ."""
+_RANGED = 24
+"""First choices among which those are looked for that run for a range."""
+Sum = tuple[Workload, tuple[str, ...]]
+"""What is planned once: a product with nothing fused into its stores, and its constant operands."""
+
+
+class PlannedKernel(NamedTuple):
+    """A kernel and the products that it serves.
+
+    Attributes
+    ----------
+    name : str
+        Of its function in the library.
+    schedule : Schedule
+    prediction : Prediction
+        Of one call.
+    nodes : tuple of Node
+    is_tuned : bool
+        Whether `schedule` is one that was measured to be the best, not the plan's.
+    span : RangedCalls, optional
+        Of a kernel that takes an extent at run time.
+    """
+
+    name: str
+    schedule: Schedule
+    prediction: Prediction
+    nodes: tuple[Node, ...]
+    is_tuned: bool = False
+    span: RangedCalls | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """What it computes."""
+        return self.schedule.workload
+
+
+class SumPlanner:
+    """First choices for different sums on one CPU: each is looked for once.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model: how many bytes of weights a run reads is asked of it.
+    hardware : CpuSpec
+        With the cores that kernels may use.
+    accuracy : str
+    kept : PlanCache, optional
+        What earlier models planned on this CPU; None: everything is planned anew.
+
+    Attributes
+    ----------
+    planned : dict of sum to Schedule
+        By the sum, a product with nothing fused and its constant operands; whoever finds a better one may put it here.
+    """
+
+    def __init__(
+        self, graph: Graph, hardware: CpuSpec, accuracy: str = STANDARD, kept: PlanCache | None = None
+    ) -> None:
+        self._kept = kept
+        self.hardware, self.weights, self.accuracy = hardware, weight_bytes(graph.nodes()), accuracy
+        self.planned: dict[Sum, Schedule] = {}
+
+    def plan(self, sums: Iterable[Sum], progress: Callable[[int, int], None] | None = None) -> None:
+        """Plan what is not planned yet, on all cores; `progress` is called with (sums planned, sums).
+
+        Raises
+        ------
+        SpaceError
+            No schedule of a product is legal on the hardware.
+        """
+        missing = [wanted for wanted in dict.fromkeys(sums) if wanted not in self.planned]
+        before = len(self.planned)
+
+        def counted(done: int) -> None:
+            if progress is not None:
+                progress(before + done, before + len(missing))
+
+        self.planned |= in_parallel(self.first_choice, missing, counted)
+
+    def predicted(self, schedule: Schedule, known: tuple[str, ...]) -> Prediction:
+        """Return the prediction of a schedule of a product whose operands `known` are constants."""
+        return predicted(schedule, known, self.hardware, self.weights)
+
+    def floor_s(self, workload: Workload, known: tuple[str, ...]) -> float:
+        """Return a time that no plain sum undercuts: of the products that are not with padding, at the peak."""
+        least_flop: float = _model(workload, known, self.hardware, CPU.name).least_flop
+        return least_flop / self.hardware.peak_flop_per_s(workload.dtype)
+
+    def first_choice(self, wanted: Sum) -> Schedule:
+        """Return the first choice for one sum: of the templates' own ones the one that is fastest in the model.
+
+        Raises
+        ------
+        SpaceError
+            No schedule of it is legal on the hardware.
+        """
+        workload, known = wanted
+        if workload.is_kernel:
+            return self._of_few_bits(workload, known)
+        choices = self._transforms(workload, known)
+        # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
+        if choices and choices[0][0] < self.floor_s(workload, known):
+            return choices[0][1]
+        choices += [(self.predicted(one, known).time_s, one) for one in self._plain(workload, known)]
+        if not choices:
+            raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
+        return min(choices, key=itemgetter(0))[1]
+
+    def _of_few_bits(self, workload: Workload, known: tuple[str, ...], most: int = 0) -> Schedule:
+        """Return the first choice for a product with weights of few bits, which all come anew in a model.
+
+        Of any number of rows up to `most` it is that of the least product of its times for those of `workload` and
+        for the most: both are computed from the same packed weights, unpacked to float32 or not.
+        """
+        (template, *_) = joined_templates(workload, self.hardware, self.accuracy)
+        count, name = (_RANGED, f"{template.name} {most}") if most else (_TRANSFORMS, template.name)
+
+        def search() -> list[Schedule]:
+            return list(api.plan(workload, self.hardware, count, accuracy=self.accuracy).schedules)
+
+        def time_s(one: Schedule) -> float:
+            return self.predicted(one, known).time_s
+
+        found = self._found(workload, known, name, search)
+        if not most:
+            return min(found, key=time_s)
+        largest = ranged(workload, "i", (most,)).largest
+        timed = [(time_s(one), one) for one in found]
+        ways = [(own_s, with_floats(one, is_set)) for own_s, one in timed for is_set in (False, True)]
+        return min(ways, key=lambda way: way[0] * time_s(scaled_at(way[1], largest)))[1]
+
+    def _plain(self, workload: Workload, known: tuple[str, ...], axis: str = "") -> list[Schedule]:
+        """Return the default template's first choice, with an axis that whose program runs for all of its extents."""
+
+        def search() -> list[Schedule]:
+            model = _model(workload, known, self.hardware, CPU.name)
+            found = (model.space.schedule_of(point) for point in model.rank(_RANGED if axis else 1).points)
+            return [one for one in found if not axis or runs_for_all(one, axis)][:1]
+
+        return self._found(workload, known, f"{CPU.name} {axis}" if axis else CPU.name, search)
+
+    def _transforms(self, workload: Workload, known: tuple[str, ...]) -> list[tuple[float, Schedule]]:
+        """Return the best schedule of the templates other than the default, and its time; none where they have none."""
+        if not set(constant_tensors(workload)) <= set(known):
+            return []
+        hardware, accuracy = self.hardware, self.accuracy
+        found: list[Schedule] = []
+
+        def planned(template: str) -> list[Schedule]:
+            return list(api.plan(workload, hardware, _TRANSFORMS, template=template, accuracy=accuracy).schedules)
+
+        for joined in joined_templates(workload, hardware, accuracy)[1:]:
+            found += self._found(workload, known, joined.name, partial(planned, joined.name))
+        timed = [(self.predicted(schedule, known).time_s, schedule) for schedule in found]
+        return [min(timed, key=itemgetter(0))] if timed else []
+
+    def _found(
+        self, workload: Workload, known: tuple[str, ...], template: str, search: Callable[[], list[Schedule]]
+    ) -> list[Schedule]:
+        """Return what a search finds in a template, or found for an earlier model."""
+        return search() if self._kept is None else self._kept.schedules(workload, known, template, search)
+
+    def ranged_choice(self, workload: Workload, known: tuple[str, ...], axis: str, most: int) -> Schedule:
+        """Return the first choice for a sum of any extent of an axis up to `most`.
+
+        Of rows it is one at the extent of `workload`; of batches and images one whose program runs for more of them,
+        or that of a single one.
+
+        Raises
+        ------
+        SpaceError
+            None of the first ones runs for a range.
+        """
+        extent = workload.extents[axis]
+        if workload.is_kernel:
+            return self._of_few_bits(workload, known, most)
+        if axis == "i":
+            choices = [(0.0, one) for one in self._plain(workload, known, axis)]
+        else:
+            plain = self._plain(ranged(workload, axis, (1,)).largest, known)
+            choices = [(self.predicted(one, known).time_s * extent, one) for one in plain]
+            choices += self._transforms(workload, known)
+        if not choices:
+            raise SpaceError(
+                f"no schedule of {workload.describe()} runs for a range of {axis} on {self.hardware.name}; compile "
+                "the model for fixed sizes"
+            )
+        return min(choices, key=itemgetter(0))[1]
+
+
+def plan_products(
+    graph: Graph, planner: SumPlanner, progress: Callable[[int, int], None] | None = None
+) -> list[PlannedKernel]:
+    """Return the model's first choice for each different product of a graph, in the order in which they come.
+
+    Parameters
+    ----------
+    planner : SumPlanner
+        What it knows is not planned again.
+    progress : callable, optional
+        Called with (different sums planned, different sums).
+
+    Raises
+    ------
+    SpaceError
+        No schedule of a product is legal on the hardware.
+    """
+
+    def key_of(node: Node) -> Sum:
+        return workload_of(node), known_operands(node)
+
+    def sum_of(key: Sum) -> Sum:
+        return without_steps(key[0]), key[1]
+
+    planner.plan((sum_of(key_of(node)) for node in graph.nodes() if node.op in PRODUCTS), progress)
+    return kernels_of(
+        graph,
+        key_of,
+        lambda key: planner.planned[sum_of(key)],
+        lambda schedule, key: planner.predicted(schedule, key[1]),
+    )
+
+
+def kernels_of(
+    graph: Graph,
+    key_of: Callable[[Node], Sought],
+    schedule_of: Callable[[Sought], Schedule],
+    prediction_of: Callable[[Schedule, Sought], Prediction],
+) -> list[PlannedKernel]:
+    """Return the kernels of a graph's products, in the order in which they come.
+
+    Parameters
+    ----------
+    key_of : callable
+        Products of equal keys share a kernel.
+    schedule_of : callable
+        Returns the schedule of a key's sum; what is fused into its stores is added here.
+    prediction_of : callable
+        Returns what is predicted of that.
+    """
+    groups: dict[Sought, list[Node]] = {}
+    for node in graph.nodes():
+        if node.op in PRODUCTS:
+            groups.setdefault(key_of(node), []).append(node)
+    kernels = []
+    for number, (key, nodes) in enumerate(groups.items()):
+        workload = workload_of(nodes[0])
+        schedule = msgspec.structs.replace(schedule_of(key), workload=workload)
+        name = f"anatune_{number}_{workload.operator}"
+        kernels.append(PlannedKernel(name, schedule, prediction_of(schedule, key), tuple(nodes)))
+    return kernels
+
+
+def in_parallel(
+    search: Callable[[Sought], Result], wanted: Collection[Sought], progress: Callable[[int], None]
+) -> dict[Sought, Result]:
+    """Return what a search finds for each of different sums, which all cores look for.
+
+    Parameters
+    ----------
+    progress : callable
+        Called with the number of sums that were searched so far.
+    """
+    results: dict[Sought, Result] = {}
+    pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
+    try:
+        searches = {pool.submit(search, sought): sought for sought in wanted}
+        for finished in as_completed(searches):
+            results[searches[finished]] = finished.result()
+            progress(len(results))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return results
+
+
+def weight_bytes(nodes: Iterable[Node]) -> float:
+    """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
+    read = {id(value): value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _operands(node)]}
+    return float(sum(value.array.nbytes for value in read.values() if isinstance(value, Constant)))
+
+
+def _operands(node: Node) -> int:
+    """Return how many operands a product has: data, weights, and what scales these."""
+    return 2 if node.op != SCALED_MATMUL else 3 + node.attributes["zero_points"]
+
+
+def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, weights: float) -> Prediction:
+    """Return the prediction of a product in a model.
+
+    Parameters
+    ----------
+    known : tuple of str
+        Its constant operands.
+    weights : float
+        Bytes of all products' weights.
+    """
+    workload = schedule.workload
+    model = _model(workload, known, hardware, schedule.template)
+    prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
+    own = prediction.resources.get("weight_bytes") or sum(
+        math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in known
+    )
+    overlap = schedule.template in (WINOGRAD.name, SCALED.name)
+    return with_cold_weights(prediction, own, weights, hardware, levels_overlap=overlap)
+
+
+def without_steps(workload: Workload) -> Workload:
+    """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles.
+
+    So have those of 8-bit integers whose zero points differ, if they have one.
+    """
+    own = {**workload.attribute, "epilogue": ()}
+    if workload.dtype in BYTE_DTYPES:
+        zero = min(1, abs(int(str(own.get("input_zero_point", 0)))))
+        own |= {"dtype": str(own["dtype"]).partition(":")[0], "input_zero_point": zero, "output_zero_point": 0}
+    return workload_named(workload.operator, **own)
+
+
+@lru_cache(maxsize=256)
+def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
+    """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
+    if template == CPU.name:
+        return CpuModel(
+            workload, hardware, constants=tuple(name for name in constant_tensors(workload) if name in known)
+        )
+    return make_model(workload, hardware, template)

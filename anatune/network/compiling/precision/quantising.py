@@ -1,0 +1,214 @@
+"""Float32 models quantised when they are compiled: ranges of activations from data, and what it costs in accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from anatune.errors import WorkloadError
+from anatune.network.compiling.checking import TOLERANCE, error_of
+from anatune.network.compiling.sizes.varying import environments
+from anatune.network.compiling.targets.base import ModelTarget
+from anatune.network.graph.nodes import Array, Graph, Input, Value, is_unknown, tensor_type
+from anatune.network.graph.passes.order import WEIGHTS, after
+from anatune.network.graph.passes.quantising import Layer, scale_for, sites_of, with_conversions
+from anatune.network.graph.summary import LayerLoss
+from anatune.network.graph.torch.arrays import any_array
+from anatune.network.relax.frontends import Imported
+
+__all__ = ["Quantised", "calibration", "output_error", "quantised"]
+
+_LEAST_SIGNAL = 1e-30
+"""Power that stands for none."""
+_MOST_LOSSES = 8
+"""Parts of the data that losses are measured on."""
+
+
+class Quantised(NamedTuple):
+    """A model of 8-bit integers.
+
+    Attributes
+    ----------
+    source : Imported
+    losses : tuple of LayerLoss
+        What each product's output loses.
+    calls : list of (inputs, outputs)
+        Some calls of the calibration data, and what the float32 model makes of them.
+    """
+
+    source: Imported
+    losses: tuple[LayerLoss, ...]
+    calls: list[tuple[list[Array], list[Array]]]
+
+
+def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array], list[Array]]]) -> float | None:
+    """Return the largest error of a model's outputs of floats, over each output's largest magnitude in its call.
+
+    None where no output is of floats. `calls` are those of `Quantised`.
+    """
+    results = [(model(*inputs), outputs) for inputs, outputs in calls]
+    pairs = [
+        (own, want)
+        for result, outputs in results
+        for own, want in zip(result if isinstance(result, tuple) else (result,), outputs, strict=True)
+    ]
+    return max((error_of(own, want) for own, want in pairs if own.dtype.name in TOLERANCE), default=None)
+
+
+def quantised(
+    source: Imported, make_target: Callable[[], ModelTarget], data: object, percentile: float | None
+) -> Quantised:
+    """Return a model as one of 8-bit integers, what each product's output loses by that, and calls to compare with.
+
+    Parameters
+    ----------
+    make_target : callable
+        Returns what compiles, anew: the model is built with more outputs, as it is and quantised.
+    data, percentile
+        As `anatune.compile`.
+
+    Raises
+    ------
+    WorkloadError
+        The data does not fit the model.
+    BuildError
+        TVM has no code for something.
+    """
+    graph = after(WEIGHTS, source.graph(environments(source.ranges, source.state)[0]))
+    parts = calibration(data, graph.inputs, source.name)
+    sites = sites_of(graph)
+    if not sites.layers:
+        raise WorkloadError(f"compile: {source.name} has no products with known weights, there is nothing to quantise")
+    inner = [value for value in sites.tensors if not isinstance(value, Input)]
+    ends: list[Value] = [layer.end for layer in sites.layers]
+    run = _runner(graph, [*inner, *ends, *graph.outputs], make_target())
+    ranges = {id(value): [0.0, 0.0] for value in sites.tensors}
+    wanted: list[list[Array]] = []
+    calls: list[tuple[list[Array], list[Array]]] = []
+    for number, part in enumerate(parts):
+        found = run(part)
+        given = [*zip(graph.inputs, part, strict=True), *zip(inner, found, strict=False)]
+        for value, array in given:
+            if id(value) in ranges:
+                low, high = _ends(array, percentile)
+                own = ranges[id(value)]
+                ranges[id(value)] = [min(own[0], low), max(own[1], high)]
+        if number < _MOST_LOSSES:
+            wanted.append(found[len(inner) : len(inner) + len(ends)])
+            calls.append((part, found[len(inner) + len(ends) :]))
+    made, new = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
+    run = _runner(made, [new[id(value)] for value in ends], make_target())
+    got = [run(part) for part in parts[:_MOST_LOSSES]]
+    losses = tuple(
+        LayerLoss(_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))
+        for number, layer in enumerate(sites.layers)
+    )
+    return Quantised(dataclasses.replace(source, read=lambda _: made, reference=None), losses, calls)
+
+
+def _name(layer: Layer, number: int) -> str:
+    """Return what people call a layer: its number among the products, the operator, and what it makes."""
+    return f"{number + 1} {layer.product.op.removeprefix('nn.')} {tensor_type(layer.end)}"
+
+
+def _runner(graph: Graph, values: Sequence[Value], target: ModelTarget) -> Callable[[Sequence[Array]], list[Array]]:
+    """Return what computes some values of a graph, by compiled code."""
+    whole = Graph(graph.inputs, tuple(values), is_tuple=True)
+    model = target.build(target.planned(whole), forget=False).compiled
+    return lambda part: [np.array(one) for one in model(*part)]
+
+
+def _ends(array: Array, percentile: float | None) -> tuple[float, float]:
+    """Return the least and the largest number, or those that a percentile leaves."""
+    if percentile is None:
+        return float(array.min()), float(array.max())
+    low, high = np.percentile(array, [100.0 - percentile, percentile])
+    return float(low), float(high)
+
+
+def _decibels(wanted: Sequence[Array], got: Sequence[Array]) -> float | None:
+    """Return how much louder than its error an output is; None: there is no error."""
+    pairs = list(zip(wanted, got, strict=True))
+    signal = sum(float((one.astype(np.float64) ** 2).sum()) for one, _ in pairs)
+    noise = sum(float(((one.astype(np.float64) - other) ** 2).sum()) for one, other in pairs)
+    return 10.0 * math.log10(max(signal, _LEAST_SIGNAL) / noise) if noise else None
+
+
+def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[Array]]:
+    """Return calls of a model that data is, each with an array for each input.
+
+    Parameters
+    ----------
+    data : str, Path, array, sequence of arrays or mapping of str to array
+        A file is .npy or .npz. Arrays may have more elements along the first dimension than the model takes: a
+        multiple. They are in the inputs' order, or have their names.
+
+    Raises
+    ------
+    WorkloadError
+        They have other shapes or types, NaN in them, or are none.
+    """
+    what = "calibrate"
+    if isinstance(data, str | Path):
+        what = f"calibrate: {data}"
+        try:
+            data = np.load(data, allow_pickle=False)
+            data = dict(data) if isinstance(data, np.lib.npyio.NpzFile) else data
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise WorkloadError(f"{what} cannot be read: {error}; expected a .npy or .npz file of inputs") from None
+    names = [value.name for value in inputs]
+    if isinstance(data, Mapping):
+        if set(names) <= set(data):
+            data = [data[word] for word in names]
+        elif len(data) == len(names) and all(str(word).startswith("arr_") for word in data):
+            data = list(data.values())
+        else:
+            raise WorkloadError(
+                f"{what} has {', '.join(map(str, data))}, expected the inputs of {name}: {', '.join(names)}"
+            )
+    if data is None:
+        raise WorkloadError("compile: precision int8 needs calibrate, inputs of the model that ranges are taken from")
+    listed = data if isinstance(data, list | tuple) else [data]
+    arrays = [any_array(what, one, WorkloadError) for one in listed]
+    if any(map(is_unknown, arrays)):
+        raise WorkloadError(f"{what} is on the meta device, which holds no elements; give arrays that have some")
+    if len(arrays) != len(names):
+        raise WorkloadError(
+            f"{what} has {len(arrays)} arrays, expected one for each input of {name}: {', '.join(names)}"
+        )
+    counts = []
+    for value, array in zip(inputs, arrays, strict=True):
+        shape, dtype = tensor_type(value)
+        if (
+            array.ndim != len(shape)
+            or array.shape[1:] != shape[1:]
+            or not array.size
+            or (array.shape[:1] and array.shape[0] % shape[0])
+        ):
+            raise WorkloadError(
+                f"{what}: {value.name} has the shape {'x'.join(map(str, array.shape))}, expected "
+                f"{'x'.join(map(str, shape))}, or a multiple of that along the first dimension"
+            )
+        if array.dtype.kind not in ("fV" if "float" in dtype else np.dtype(dtype).kind):
+            raise WorkloadError(f"{what}: {value.name} is of {array.dtype}, expected {dtype}")
+        if "float" in dtype and not np.isfinite(array.astype(np.float32)).all():
+            raise WorkloadError(f"{what}: {value.name} has NaN or infinite numbers; leave such samples out")
+        counts.append(array.shape[0] // shape[0] if shape else 1)
+    if len(set(counts)) > 1:
+        raise WorkloadError(
+            f"{what} has {', '.join(map(str, counts))} calls' worth of its inputs, expected as many of each"
+        )
+    split = [
+        np.array_split(array, count) if count > 1 else [array] for array, count in zip(arrays, counts, strict=True)
+    ]
+    return [
+        [np.ascontiguousarray(one[number], tensor_type(value).dtype) for value, one in zip(inputs, split, strict=True)]
+        for number in range(counts[0])
+    ]

@@ -1,0 +1,342 @@
+"""``anatune.compile``: from a model to machine code, step by step, for any kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.errors import SpaceError, WorkloadError
+from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.network.compiling.compiled import CompiledModel, draw_inputs
+from anatune.network.compiling.memory import check_model
+from anatune.network.compiling.model_cache import ModelCache
+from anatune.network.compiling.request import Request
+from anatune.network.graph.nodes import Array
+from anatune.network.graph.summary import Check, TensorSummary
+from anatune.report import units
+from anatune.threads import one_by_one
+
+if TYPE_CHECKING:
+    from anatune.network.compiling.targets.base import ModelTarget
+    from anatune.network.relax.frontends import Imported
+    from anatune.network.relax.ranges import Sizes
+    from anatune.tuning.cost import ModelEstimate
+    from anatune.tuning.result import ModelProgress
+
+__all__ = ["compile", "example_arrays"]
+
+
+@one_by_one
+def compile(
+    model: object,
+    example_inputs: object = None,
+    *,
+    hw: HardwareLike = "host",
+    threads: int | None = None,
+    accuracy: str = STANDARD,
+    precision: str | None = None,
+    trials: int = 0,
+    time_limit_s: float | None = None,
+    records: str | Path | None = None,
+    resume: bool = False,
+    check: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    tuning_progress: Callable[[ModelProgress], None] | None = None,
+    cluster: object = None,
+    tls: str | Path | None = None,
+    tracker: str | None = None,
+    key: str | None = None,
+    reuse: bool = True,
+    stop_at: float | None = None,
+    patience: int | None = None,
+    on_estimate: Callable[[ModelEstimate], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
+    sizes: Sizes | None = None,
+    dynamic_shapes: object = None,
+    fallback: str | None = None,
+    state: str | Mapping[str, str] | None = None,
+    calibrate: object = None,
+    percentile: float | None = None,
+) -> CompiledModel:
+    """Compile a whole model for a CPU or a GPU; with `trials` kernels are measured first, else nothing is.
+
+    A file that was compiled the same way before is not compiled again: see `model_cache`. Else each different
+    convolution and matrix product is planned once, weights are packed once, biases, sums of residuals and rectifiers
+    are fused into the kernels that they follow. What anatune has no kernels for is compiled by TVM.
+    A GPU need not be there: see `anatune.network.compiling.targets.gpu`. Threads that compile wait for each other.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, torch.export.ExportedProgram, str, Path or tvm.IRModule
+        A string or path names an ONNX file or a saved exported program (.pt2), which ``torch.export.load`` reads: that
+        runs code which the file may hold, so pass only those of people you trust.
+    example_inputs : array, or sequence of arrays, optional
+        NumPy or torch, of the sizes to compile for. Modules need them. ONNX files with dynamic axes are compiled for
+        the range of each without them.
+    hw : str, Path, CpuSpec or GpuSpec
+        A CPU that runs here, or any GPU: a spec, its name, "host", or a file.
+    threads : int, optional
+        Of a CPU's kernels; all cores by default.
+    accuracy : {"standard", "relaxed"}
+        As `anatune.plan`. "relaxed" also admits tensor cores for float32, which they round to tf32.
+    precision : {"float32", "bfloat16", "float16", "int8", "fp8"}, optional
+        Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
+        where nothing but products reads it. By default the model's own, where the processor has instructions for it;
+        else float32, which is more exact. "int8", for fixed sizes: products of a float32 model become those of
+        integers, whose scales come from weights and from `calibrate`. The report says what each loses, and how far the
+        outputs are from the float32 model's on that data. Of a GPU: 16 bits, of which all kernels are Triton's then, or
+        "fp8": products with constant weights are of 8-bit floats where that is predicted to take less time, and a check
+        allows 0.25.
+    trials : int
+        Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
+        model's first choices, or the best ones of `records`.
+    time_limit_s : float, optional
+        Measure nothing new after so many seconds of tuning.
+    records : str or Path, optional
+        Record file: every trial is on the disk before the next one; what it has counts and is not measured again. In
+        the end the model runs a few times with its best kernels and with the plan's, in turn: the faster one is kept.
+    resume : bool
+        The record file has to be there.
+    check : bool, optional
+        Compare the outputs with the original's on random inputs: the default where the device is here. True for a GPU
+        that is not: each kernel is run by the emulator instead, which takes seconds a kernel.
+    progress : callable, optional
+        Called with (products planned, products to plan).
+    tuning_progress : callable, optional
+        Called with an `anatune.tuning.result.ModelProgress` after every trial.
+    cluster, tls, tracker, key
+        As `anatune.tune`: who measures the kernels of a CPU, by default this machine. Devices that are not `hw` are
+        refused.
+    reuse : bool
+        Whether kernels are those that `records` has of this device, and sessions begin with them. False: what other
+        sessions measured does not count.
+    stop_at, patience
+        As `anatune.tune`, of each kernel: its trials go to the others then.
+    on_estimate : callable, optional
+        Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take.
+    on_stage : callable, optional
+        Called with a name of each stage as it begins: those of `anatune.network.compiling.costs.STAGES`.
+    sizes : mapping of str to int, str or (int, int), optional
+        Of a CPU: size that varies ("batch"; of an exported program the input and axis, "x_0") -> its range, ends
+        included ("1..32", (1, 32)), or its only value. By default those of ``torch.export.Dim``, 1 to 512 without any.
+    dynamic_shapes : optional
+        Of a module: which of its sizes vary, as ``torch.export.export`` takes them.
+    fallback : {"onnxruntime"}, optional
+        Who runs the nodes of an ONNX model that cannot be read, on the CPU; the parts between them are compiled, each
+        with its share of the trials. The report names them, and each part's share of the time.
+    state : str or mapping of str to str, optional
+        Of a CPU: names of outputs, and of the inputs that they are in the next call: these stay in the model. "auto":
+        those of exported decoders (present.0.key, past_key_values.0.key). Buffers that a module of PyTorch's writes
+        into stay there anyway.
+    calibrate : str, Path, array, sequence of arrays or mapping of str to array, optional
+        Inputs of the model, in a .npy or .npz file or as they are: by name or in order, of several calls along the
+        first dimension.
+    percentile : float, optional
+        Share of an activation's numbers that its range holds at both ends (99.99); by default all of them.
+
+    Raises
+    ------
+    WorkloadError
+        The model cannot be imported: it is damaged, has operators that are not known, or is another one at other sizes.
+    SpaceError
+        An argument is out of range, or for another kind of device.
+    BuildError
+        TVM has no code for something.
+    RunError
+        An output differs from the original's; the CPU is not of the present machine's kind.
+    DeviceError
+        `trials` are asked for, and the CPU is not the present machine's.
+    RecordError
+        The record file cannot be used.
+    TuningInterrupted
+        Ctrl-C while kernels were measured; all trials are in the record file.
+    MissingDependencyError
+        TVM, or the library of the model, is not installed.
+    """
+    request = Request(
+        threads=threads, accuracy=accuracy, precision=precision, trials=trials,
+        time_limit_s=time_limit_s, records=records, resume=resume,
+        check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
+        key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate, on_stage=on_stage,
+        fallback=fallback, percentile=percentile,
+    )  # fmt: skip
+    device = hardware(hw)
+    if precision != "int8" and (calibrate is not None or percentile is not None):
+        raise SpaceError("compile: calibrate and percentile are for precision int8; name it, or leave them out")
+    if precision == "int8":
+        from anatune.network.relax.frontends import imported
+
+        source = imported(model, example_inputs, sizes, dynamic_shapes, state)
+        return _quantised(source, device, request, calibrate)
+    if fallback is not None:
+        from anatune.network.compiling.targets.cpu import cpu_named
+
+        device = cpu_named(device)
+    cache = ModelCache(model, example_inputs, device, request, [sizes, state, dynamic_shapes])
+    compiled = cache.read()
+    if compiled is None:
+        from anatune.network.compiling.targets.planned import check_sizes
+        from anatune.network.relax.frontends import imported  # late, as all that a model that is there does not need
+
+        _check_packages(model, device, request)
+        target = _target(device, request)
+        source = imported(model, example_inputs, sizes, dynamic_shapes, state)
+        if source.is_described:
+            raise WorkloadError(
+                f"compile: weights of {source.name} are on the meta device, which keeps shapes alone; load them, or "
+                "predict what it would be by anatune.compare"
+            )
+        check_sizes(source, target)
+        divided = _divided(source, device, target) if fallback is not None else None
+        compiled = _compiled(source, target) if divided is None else divided
+        cache.write(compiled)
+    return compiled
+
+
+def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
+    """Return a float32 model as one of 8-bit integers; errors as `compile`."""
+    from anatune.network.compiling.costs import ModelCosts
+    from anatune.network.compiling.precision.quantising import output_error, quantised
+    from anatune.network.compiling.sizes.varying import environments, varying
+    from anatune.network.compiling.targets.cpu import cpu_named
+    from anatune.network.relax.ranges import name_of
+
+    device = cpu_named(device)
+    sizes = ", ".join(map(name_of, varying(source.ranges)))
+    state = ", ".join(pair.name for pair in source.state)
+    for refused, advice in (
+        (f"sizes of {source.name} vary ({sizes})" if sizes else "", "give example inputs (--input-shape)"),
+        (f"{source.name} has state ({state})" if state else "", "leave it out"),
+        ("a fallback is named" if request.fallback is not None else "", "leave it out"),
+    ):
+        if refused:
+            raise SpaceError(
+                f"compile: {refused}, which precision int8 does not take; {advice}, or leave precision out"
+            )
+    target = _target(device, request)
+    costs = ModelCosts(device, target.threads, request, is_checked=False)
+    costs.tell(source.graph(environments(source.ranges, source.state)[0]), calibrates=True)
+    plain = msgspec.structs.replace(request, trials=0, records=None, resume=False, progress=None)
+    with costs.part("calibrate"):
+        made = quantised(source.widened(), lambda: _target(device, plain), data, request.percentile)
+    compiled = _compiled(made.source, _target(device, msgspec.structs.replace(request, on_estimate=None, check=None)))
+    check = None
+    if request.check is not False:
+        with costs.part("check"):
+            error = output_error(compiled, made.calls)
+        calls = units.many(len(made.calls), "call")
+        check = None if error is None else Check(error, None, f"the float32 model in {calls} of the calibration data")
+    compiled.summary = msgspec.structs.replace(compiled.summary, losses=made.losses, check=check)
+    return compiled
+
+
+def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
+    """Return a model of which another engine runs what cannot be read; None: all can be read. Errors as `compile`."""
+    from anatune.network.compiling.divided import divided_model
+
+    def compile_part(part: Imported, asked: Request) -> CompiledModel:
+        return _compiled(part, _target(device, asked))
+
+    return divided_model(source, target.request, target.threads, compile_part)
+
+
+def _check_packages(model: object, device: HardwareSpec, request: Request) -> None:
+    """Raise MissingDependencyError for all that is missing of what reads the model and compiles for the device."""
+    from anatune.codegen.compat import import_tvm
+    from anatune.codegen.toolchains import toolchain_of
+    from anatune.named import check_all, import_optional
+
+    is_onnx, template = str(model).endswith(".onnx"), "triton" if _is_all_triton(device, request) else "cuda"
+    checks = [partial(import_optional, "onnx", "onnx", "anatune compile of ONNX files")] * is_onnx
+    chains = [partial(toolchain_of(template).check_target, device)] if device.kind == "gpu" else []
+    check_all(import_tvm, *checks, *chains)
+
+
+def _is_all_triton(device: HardwareSpec, request: Request) -> bool:
+    """Whether a GPU's kernels are all Triton's."""
+    return request.precision is not None or (device.kind == "gpu" and device.vendor == "amd")
+
+
+def _target(device: HardwareSpec, request: Request) -> ModelTarget:
+    """Return what a kind of device has to say when models are compiled for it."""
+    if device.kind == "gpu" and _is_all_triton(device, request):
+        from anatune.network.compiling.targets.triton import TritonTarget
+
+        return TritonTarget(device, request)
+    if device.kind == "gpu":
+        from anatune.network.compiling.targets.gpu import GpuTarget
+
+        return GpuTarget(device, request)
+    from anatune.network.compiling.targets.cpu import CpuTarget
+
+    return CpuTarget(device, request)
+
+
+def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
+    """Return an imported model compiled for a device; errors as `compile`."""
+    from anatune.network.compiling.costs import ModelCosts
+    from anatune.network.compiling.sizes.varying import environments
+    from anatune.network.compiling.targets.planned import planned_model
+
+    if target.widens:
+        source = source.widened()
+    is_checked = target.is_checked(source)
+    costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
+    graph = source.graph(environments(source.ranges, source.state)[0])
+    if target.hardware.kind == "cpu":
+        check_model(graph, source.name, checked=is_checked)
+    costs.tell(graph)
+    with costs.part("plan"):
+        planned = planned_model(target, graph, source)
+    del graph  # its constants are not those of what is planned
+    best, judged, tuning = planned, None, None
+    if target.measures:
+        from anatune.network.compiling.tuning import faster, latency  # late, as all that only tuning needs
+
+        with costs.part("tune"):
+            kernels, tuning = target.tuned(planned)
+        best = planned._replace(kernels=kernels)
+    is_changed = [kernel.schedule for kernel in best.kernels] != [kernel.schedule for kernel in planned.kernels]
+    with costs.part("build"):
+        build = target.build(planned, forget=not is_changed)
+    if is_changed:
+        with costs.part("build"):
+            other = target.build(best, forget=True)
+        with costs.part("tune"):
+            judged = faster(other.compiled, build.compiled)
+        build = other if judged.is_tuned else build
+    elif target.measures:
+        judged = latency(build.compiled)
+    compiled = build.compiled
+    compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged, tuning=tuning)
+    if is_checked:
+        with costs.part("check"):
+            checked = target.check(build, source)
+        compiled.summary = msgspec.structs.replace(compiled.summary, **checked._asdict())
+    costs.keep(0 if tuning is None else tuning.new_trials)
+    return compiled
+
+
+def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Return arrays of given sizes for the inputs of an ONNX file.
+
+    Raises
+    ------
+    WorkloadError
+        The file is damaged, or has another number of inputs.
+    """
+    from anatune.network.relax.onnx_files import onnx_inputs
+
+    inputs = onnx_inputs(path)
+    if len(inputs) != len(shapes):
+        names = ", ".join(name for name, _ in inputs)
+        raise WorkloadError(f"{path}: {len(shapes)} shapes were given, expected one for each input: {names}")
+    return draw_inputs(
+        [TensorSummary(name, dtype, shape) for (name, dtype), shape in zip(inputs, shapes, strict=True)], 0
+    )

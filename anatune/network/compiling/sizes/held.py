@@ -1,0 +1,157 @@
+"""A model of all sizes as one of fixed sizes that is told how much its state holds: kernels for GPUs read that number.
+
+Tensors that grow lie in memory for the most rows, so that nothing else depends on how many are held: where rows are
+put, which positions tables are read at, and how many keys an attention sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from anatune.core.sizes import Size, at_run_time
+from anatune.errors import WorkloadError
+from anatune.network.graph.building import cast, constant, elementwise, made
+from anatune.network.graph.nodes import (
+    LEADING,
+    Argument,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    Scalar,
+    Shape,
+    TensorType,
+    Value,
+    rewritten,
+    tensor_type,
+)
+from anatune.network.graph.operators import ATTENTION, PUT
+
+__all__ = ["COUNT", "counted", "with_windows"]
+
+COUNT = "held"
+"""The input that says how much is held."""
+
+
+def counted(graph: Graph, sizes: Mapping[str, int], symbol: str, most: int, num_state: int, name: str) -> Graph:
+    """Return a graph whose last input before the state is how much is held, (1,) int32.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of all sizes (`graph.varying.together`), its attentions found.
+    sizes : mapping of str to int
+        Values of the other symbols.
+    symbol : str
+        That says how much is held.
+    most : int
+        Of that.
+    num_state : int
+        Inputs that are its state, the last ones.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    WorkloadError
+        Something else depends on how much is held.
+    """
+    return _Counted({**sizes, symbol: Size.symbol(symbol, most)}, most, name).graph(graph, num_state)
+
+
+class _Counted:
+    def __init__(self, sizes: Mapping[str, int], most: int, name: str) -> None:
+        self.sizes, self.most, self.name = sizes, most, name
+        self.count = Input(COUNT, TensorType((1,), "int32"))
+        self.made: dict[int, Value] = {}
+
+    def graph(self, graph: Graph, num_state: int) -> Graph:
+        for value in graph.inputs:
+            self.made[id(value)] = Input(value.name, self.type(value, tensor_type(value)))
+        inputs = [self.made[id(value)] for value in graph.inputs]
+        inputs.insert(len(inputs) - num_state, self.count)
+        for node in graph.nodes():
+            self.made[id(node)] = self.node(node)
+        outputs = tuple(self.made.get(id(value), value) for value in graph.outputs)
+        return Graph(tuple(inputs), outputs, is_tuple=graph.is_tuple)  # type: ignore[arg-type]
+
+    def refusal(self, value: object) -> WorkloadError:
+        return WorkloadError(
+            f"{self.name}: {value!s:.80} depends on how much the state holds, and kernels for GPUs put rows, read "
+            "positions and attend; compile it for a CPU"
+        )
+
+    def types(self, node: Node) -> TensorType | tuple[TensorType, ...]:
+        if isinstance(node.type, TensorType):
+            return self.type(node, node.type)
+        return tuple(self.type(node, kind) for kind in node.type)
+
+    def type(self, value: Value, kind: TensorType) -> TensorType:
+        shape = tuple(map(self.number, kind.shape))
+        if at_run_time(shape):
+            raise self.refusal(value)
+        return kind._replace(shape=shape)
+
+    def number(self, value: Argument) -> Argument:
+        if isinstance(value, Size):
+            found = value.at(self.sizes)
+            return found if isinstance(found, Size) else int(found)
+        if isinstance(value, tuple) and not isinstance(value, TensorType):
+            own = [self.number(one) for one in value]
+            return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
+        return value
+
+    def argument(self, value: Argument) -> Argument:
+        if isinstance(value, Value):
+            return self.made.get(id(value), value)
+        if isinstance(value, Scalar):
+            return value._replace(value=self.number(value.value))
+        if type(value) is tuple:
+            return tuple(map(self.argument, value))
+        return self.number(value) if isinstance(value, Shape) else value
+
+    def node(self, node: Node) -> Value:
+        arguments = tuple(map(self.argument, node.arguments))
+        attributes = {key: self.number(value) for key, value in node.attributes.items()}
+        if node.op == ATTENTION and len(arguments) == 3:  # else pages, or other lengths
+            if at_run_time(attributes["keys"]):
+                attributes |= {"keys": self.most, "counted": COUNT}
+                arguments = (*arguments, self.count)
+        elif node.op == PUT and isinstance(arguments[2], Scalar) and isinstance(arguments[2].value, Size):
+            arguments = (*arguments[:2], self.count)
+        elif node.op == "strided_slice" and at_run_time(arguments[2]):
+            return self.rows(node, arguments)
+        elif node.op == LEADING:
+            kind = self.type(node, tensor_type(node))
+            (value,) = arguments
+            assert isinstance(value, Constant)
+            return Constant(value.array.reshape(-1)[: int(np.prod(kind.shape))].reshape(kind.shape))
+        if at_run_time((arguments, tuple(attributes.values()))):
+            raise self.refusal(node)
+        return Node(node.op, arguments, self.types(node), attributes, node.kind)
+
+    def rows(self, node: Node, arguments: Sequence[Argument]) -> Value:
+        """Return rows of a table from the one on that says how much is held."""
+        table, axes, begins, _, _ = arguments
+        kind = self.type(node, tensor_type(node))
+        if len(axes) != 1 or begins[0].value not in self.sizes.values():
+            raise self.refusal(node)
+        axis = axes[0].value
+        places = elementwise("add", cast(self.count, "int64"), constant(np.arange(kind.shape[axis]), "int64"))
+        return made("take", (table, places), kind, axis=axis, mode="clip")
+
+
+def with_windows(graph: Graph, windows: Sequence[int]) -> Graph:
+    """Return a graph whose attentions have the windows of a reading with more keys, where all of theirs are inside."""
+    known = iter(windows)
+
+    def replace(node: Node) -> Value:
+        if node.op != ATTENTION:
+            return node
+        window = next(known, 0)
+        is_hidden = not node.attributes["window"] and node.attributes["keys"] <= window
+        return node.of(node.arguments, window=window) if is_hidden else node
+
+    return rewritten(graph, replace)

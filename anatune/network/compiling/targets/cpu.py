@@ -1,0 +1,234 @@
+"""Whole models for CPUs: everything but single operators gets kernels of anatune's, which can be measured."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Mapping
+
+import msgspec
+
+from anatune.codegen.compat import features_of, target_of
+from anatune.codegen.cpu.features import code_features
+from anatune.core.accuracy import error_of
+from anatune.core.hardware.dot import tile_features
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import matmul
+from anatune.errors import RunError, SpaceError
+from anatune.measure.cpu.calls import check_instructions
+from anatune.measure.cpu.features import lacking_features
+from anatune.measure.cpu.tiles import allow_tiles
+from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.network.compiling.attention import PlannedAttention, plan_attentions
+from anatune.network.compiling.checking import TOLERANCE, Suspects, checked
+from anatune.network.compiling.layouts.choice import chosen_layouts
+from anatune.network.compiling.plan_cache import PlanCache
+from anatune.network.compiling.planning import PlannedKernel, SumPlanner, plan_products
+from anatune.network.compiling.request import Request
+from anatune.network.compiling.sizes.varying import (
+    environments,
+    ranged_attention,
+    ranged_products,
+    read_together,
+    varying,
+)
+from anatune.network.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.network.graph.integers.few_bits import unpacked_products, with_byte_weights
+from anatune.network.graph.integers.scaled import has_integers
+from anatune.network.graph.nodes import HALVES, Graph
+from anatune.network.graph.passes.attention import with_attention
+from anatune.network.graph.passes.layouts import Form, laid_out
+from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
+from anatune.network.graph.passes.precision import FP8, WIDE, marked, precision_of, stored
+from anatune.network.graph.summary import LayoutSummary, TuningSummary
+from anatune.network.relax.building import built
+from anatune.network.relax.frontends import Imported
+from anatune.network.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
+from anatune.network.relax.writing import written
+from anatune.templates import AMX
+from anatune.templates.cpu.dot import has_instruction
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.scaled.rules import ISAS
+from anatune.tuning.machine import choose_threads
+
+__all__ = ["CpuTarget", "cpu_named"]
+
+
+def cpu_named(hw: HardwareLike) -> CpuSpec:
+    """Return the CPU of a name.
+
+    Raises
+    ------
+    SpaceError
+        It is a GPU.
+    UnknownNameError, SpecError
+        As `anatune.hardware`.
+    """
+    device = hardware(hw)
+    if device.kind != "cpu":
+        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
+    return device
+
+
+def _product(dtype: str, size: int = 512) -> Workload:
+    return matmul(size, size, size, dtype=dtype)
+
+
+def _with_tiles(hardware: CpuSpec) -> CpuSpec:
+    """Return a CPU as this process may use it: without tiles where the system gives no registers, which is said."""
+    if not tile_features(hardware):
+        return hardware
+    try:
+        allow_tiles(tile_features(hardware))
+    except RunError as error:
+        warnings.warn(f"compile: kernels do without AMX; {error}", stacklevel=4)
+        return msgspec.structs.replace(hardware, amx=msgspec.UNSET)
+    return hardware
+
+
+def _check_precision(hardware: CpuSpec, precision: str) -> None:
+    """Raise SpaceError for a precision that the CPU has no instructions for."""
+    if has_instruction(_product(precision), hardware):
+        return
+    models = [CpuModel(_product(dtype), hardware) for dtype in (precision, WIDE)]
+    times = [float(model.times(model.rank(1).points)[0][0]) for model in models]
+    ratio = times[0] / times[1]
+    slower = f"takes {ratio:.2g} times as long as in {WIDE}" if ratio >= 1.05 else f"is not faster than in {WIDE}"
+    raise SpaceError(
+        f"compile: precision is {precision}, and {hardware.name} has no instructions for it: in software a product "
+        f"{slower}; leave it out, then {WIDE} is taken"
+    )
+
+
+class CpuTarget(ModelTarget):
+    """A CPU that runs here; see `ModelTarget`.
+
+    Raises
+    ------
+    SpaceError
+        The threads are out of range.
+    RunError
+        The CPU is not of the present machine's kind.
+    """
+
+    hardware: CpuSpec
+    cores: CpuSpec
+
+    def __init__(self, hardware: CpuSpec, request: Request) -> None:
+        check_instructions(hardware)
+        hardware = _with_tiles(hardware)
+        threads = choose_threads(hardware, request.threads)
+        super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
+        features = code_features(features_of(self.target), platform.machine())
+        hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
+        self.features = tuple(name for name in features if name not in hidden)
+        self.measures = request.trials > 0 or request.records is not None
+        if request.precision in HALVES:
+            _check_precision(hardware, request.precision)
+        if request.precision == FP8:
+            raise SpaceError(
+                f"compile: precision is {FP8}, which is for GPUs, and {hardware.name} is none; take {HALVES[1]} or int8"
+            )
+        self._planner: SumPlanner | None = None
+        self._decided: tuple[list[Form | None], list[bool]] = ([], [])
+
+    def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
+        """Return what a processor has to have for a model: tiles, too, if a kernel uses them."""
+        uses_tiles = any(kernel.schedule.template == AMX.name for kernel in planned.kernels)
+        return (*self.features, *(("amx-tile", *tile_features(self.hardware)) if uses_tiles else ()))
+
+    def planned(self, graph: Graph) -> PlannedModel:
+        """Return an imported model behind all passes, with the model's first choices of kernels."""
+        own = precision_of(graph)
+        self.precision = self.request.precision or (own if has_instruction(_product(own), self.hardware) else WIDE)
+        graph, attentions, layouts = self._prepared(graph)
+        assert self._planner is not None
+        return PlannedModel(graph, plan_products(graph, self._planner, self.request.progress), attentions, layouts)
+
+    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+        """See `ModelTarget`."""
+        assert self._planner is not None
+        first, ranges = planned.graph, varying(source.ranges)
+        at, within = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
+
+        def read(sizes: Mapping[str, int]) -> Graph:
+            return first if sizes == at[0] else self._as_decided(source.graph(sizes))
+
+        graph, nodes = read_together(read, at, source.name, ranges, within)
+        return planned._replace(
+            graph=graph,
+            kernels=list(ranged_products(planned.kernels, nodes, self._planner, ranges)),
+            attentions=[ranged_attention(one, nodes) for one in planned.attentions],
+            ranges=ranges,
+        )
+
+    def _prepared(self, graph: Graph) -> tuple[Graph, list[PlannedAttention], LayoutSummary | None]:
+        """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
+        graph = self._marked(after(CPU, self._with_known(graph)))
+        is_first = self._planner is None
+        accuracy = self.request.accuracy
+        self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
+        choice, layouts = chosen_layouts(graph, self._planner, self.request.progress if is_first else None)
+        orders = [choice.get(id(node)) for node in graph.nodes()]
+        pay: list[bool] = []
+        graph = after(CPU_KERNELS, laid_out(graph, choice))
+        graph, attentions = plan_attentions(graph, self.cores, pay, is_open=self.varies)
+        self._decided = orders, pay
+        return graph, attentions, layouts
+
+    def _with_known(self, graph: Graph) -> Graph:
+        """Return a graph with products with weights of few bits where the CPU has kernels for them, else without."""
+        return (with_byte_weights if self.cores.compute.isa in ISAS else unpacked_products)(graph)
+
+    def _as_decided(self, graph: Graph) -> Graph:
+        """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
+        graph = self._marked(after(CPU, self._with_known(graph)))
+        orders, pay = self._decided
+        choice = {id(node): form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
+        answers = iter(pay)
+        return stored(with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False)))
+
+    def _marked(self, graph: Graph) -> Graph:
+        """Return a graph whose products have the chosen precision."""
+        if self.precision not in HALVES:
+            return graph
+        return marked(graph, self.precision, lambda workload: has_instruction(workload, self.hardware))
+
+    def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
+        """Return kernels with the best measured schedules, and what measuring came to."""
+        from anatune.network.compiling.tuning import tuned
+
+        return tuned(planned.kernels, self.hardware, self.threads, self.request)
+
+    def kernels(self, planned: PlannedModel) -> dict[int, ModelKernel]:
+        """Return ``id`` of each node that anatune has a kernel for -> its kernel."""
+        kernels: dict[int, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
+        for product in planned.kernels:
+            kernel = model_kernel(product.name, product.schedule, self.threads, product.span)
+            kernels.update((id(node), kernel) for node in product.nodes)
+        for attention in planned.attentions:
+            kernel = attention_kernel(attention.name, attention.kernel, self.hardware.fp32_lanes, self.threads)
+            kernels.update((id(node), kernel) for node in attention.nodes)
+        return kernels
+
+    def code(self, planned: PlannedModel) -> Code:
+        """Return what TVM builds of a planned model."""
+        kernels = self.kernels(planned)
+        model = written(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
+        return Code(planned, kernels, model.weights, built(model, self.target, self.threads))
+
+    def is_checked(self, source: Imported) -> bool:
+        """Whether outputs are compared with the original's."""
+        return self.request.check is not False and source.reference is not None
+
+    def check(self, build: ModelBuild, source: Imported) -> Checked:
+        """Return how far outputs are from the original's; an error names the operator that is wrong."""
+        allowed = max((error_of(one.schedule) for one in build.planned.kernels), default=0.0)
+        suspects = Suspects(
+            build.planned.graph, build.kernels, build.planned.kernels, self.target, self.threads, source.graph,
+            lambda graph: self._prepared(graph)[0],
+        )  # fmt: skip
+        allowed = max(allowed, TOLERANCE[self.precision] if self.precision in HALVES else 0.0)
+        rounds = has_integers(build.planned.graph)
+        return Checked(check=checked(build.compiled, source, suspects.named, allowed=allowed, rounds=rounds))

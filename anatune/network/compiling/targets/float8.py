@@ -1,0 +1,159 @@
+"""Products of 8-bit floats: rows of data are scaled while the model runs, columns of weights when it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+import numpy as np
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.network.graph.building import cast, elementwise, reduced, reshape
+from anatune.network.graph.experts.passes import deciding
+from anatune.network.graph.nodes import (
+    Array,
+    Constant,
+    Graph,
+    Node,
+    TensorType,
+    Value,
+    is_unknown,
+    rewritten_beside,
+    tensor_type,
+    unknown,
+    values_in,
+)
+from anatune.network.graph.operators import ATTENTION, EXPERTS, MATMUL, PRODUCTS, SCALED_MATMUL
+from anatune.network.graph.passes.precision import FP8
+from anatune.network.graph.passes.products import with_steps
+from anatune.network.graph.passes.simplify import source_of
+from anatune.network.graph.products import workload_named
+from anatune.templates import TRITON
+from anatune.templates.gpu.streaming import streaming_s
+from anatune.templates.triton.instructions import instructions_of
+
+__all__ = ["float8_of", "with_float8"]
+
+_LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0}
+"""Dtypes with 4 bits of exponent. Source: OCP OFP8; AMD CDNA3 ISA."""
+_LEAST = 1e-10
+"""Largest magnitude that a row of zeros is taken to have, as `quantise_rows` has it."""
+_LEAST_DEPTH = 16
+"""Elements whose rows begin at whole 16 bytes."""
+
+
+def float8_of(hardware: GpuSpec) -> str:
+    """Return the 8-bit floats that a GPU's matrix units multiply.
+
+    Raises
+    ------
+    SpaceError
+        It has none.
+    """
+    for dtype in _LARGEST:
+        units = instructions_of(hardware.arch, dtype)
+        if units is not None and not units[0].emulated and TRITON.takes(_workload(512, 512, 512, dtype), hardware):
+            return dtype
+    raise SpaceError(
+        f"compile: precision is {FP8}, and {hardware.name} ({hardware.arch}) has no matrix instructions for 8-bit "
+        "floats; take bfloat16, or a device from sm_89 or gfx942 on"
+    )
+
+
+def _workload(m: int, n: int, k: int, dtype: str) -> Workload:
+    return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"{dtype}:bfloat16", scales="rows")
+
+
+def with_float8(
+    graph: Graph,
+    hardware: GpuSpec,
+    plain: Callable[[Node], Workload | None],
+    seconds: Callable[[Sequence[Workload]], Mapping[Workload, float]],
+) -> Graph:
+    """Return a graph whose products with constant weights are of 8-bit floats where that should take less time.
+
+    Rows of the data are divided by their largest magnitude, columns of the weights by theirs, over the largest number
+    of the dtype; sums are float32. What was fused into such a product follows it. Products that are outputs, or that
+    choices of experts follow from, stay.
+
+    Parameters
+    ----------
+    plain : callable
+        The workload of a product as it is; None: it stays.
+    seconds : callable
+        Predicted times of the first choices for workloads.
+
+    Raises
+    ------
+    SpaceError
+        The device has none.
+    """
+    dtype = float8_of(hardware)
+    found: dict[int, tuple[Node, Workload, Workload]] = {}
+    written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
+    users: dict[int, list[Node]] = {}
+    for node in graph.nodes():
+        for value in values_in(node.arguments):
+            users.setdefault(id(source_of(value)), []).append(node)
+        if node.op != MATMUL or id(node) in written or not isinstance(node.arguments[1], Constant):
+            continue
+        if (before := plain(node)) is not None:
+            (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
+            after = _workload(m, n, k, dtype)
+            if k % _LEAST_DEPTH == 0 and TRITON.takes(after, hardware):
+                found[id(node)] = node, before, after
+    times = seconds(list(dict.fromkeys(one for _, *pair in found.values() for one in pair)))
+    taken: set[int] = set()
+    for node, before, after in found.values():  # what comes first in the model is decided first
+        m, n, k = after.extents["i"], after.extents["j"], after.extents["k"]
+        source = source_of(node.arguments[0])
+        more_s = 0.0  # of what no other loops join
+        if _is_planned(source) and not (id(source) in taken and _steps(source)):
+            more_s += streaming_s(hardware, 3 * m * k)
+        if _steps(node) and any(map(_is_planned, users[id(node)])):
+            more_s += streaming_s(hardware, 4 * m * n)
+        if times[after] + more_s < times[before]:
+            taken.add(id(node))
+    data: dict[int, tuple[Value, Value]] = {}
+    weights: dict[int, tuple[Constant, Constant]] = {}
+
+    def replace(own: Node, old: Node) -> Value:
+        if id(old) not in taken:
+            return own
+        left, right = own.arguments[:2]
+        if id(left) not in data:
+            data[id(left)] = _scaled_rows(left, dtype)
+        if id(right) not in weights:
+            weights[id(right)] = _scaled_columns(right.array, dtype)
+        (rows, scales), (columns, factors) = data[id(left)], weights[id(right)]
+        attributes = {"dtype": dtype, "scales": "rows", "epilogue": ()}
+        return with_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(own), attributes), own)
+
+    return rewritten_beside(graph, replace)
+
+
+def _is_planned(value: Value) -> bool:
+    return isinstance(value, Node) and value.op in (*PRODUCTS, ATTENTION, EXPERTS)
+
+
+def _steps(value: Value) -> tuple[str, ...]:
+    return value.attributes.get("epilogue", ()) if isinstance(value, Node) else ()
+
+
+def _scaled_rows(value: Value, dtype: str) -> tuple[Value, Value]:
+    """Return rows in 8 bits, and what each was divided by."""
+    largest = reduced("max", elementwise("abs", value), [1], keepdims=True)
+    scales = elementwise("multiply", elementwise("maximum", largest, _LEAST), 1.0 / _LARGEST[dtype])
+    return cast(elementwise("divide", value, scales), dtype), reshape(scales, [-1])
+
+
+def _scaled_columns(array: Array, dtype: str) -> tuple[Constant, Constant]:
+    """Return weights (k, n) as (n, k) in 8 bits, and what each column was divided by."""
+    import_module("ml_dtypes")  # NumPy has the dtype from it
+    k, n = array.shape
+    if is_unknown(array):
+        return Constant(unknown(TensorType((n, k), dtype))), Constant(unknown(TensorType((n,), "float32")))
+    scales = np.maximum(abs(array).max(0), _LEAST) / np.float32(_LARGEST[dtype])
+    return Constant(np.ascontiguousarray((array / scales).T).astype(dtype)), Constant(scales.astype(np.float32))

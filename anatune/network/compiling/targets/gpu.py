@@ -1,0 +1,138 @@
+"""Whole models for an NVIDIA GPU, compiled where there is none.
+
+Products and convolutions get anatune's kernels, everything else TVM's own schedules; all are cubins when this ends.
+Weights go to the GPU when the model is loaded there. Outputs are compared with the original's where such a GPU is; else
+the emulator can run each kernel.
+"""
+
+from __future__ import annotations
+
+from anatune import api
+from anatune.codegen.compat import gpu_target_of
+from anatune.codegen.cuda.artifact import check_resources
+from anatune.codegen.cuda.nvrtc import check_arch
+from anatune.core.hardware.spec import GpuSpec
+from anatune.errors import DeviceError, RunError, SpaceError
+from anatune.model.learned.corrections import NONE
+from anatune.network.compiling.checking import checked
+from anatune.network.compiling.planning import PlannedKernel
+from anatune.network.compiling.request import Request
+from anatune.network.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel, emulated_error
+from anatune.network.compiling.targets.gpu_planning import choose_graph, in_both_orders, predicted, recorded
+from anatune.network.graph.integers.scaled import has_integers
+from anatune.network.graph.nodes import HALVES, Graph
+from anatune.network.graph.passes.precision import precision_of
+from anatune.network.relax.building import built_for_gpu
+from anatune.network.relax.frontends import Imported
+from anatune.network.relax.gpu_kernels import GpuModelKernel, gpu_kernels
+from anatune.network.relax.machine import check_gpu
+from anatune.network.relax.writing import written
+from anatune.records.place import record_place
+from anatune.tuning.machine import usable_cores
+
+__all__ = ["GpuTarget"]
+
+_COMPILED = 8
+"""Programs that are compiled for a sum whose first choice spills registers, or needs more than the device has."""
+_ADVICE = "anatune.verify says of each kernel's schedule whether the emulator agrees"
+
+
+class GpuTarget(ModelTarget):
+    """An NVIDIA GPU, which need not be there; see `ModelTarget`.
+
+    Raises
+    ------
+    SpaceError
+        Threads were asked for.
+    DeviceError
+        Trials were asked for.
+    BuildError
+        The GPU is not NVIDIA's, or NVRTC does not know its architecture.
+    """
+
+    hardware: GpuSpec
+    widens = False
+    keeps_state = False
+
+    def __init__(self, hardware: GpuSpec, request: Request) -> None:
+        if request.threads is not None:
+            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
+        if request.trials:
+            raise DeviceError(
+                f"compile: kernels for {hardware.name} are not measured by compile; `anatune tune` on that GPU writes "
+                "a record file, and compile with it (--records) and without trials takes the best ones"
+            )
+        super().__init__(hardware, 1, request, gpu_target_of(hardware))
+        check_arch(hardware.arch)
+
+    def planned(self, graph: Graph) -> PlannedModel:
+        """Return an imported model with channels first or last, and the model's or the records' choices of kernels."""
+        request = self.request
+        if precision_of(graph) == HALVES[1]:
+            raise SpaceError(f"compile: the model is {HALVES[1]}; name it (--precision {HALVES[1]}), for matrix units")
+        planned = choose_graph(in_both_orders(graph), self.hardware, request.accuracy, request.progress)
+        if request.records is None or not request.reuse:
+            return planned
+        return planned._replace(kernels=recorded(planned.kernels, record_place(request.records), request.accuracy))
+
+    def code(self, planned: PlannedModel) -> Code:
+        """Return what NVRTC and TVM build of a planned model; kernels are replaced that they make slow or illegal."""
+        planned, kernels = self._compiled(planned)
+        by_node = {id(node): kernels[kernel.name] for kernel in planned.kernels for node in kernel.nodes}
+        model = written(planned.graph, by_node)
+        made = built_for_gpu(model, kernels.values(), self.target, self.hardware.arch)
+        return Code(planned, by_node, model.weights, made)
+
+    def is_checked(self, source: Imported) -> bool:
+        """Whether outputs are compared where the GPU is, or kernels are run by the emulator."""
+        is_asked = self.request.check
+        return bool(is_asked) or (is_asked is None and source.reference is not None and self._is_here())
+
+    def check(self, build: ModelBuild, source: Imported) -> Checked:
+        """Return how far outputs are from the original's where the GPU is, else the largest error in the emulator."""
+        if not self._is_here():
+            return Checked(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))
+        return (
+            Checked()
+            if source.reference is None
+            else Checked(checked(build.compiled, source, lambda *_: _ADVICE, rounds=has_integers(build.planned.graph)))
+        )
+
+    def _is_here(self) -> bool:
+        try:
+            check_gpu("the model", self.hardware.arch)
+        except RunError:
+            return False
+        return True
+
+    def _compiled(self, planned: PlannedModel) -> tuple[PlannedModel, dict[str, GpuModelKernel]]:
+        """Return a planned model with its kernels by name, those replaced that the compiler makes slow or illegal."""
+        workers = usable_cores()
+        kernels = gpu_kernels({kernel.name: kernel.schedule for kernel in planned.kernels}, workers)
+        others = {
+            kernel.name: other
+            for kernel in planned.kernels
+            if (kernels[kernel.name].facts.spill_bytes or not self._fits(kernels[kernel.name]))
+            and (other := self._next_choice(kernel)) is not None
+        }
+        if others:
+            kernels |= gpu_kernels({name: other.schedule for name, other in others.items()}, workers)
+            planned = planned._replace(kernels=[others.get(kernel.name, kernel) for kernel in planned.kernels])
+        for kernel in planned.kernels:
+            check_resources(kernels[kernel.name], self.hardware)
+        return planned, kernels
+
+    def _fits(self, kernel: GpuModelKernel) -> bool:
+        try:
+            check_resources(kernel, self.hardware)
+        except SpaceError:
+            return False
+        return True
+
+    def _next_choice(self, kernel: PlannedKernel) -> PlannedKernel | None:
+        """Return a kernel with the best of some schedules by what the compiler says of them; None: none is better."""
+        template = kernel.schedule.template
+        answer = api.plan(kernel.workload, self.hardware, 1, template=template, compile=_COMPILED, correction=NONE)
+        if not answer.schedules:
+            return None
+        return kernel._replace(schedule=answer.schedules[0], prediction=predicted(answer.schedules[0]))

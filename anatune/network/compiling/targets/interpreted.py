@@ -1,0 +1,89 @@
+"""A model that is launches, on the CPU: each kernel's text in Triton's interpreter, memory as it lies on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from anatune.measure.emulate.triton_interpreter import interpret
+from anatune.measure.run.correctness import Array, array_dtype
+from anatune.network.graph.summary import TensorSummary
+from anatune.network.relax.device.program import DeviceLaunch, DeviceProgram, Region
+from anatune.templates.triton.program.kernel import TritonProgram
+
+__all__ = ["interpreted"]
+
+_LAUNCH_S, _PROGRAM_S = 600.0, 2.0
+"""Limit of a launch, and more for each program of its grid."""
+
+
+def interpreted(
+    program: DeviceProgram,
+    weights: Array,
+    arrays: Sequence[Array],
+    outputs: Sequence[TensorSummary],
+    state: Sequence[Array] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Array]:
+    """Return what a model makes of its inputs.
+
+    Every kernel reads and writes the very bytes that it does on a device: of the inputs, of `weights`, of one piece of
+    memory between launches.
+
+    Parameters
+    ----------
+    state : sequence of ndarray
+        (num_bytes,) uint8 each, of `DeviceProgram.state`: written to.
+    progress : callable, optional
+        Called with (launches done, launches).
+
+    Raises
+    ------
+    RunError
+        A kernel did what none may.
+    MissingDependencyError
+        Triton is not installed.
+    """
+    sizes = [tuple(map(int, one.shape)) for one in outputs]
+    results = [np.zeros(shape, array_dtype(one.dtype)) for shape, one in zip(sizes, outputs, strict=True)]
+    memory = {
+        "input": [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in arrays],
+        "weight": [weights],
+        "arena": [np.full(program.arena_bytes, 0xCD, np.uint8)],
+        "output": [one.reshape(-1).view(np.uint8) for one in results],
+        "state": list(state),
+    }
+
+    def bytes_at(region: Region) -> Array:
+        own: Array = memory[region.role][region.place][region.offset : region.offset + region.num_bytes]
+        return own
+
+    done = 0
+    for text, launches in _calls(program):
+        regions: dict[str, Region] = {}
+        for launch, kernel in zip(launches, text.kernels, strict=True):
+            regions |= dict(zip((one.tensor for one in kernel.parameters), launch.regions, strict=True))
+        made = (text.result, *text.further)
+        given = {
+            name: bytes_at(regions[name]).view(array_dtype(buffer.dtype))
+            for name, buffer in text.tensors.items()
+            if name not in made or regions[name].role == "state"
+        }
+        limit_s = _LAUNCH_S + _PROGRAM_S * sum(kernel.grid for kernel in text.kernels)
+        for name, array in interpret(text, given, limit_s).items():
+            bytes_at(regions[name])[:] = array.reshape(-1).view(np.uint8)
+        done += len(launches)
+        if progress is not None:
+            progress(done, len(program.launches))
+    return results
+
+
+def _calls(program: DeviceProgram) -> list[tuple[TritonProgram, tuple[DeviceLaunch, ...]]]:
+    """Return launches by the programs that they belong to: one of several kernels is launched as a whole."""
+    found, place = [], 0
+    while place < len(program.launches):
+        text = program.programs[program.kernels[program.launches[place].kernel].program]
+        found.append((text, program.launches[place : place + len(text.kernels)]))
+        place += len(text.kernels)
+    return found

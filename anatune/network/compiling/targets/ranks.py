@@ -1,0 +1,171 @@
+"""What one of several ranks computes of a module of PyTorch's, and what it sends to the others: tensor parallelism.
+
+Linear layers are divided as a plan says, by columns ("colwise") or by rows ("rowwise", whose sums are added up over all
+ranks), weights of experts (experts, outputs, inputs) likewise; everything else each rank has whole. Source: Shoeybi et
+al., Megatron-LM (arXiv:1909.08053), section 3.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import math
+from collections.abc import Mapping
+from importlib import import_module
+from typing import NamedTuple
+
+from anatune.arguments import checked_integer
+from anatune.errors import SpaceError
+from anatune.network.graph.torch.reading import symbols_of_program
+from anatune.network.relax.frontends import exported
+from anatune.network.relax.ranges import Sizes
+from anatune.untyped import TorchObject
+
+__all__ = ["Exchange", "rank_of"]
+
+_MOST_RANKS = 1024
+_BYTES = 2
+"""Of an element that is sent."""
+_WHOLE = ("embedding_rowwise", "replicated_with_grad_allreduce", "sequence_parallel")
+"""Words of plans for what is kept whole here."""
+_EXPERTS = {"colwise": 1, "packed_colwise": 1, "rowwise": 2}
+"""Words of plans for weights of experts -> the dimension that is divided; "packed": gate and up, each of them is."""
+_SUMMED = "moe_tp_experts"
+"""The word for a module whose experts are divided: its outputs are added up over all ranks."""
+
+
+class Exchange(NamedTuple):
+    """How often ranks exchange something in a call, and the bytes that each sends then."""
+
+    number: int
+    num_bytes: int
+
+
+def rank_of(
+    module: TorchObject,
+    inputs: TorchObject,
+    ranks: int,
+    plan: Mapping[str, str] | None = None,
+    dynamic_shapes: object = None,
+    sizes: Sizes | None = None,
+) -> tuple[TorchObject, Exchange]:
+    """Return a module on PyTorch's meta device as one rank has it, and what it sends in a call.
+
+    A sum over N ranks is sent as a ring does it: 2 (N - 1) / N of it by each rank; a part of the outputs N - 1 times.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On the meta device.
+    inputs : torch.Tensor, or sequence of them
+        A rank's, on the meta device.
+    plan : mapping of str to str, optional
+        Name of a layer, with wildcards -> "colwise", "colwise_gather_output" or "rowwise"; of weights of experts ->
+        "colwise", "packed_colwise" or "rowwise", and of the module that has them -> "moe_tp_experts". By default the
+        module's own, or of its first part that has one (``tp_plan``, as transformers' models have).
+    dynamic_shapes, sizes
+        As of `anatune.compare`; what is sent has to have one size.
+
+    Raises
+    ------
+    WorkloadError
+        It cannot be exported.
+    SpaceError
+        There is no plan, it says something else, or sizes do not divide.
+    """
+    torch = import_module("torch")
+    checked_integer("compare: ranks", ranks, 1, _MOST_RANKS)
+    if not isinstance(module, torch.nn.Module) or not any(one.is_meta for one in module.parameters()):
+        raise SpaceError("compare: ranks are for a torch.nn.Module whose weights are on the meta device; make it there")
+    prefix, words = ("", plan) if plan else _own_plan(module)
+    made = copy.deepcopy(module)
+    sent: list[tuple[float, TorchObject]] = []
+    """Of each exchange: how often its elements are sent, and how many there are."""
+
+    def reduced(_module: TorchObject, _inputs: object, output: TorchObject) -> None:
+        sent.append((2 * (ranks - 1) / ranks, math.prod(output.shape)))
+
+    def gathered(_module: TorchObject, _inputs: object, output: TorchObject) -> None:
+        sent.append((ranks - 1, math.prod(output.shape)))
+
+    def word_of(name: str) -> str:
+        own = name.removeprefix(prefix)
+        return next((word for pattern, word in words.items() if fnmatch.fnmatchcase(own, pattern)), "")
+
+    for name, weight in list(made.named_parameters()):
+        word, (owner, _, own) = word_of(name), name.rpartition(".")
+        if weight.dim() != 3 or not word or word in _WHOLE:
+            continue
+        if word not in _EXPERTS:
+            raise SpaceError(f"compare: {name} is {word} in the plan, expected one of {', '.join(_EXPERTS)} of experts")
+        setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
+    hooks = []
+    for name, layer in list(made.named_modules()):
+        word = word_of(name)
+        if word == _SUMMED:
+            hooks.append(layer.register_forward_hook(reduced))
+        if not word or word in (*_WHOLE, _SUMMED):
+            continue
+        if word not in ("colwise", "colwise_gather_output", "rowwise") or not isinstance(layer, torch.nn.Linear):
+            raise SpaceError(
+                f"compare: {name} ({type(layer).__name__}) is {word} in the plan, expected a linear layer that is "
+                "colwise, colwise_gather_output or rowwise; give a plan (rank_plan)"
+            )
+        part = _part(torch, name, layer, ranks, by_rows=word == "rowwise")
+        made.set_submodule(name, part)
+        if word != "colwise":
+            hooks.append(part.register_forward_hook(reduced if word == "rowwise" else gathered))
+    if not any(one.shape != own.shape for one, own in zip(made.parameters(), module.parameters(), strict=True)):
+        raise SpaceError("compare: the plan divides no layer, expected names of some; give another (rank_plan)")
+    program = exported(made, inputs, dynamic_shapes)  # its trace calls the layers
+    for hook in hooks:
+        hook.remove()
+    return made, _exchanged(program, sent, dict(sizes or {}))
+
+
+def _exchanged(program: TorchObject, sent: list[tuple[float, TorchObject]], given: Mapping[str, object]) -> Exchange:
+    """Return what is sent in a call; `given`: sizes by name."""
+    known = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
+    total = 0.0
+    for times, number in sent:
+        whole = number.node.expr.subs(known) if hasattr(number, "node") else number
+        if not str(whole).isdecimal():
+            raise SpaceError("compare: what ranks send depends on sizes that vary; give numbers for them (sizes)")
+        total += times * int(whole) * _BYTES
+    return Exchange(len(sent), math.ceil(total))
+
+
+def _own_plan(module: TorchObject) -> tuple[str, Mapping[str, str]]:
+    """Return the plan of a module's first part that has one, and what comes before the names in it."""
+    for name, part in module.named_modules():
+        words = getattr(part, "tp_plan", None)
+        if isinstance(words, Mapping) and words:
+            return f"{name}." if name else "", words
+    raise SpaceError(
+        f"compare: {type(module).__name__} has no plan for ranks (tp_plan); give one, as rank_plan={{'*.q': 'colwise'}}"
+    )
+
+
+def _part(torch: TorchObject, name: str, layer: TorchObject, ranks: int, *, by_rows: bool) -> TorchObject:
+    """Return one rank's part of a linear layer."""
+    sizes = [layer.in_features, layer.out_features]
+    sizes[not by_rows] = _share(name, sizes[not by_rows], ranks, by_rows=by_rows)
+    has_bias = layer.bias is not None
+    return torch.nn.Linear(*sizes, bias=has_bias, device="meta", dtype=layer.weight.dtype).eval()
+
+
+def _part_of_experts(torch: TorchObject, name: str, weight: TorchObject, ranks: int, word: str) -> TorchObject:
+    """Return one rank's part of the weights of all experts."""
+    sizes, axis, parts = list(weight.shape), _EXPERTS[word], 1 + word.startswith("packed")
+    sizes[axis] = parts * _share(name, sizes[axis] // parts, ranks, by_rows=word == "rowwise")
+    return torch.nn.Parameter(torch.empty(sizes, device="meta", dtype=weight.dtype))
+
+
+def _share(name: str, size: int, ranks: int, *, by_rows: bool) -> int:
+    """Return what one rank has of inputs, or outputs."""
+    if size % ranks:
+        raise SpaceError(
+            f"compare: {size} {'inputs' if by_rows else 'outputs'} of {name} are not divided by {ranks} ranks; "
+            "take another number"
+        )
+    return size // ranks

@@ -1,0 +1,408 @@
+"""Whole models for the matrix units of GPUs: every kernel is Triton's, compiled where there may be no GPU.
+
+Products, convolutions and attentions are planned; everything between them is loops that are joined and written as
+Triton. What comes out is machine code and launches: nothing of TVM's is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from anatune import api
+from anatune.codegen.compat import bare_target
+from anatune.codegen.triton.compiler import check_target
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Access, Workload
+from anatune.core.workload.operators.attention import attention, strided_attention
+from anatune.emit.buffer import Buffer
+from anatune.errors import BuildError, DeviceError, SpaceError
+from anatune.measure.cuda.apart import compiled_kernels
+from anatune.model.learned.corrections import NONE
+from anatune.network.compiling.checking import checked
+from anatune.network.compiling.memory import new_memory, views
+from anatune.network.compiling.parts import inputs_of, outputs_of
+from anatune.network.compiling.planning import PlannedKernel, in_parallel
+from anatune.network.compiling.request import Request
+from anatune.network.compiling.sizes.held import counted, with_windows
+from anatune.network.compiling.sizes.varying import environments, read_together, varying
+from anatune.network.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel, emulated_error
+from anatune.network.compiling.targets.described import end_of, initial_of, summary_of
+from anatune.network.compiling.targets.float8 import float8_of, with_float8
+from anatune.network.compiling.targets.launched import LaunchedModel, is_here
+from anatune.network.compiling.targets.partial_sums import with_partial_sums
+from anatune.network.compiling.targets.smaller import smaller
+from anatune.network.graph.experts.passes import deciding, lead_of
+from anatune.network.graph.integers.scaled import has_integers
+from anatune.network.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
+from anatune.network.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
+from anatune.network.graph.passes.attention import attention_of, with_attention, without_mask
+from anatune.network.graph.passes.layouts import everywhere, laid_out
+from anatune.network.graph.passes.order import MATRIX_UNITS, after
+from anatune.network.graph.passes.precision import FP8, WIDE, precision_of
+from anatune.network.graph.passes.products import unfused, with_joined_products
+from anatune.network.graph.passes.rows import without_rows
+from anatune.network.graph.passes.simplify import simplified, source_of
+from anatune.network.graph.products import workload_named, workload_of
+from anatune.network.graph.summary import ModelSummary, num_bytes_of
+from anatune.network.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
+from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
+from anatune.network.relax.device.routing import planned_route
+from anatune.network.relax.device.scans import scan_program
+from anatune.network.relax.device.stubs import plain_product, plain_put, stub
+from anatune.network.relax.frontends import Imported
+from anatune.network.relax.kernels import ModelKernel
+from anatune.templates import TRITON
+from anatune.templates.triton.program.kernel import TritonProgram
+from anatune.tuning.machine import usable_cores
+
+__all__ = ["TritonTarget"]
+
+_MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2, FP8: 0.25}
+"""Of an output, over its largest magnitude, beside the original in float32."""
+_LEAST_DIM = 16
+"""Of a product in Triton."""
+_WHOLE_S = 600.0
+"""Seconds in Triton's interpreter up to which a model is checked as a whole."""
+_PROGRAM_S, _FLOP_PER_S = 3e-3, 2e8
+"""What a program, and a product in it, take there. Source: one core of a Zen 4."""
+_ADVICE = "anatune.verify says of each planned kernel's schedule whether the interpreter agrees"
+
+
+class TritonTarget(ModelTarget):
+    """A GPU with matrix units, which need not be there; see `ModelTarget`.
+
+    Raises
+    ------
+    SpaceError
+        Threads were asked for, or a precision that its matrix units have not.
+    DeviceError
+        Trials were asked for.
+    BuildError
+        Triton compiles nothing for it.
+    """
+
+    hardware: GpuSpec
+
+    def __init__(self, hardware: GpuSpec, request: Request) -> None:
+        if request.threads is not None:
+            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
+        if request.trials or request.records is not None:
+            raise DeviceError(
+                f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
+                "and records out"
+            )
+        if request.precision not in (None, *HALVES, FP8):
+            raise SpaceError(
+                f"compile: precision is {request.precision}, expected {', '.join(HALVES)} or {FP8} for {hardware.name}"
+            )
+        super().__init__(hardware, 1, request, bare_target("x86_64"))
+        self._choices: dict[Workload, tuple[Schedule, Prediction]] = {}
+        check_target(hardware)
+        self._check_units(_of_memory(request.precision) or HALVES[0])
+        if request.precision == FP8:
+            float8_of(hardware)
+
+    def _check_units(self, precision: str) -> None:
+        """Raise SpaceError unless the GPU's matrix units multiply numbers of a precision."""
+        TRITON.supports(workload_named("matmul", m=512, n=512, k=512, dtype=precision), self.hardware)
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def planned(self, graph: Graph) -> PlannedModel:
+        """Return an imported model behind all passes, with the model's first choices of kernels."""
+        if has_integers(graph):
+            raise BuildError(
+                f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
+                "compile the float32 model"
+            )
+        self.precision = _of_memory(self.request.precision) or precision_of(graph)
+        if self.precision not in HALVES:
+            raise SpaceError(
+                f"compile: the model is {self.precision}, which {self.hardware.name}'s matrix units do not multiply "
+                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]})"
+            )
+        self._check_units(self.precision)
+        return PlannedModel(graph, []) if self.varies else self._with_kernels(self._attended(graph))
+
+    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+        """Return a model that keeps tensors that grow, for fixed sizes of everything else."""
+        (symbol,) = varying(source.ranges)
+        pairs = [pair for pair in source.state if pair.symbol]
+        most = min(pair.most for pair in pairs)
+        fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
+        # tables are those of all positions, whatever comes in a call
+        free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
+        ranges = {**source.ranges, **free}
+        at = environments(ranges, source.state)
+        largest = self._attended(source.graph(at[-1]))
+        windows = [node.attributes["window"] for node in largest.nodes() if node.op == ATTENTION]
+
+        def read(sizes: Mapping[str, int]) -> Graph:
+            return largest if sizes is at[-1] else with_windows(self._attended(source.graph(sizes)), windows)
+
+        graph, _ = read_together(read, at, source.name, varying(ranges))
+        graph = counted(graph, fixed, symbol, most, len(source.state), source.name)
+        found = self._with_kernels(simplified(graph))
+        return found._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
+
+    def _attended(self, graph: Graph) -> Graph:
+        """Return an imported model behind the passes that find attentions."""
+        graph = after(MATRIX_UNITS, graph)
+        graph = simplified(laid_out(graph, everywhere(graph)))
+        graph = with_attention(graph, lambda node: self._attention(node) is not None)
+        return rewritten(graph, without_mask)
+
+    def _with_kernels(self, graph: Graph) -> PlannedModel:
+        """Return a model whose attentions are found, with the model's first choices of kernels."""
+        graph = with_joined_products(graph, takes_columns=True)
+        if self.request.precision == FP8:
+            graph = with_float8(graph, self.hardware, self._plain, self._times)
+        graph = simplified(without_rows(rewritten(graph, self._alone)))
+        kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
+        written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
+        for node in graph.nodes():
+            workload, offsets = self._workload(node, is_output=id(node) in written)
+            if workload is not None:
+                kernels.setdefault((workload, offsets), []).append(node)
+        choices = self._chosen(list(dict.fromkeys(workload for workload, _ in kernels)))
+        planned = []
+        for number, ((workload, _), nodes) in enumerate(kernels.items()):
+            name = f"anatune_{number}_{workload.operator}"
+            planned.append(PlannedKernel(name, *choices[workload], tuple(nodes)))
+        return PlannedModel(graph, planned)
+
+    def _plain(self, node: Node) -> Workload | None:
+        """Return the workload of a product that is no output; None: no template takes it."""
+        return self._workload(node, is_output=False)[0]
+
+    def _times(self, workloads: Sequence[Workload]) -> dict[Workload, float]:
+        """Return the predicted times of first choices, s."""
+        return {workload: choice[1].time_s for workload, choice in self._chosen(workloads).items()}
+
+    def _alone(self, node: Node) -> Value:
+        """Return a node, without what is fused into it where no template takes it."""
+        return unfused(node) if node.op in PRODUCTS and self._plain(node) is None else node
+
+    def _workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
+        """Return what a node asks of a planned kernel, and the offsets of its operands; None: no template takes it."""
+        if node.op == ATTENTION:
+            found = self._attention(node)
+            assert found is not None
+            return found
+        if node.op not in (*PRODUCTS, EXPERTS):
+            return None, ()
+        plain = workload_of(node)
+        if plain.num_reduced == 1:  # positions times frequencies: a multiplication
+            return None, ()
+        if node.op == SCALED_MATMUL:
+            return plain, (0,) * len(node.arguments)
+        word = f"{self.precision}:{WIDE}" if is_output and node.op != EXPERTS else self.precision
+        workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
+        if node.op == EXPERTS:  # nothing else computes it
+            return workload, (0, 0, lead_of(workload.tensor("ends").num_elements), 0)
+        return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
+
+    def _attention(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
+        """Return an attention's workload and where its operands begin; None: the template does not take it."""
+        found = attention_of(node)
+        if found is None:
+            return None
+        own = node.attributes
+        steps = (own["dim"], *found.offsets, *(step for place in found.strides for step in place))
+        if any(step % 8 for step in steps) or own["dim"] < _LEAST_DIM:
+            return None  # rows begin at multiples of 16 bytes
+        plain = attention(
+            own["batch"], own["heads"], found.kv_heads, own["queries"], own["keys"], own["dim"],
+            causal=found.is_causal and (own["queries"] > 1 or found.window > 0), window=found.window,
+            dtype=self.precision, page_size=found.page_size,
+        )  # fmt: skip
+        workload = strided_attention(plain, found.strides, counted=found.counted, pool=found.pool)
+        offsets = (*found.offsets, *(0 for _ in workload.reads[3:]))
+        return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
+
+    def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:
+        """Return the model's first choice for each workload, and what is predicted of it."""
+
+        def first(workload: Workload) -> tuple[Schedule, Prediction]:
+            plan = api.plan(workload, self.hardware, 1, template=TRITON.name, correction=NONE)
+            if not plan.schedules:
+                raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
+            return plan.schedules[0], plan.predictions[0]
+
+        tell, new = self.request.progress, [one for one in workloads if one not in self._choices]
+        self._choices |= in_parallel(first, new, lambda done: tell(done, len(new)) if tell is not None else None)
+        return self._choices
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
+        """Return a planned model as machine code and launches.
+
+        Raises
+        ------
+        BuildError
+            An operator has no Triton source, or Triton refuses a kernel.
+        SpaceError
+            A kernel needs more of the device than there is, or the model more memory.
+        """
+        made, stubs = self._lowered(planned)
+        device = self._compiled(made.calls, made.arena_bytes, made.state)
+        initial = initial_of(planned, made)
+        memory = new_memory(end_of(initial, made))
+        for form in made.forms:
+            array = made.value(form)
+            memory[form.offset : form.offset + array.nbytes] = array.reshape(-1).view("uint8")
+        firsts = [pair.initial for pair in planned.state if pair.initial is not None]
+        for view, first in zip(views(memory, initial), firsts, strict=True):
+            view[...] = first
+        facts = {launch.name: device.kernels[launch.kernel].facts for launch in reversed(device.launches)}
+        summary = summary_of(planned, made, self.hardware, self.request.precision or self.precision, facts)
+        return ModelBuild(LaunchedModel.of(summary, device, memory), planned, stubs)
+
+    def described(self, planned: PlannedModel) -> ModelSummary:
+        """Return what is predicted of a planned model, nothing compiled; errors as `build`."""
+        made, _ = self._lowered(planned)
+        return summary_of(planned, made, self.hardware, self.request.precision or self.precision, {})
+
+    def programs(self, planned: PlannedModel) -> DeviceProgram:
+        """Return the machine code and the launches of a planned model without its weights; errors as `build`."""
+        made, _ = self._lowered(planned)
+        return self._compiled(made.calls, made.arena_bytes, made.state)
+
+    def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[int, ModelKernel]]:
+        """Return a planned model as calls of programs, and what stands for each product and attention."""
+        planned = with_partial_sums(planned)
+        stubs: dict[int, ModelKernel] = {}
+        calls: dict[str, Planned] = {}
+        for kernel in planned.kernels:
+            program = TRITON.program(kernel.schedule)
+            for node in kernel.nodes:
+                stubs[id(node)] = stub(kernel.name, node, kernel.schedule.key)
+            operands: Sequence[Access] = kernel.workload.operands
+            offsets: tuple[int, ...] = ()
+            if kernel.nodes[0].op in (ATTENTION, EXPERTS):
+                _, offsets = self._workload(kernel.nodes[0], is_output=False)
+            elif program.workspace is not None:  # the parts are the result
+                operands, space = kernel.workload.reads, program.workspace.tensor
+                program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
+            names = tuple(access.tensor for access in operands)
+            calls[kernel.name] = Planned(program, names, offsets or (0,) * len(names))
+        self._add_plain(planned.graph, stubs, calls)
+        made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target, len(planned.state))
+        self._check_memory(planned.graph, made)
+        return made, stubs
+
+    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel], calls: dict[str, Planned]) -> None:
+        """Add products that no template takes and rows put into caches, as loops; scans, and experts' rows."""
+        known: dict[Workload, ModelKernel] = {}
+        for node in graph.nodes():
+            if node.op == PUT:
+                stubs[id(node)] = plain_put(f"put_{len(stubs)}", node)
+            if (program := scan_program(node)) is not None:
+                name = program.kernels[0].name
+                stubs[id(node)], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
+            if node.op == ROUTE:
+                own = planned_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
+                stubs[id(node)] = stub(own.program.kernels[0].name, node, "route")
+                calls[stubs[id(node)].name] = own
+            if node.op in PRODUCTS and id(node) not in stubs:
+                workload = workload_of(node)
+                if workload not in known:
+                    known[workload] = plain_product(f"{workload.operator}_{len(known)}", workload)
+                stubs[id(node)] = known[workload]
+
+    def _check_memory(self, graph: Graph, made: Lowered) -> None:
+        """Raise SpaceError for a model that the device's memory does not hold."""
+        size = self.hardware.dram.capacity_bytes
+        parts = inputs_of(graph), outputs_of(graph)  # of which the last ones are caches
+        given = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(made.state)])
+        held = sum(buffer.num_bytes for buffer in made.state)
+        total = made.weight_bytes + made.arena_bytes + given + held
+        if size is not msgspec.UNSET and total > size:
+            raise SpaceError(
+                f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name} (weights "
+                f"{made.weight_bytes / 1e9:.1f}, activations {made.arena_bytes / 1e9:.1f}, caches {held / 1e9:.1f}, "
+                f"inputs and outputs {given / 1e9:.1f}), which has {size / 1e9:.1f}; take a smaller batch or another "
+                "device"
+            )
+
+    def _compiled(self, calls: Sequence[DeviceCall], arena_bytes: int, state: tuple[Buffer, ...]) -> DeviceProgram:
+        """Return the machine code of all programs, and the launches of the calls."""
+        programs = list({call.program.source: call.program for call in calls}.values())
+        numbers = {program.source: number for number, program in enumerate(programs)}
+        wanted = [(number, kernel) for number, program in enumerate(programs) for kernel in program.kernels]
+        images = compiled_kernels(
+            [(programs[number], kernel) for number, kernel in wanted], self.hardware, usable_cores()
+        )
+        kernels: dict[tuple[int, str], int] = {}
+        found: list[DeviceKernel] = []
+        code = b""
+        for (number, kernel), image in zip(wanted, images, strict=True):
+            kernels[number, kernel.name] = len(found)
+            found.append(
+                DeviceKernel(
+                    program=number,
+                    function=image.name,
+                    first=len(code),
+                    num_bytes=len(image.image),
+                    grid=kernel.grid,
+                    block=image.threads or 1,
+                    dynamic_shared_bytes=image.dynamic_shared_bytes or 0,
+                    scratch_bytes=image.scratch_bytes or 0,
+                    facts=image.facts.with_dynamic(image.dynamic_shared_bytes or 0),
+                )
+            )
+            code += image.image
+        # what the compiler keeps between instructions of a launch lies behind everything else
+        most = max((kernel.grid * kernel.scratch_bytes for kernel in found), default=0)
+        scratch = Region("arena", 0, arena_bytes, most)
+        launches = []
+        for call in calls:
+            number = numbers[call.program.source]
+            for kernel in call.program.kernels:
+                regions = tuple(call.regions[buffer.tensor] for buffer in kernel.parameters)
+                place = kernels[number, kernel.name]
+                kept = scratch if found[place].scratch_bytes else None
+                launches.append(DeviceLaunch(place, regions, kept, call.name))
+        return DeviceProgram(tuple(programs), tuple(found), tuple(launches), arena_bytes + most, code, state)
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def is_checked(self, source: Imported) -> bool:
+        """Whether outputs are compared: where such a GPU is; elsewhere in Triton's interpreter, which takes minutes."""
+        asked = self.request.check
+        return bool(asked) or (asked is None and source.reference is not None and is_here(self.hardware.arch))
+
+    def check(self, build: ModelBuild, source: Imported) -> Checked:
+        """Return how far outputs are from the original's, on the GPU or in Triton's interpreter.
+
+        Where that would take long: the largest error of planned kernels, each for a smaller workload.
+        """
+        model = build.compiled
+        assert isinstance(model, LaunchedModel)
+        if not is_here(self.hardware.arch) and _interpreting_s(build.planned, model) > _WHOLE_S:
+            own = (kernel._replace(schedule=smaller(kernel.schedule)) for kernel in build.planned.kernels)
+            return Checked(emulated=max(map(emulated_error, own), default=0.0))
+        if source.reference is None:
+            return Checked()
+        if not is_here(self.hardware.arch):  # what this one holds is not carried to a GPU
+            model = LaunchedModel.of(model.summary, model.program, model.memory)
+            model.interprets = True
+        allowed = _MOST_ERROR[self.request.precision or self.precision]
+        return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
+
+
+def _of_memory(precision: str | None) -> str | None:
+    """Return the dtype of 16 bits that memory holds numbers in, where a precision is named."""
+    return HALVES[1] if precision == FP8 else precision
+
+
+def _interpreting_s(planned: PlannedModel, model: LaunchedModel) -> float:
+    """Return about how long Triton's interpreter takes for a run, s."""
+    programs = sum(model.program.kernels[launch.kernel].grid for launch in model.program.launches)
+    flop = sum(len(kernel.nodes) * kernel.workload.flop for kernel in planned.kernels)
+    return programs * _PROGRAM_S + flop / _FLOP_PER_S

@@ -1,0 +1,394 @@
+"""Measurements for a model's kernels, between planning and building: which kernel gets the next ones.
+
+Each different sum is a `TuningSession` of its own in the record file, whose kernels read their weights from as far away
+as in a run of the model: what is fastest in a loop of its own is not what is fastest there. Sessions take turns in
+parts, the next part going where most time can still be won: calls times what a call takes above its bound, less the
+more trials a kernel has had. What kernels win alone a whole model may not show: two builds of it are run in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Trial
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.text import workload_to_text
+from anatune.errors import RecordError
+from anatune.files import scratch_folder
+from anatune.measure.cpu.cold import level_of
+from anatune.measure.place import WorkerState, added_up
+from anatune.model.bound import TimeBound, time_bound
+from anatune.network.compiling.compiled import CompiledModel
+from anatune.network.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
+from anatune.network.compiling.request import PART, Request
+from anatune.network.graph.products import known_operands
+from anatune.network.graph.summary import KernelTuning, Latency, TuningSummary
+from anatune.records.place import ServerAddress, is_missing
+from anatune.records.schema import Record
+from anatune.records.store import RecordStore
+from anatune.templates import joined_templates, make_model
+from anatune.templates.cpu.microkernels import constant_tensors
+from anatune.tuning.ending import Ending, equalise_speed, rank_trials
+from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.place import Place
+from anatune.tuning.result import ModelProgress, TuningProgress
+from anatune.tuning.reuse import recorded_leaders, same_device
+from anatune.tuning.session import StandIns, TuningSession
+from anatune.tuning.settings import TuningSettings
+
+__all__ = ["Tuned", "faster", "latency", "tuned"]
+
+Clock = Callable[[], float]
+
+_LEAST_PART = 4
+_SPENT_S = 2.0
+"""Time to spend on runs of one build of a model, s."""
+_FEWEST, _MOST = 5, 200
+"""Runs of each build."""
+
+
+@dataclass
+class _Task:
+    """A sum that kernels of the model share.
+
+    Attributes
+    ----------
+    calls : int
+        In one run of the model.
+    predicted_s : float
+        Of one call of the plan's first choice.
+    bound : TimeBound
+        Of one call: no schedule is faster.
+    num_trials : int
+        So far.
+    measured_s : float, optional
+        Of the best schedule so far.
+    ended : str
+        Why it gets no more trials: a reason of `tuning.ending.Ended`; empty: it gets some.
+    """
+
+    workload: Workload
+    calls: int
+    predicted_s: float
+    bound: TimeBound
+    num_trials: int = 0
+    measured_s: float | None = None
+    ended: str = ""
+
+    @property
+    def time_s(self) -> float:
+        return self.predicted_s if self.measured_s is None else self.measured_s
+
+    def worth_s(self, scale: float) -> float:
+        """Return what a trial may win in one run of the model: the gap to the bound, shared by the trials there were.
+
+        Parameters
+        ----------
+        scale : float
+            Measured over predicted times of other kernels, for one that has not been measured.
+        """
+        time_s = self.predicted_s * scale if self.measured_s is None else self.measured_s
+        return self.calls * max(time_s - self.bound.time_s, 0.0) / (1 + self.num_trials)
+
+
+class Tuned(NamedTuple):
+    """Planned kernels with the best measured schedules, and what measuring them came to."""
+
+    kernels: list[PlannedKernel]
+    summary: TuningSummary
+
+
+def tuned(
+    planned: Sequence[PlannedKernel],
+    hardware: CpuSpec,
+    threads: int,
+    request: Request,
+    stand_ins: StandIns | None = None,
+) -> Tuned:
+    """Return planned kernels with the best measured schedules.
+
+    Kernels whose second operand is computed by the model (attention) keep their plan: sessions measure with constants
+    packed beforehand.
+
+    Parameters
+    ----------
+    hardware : CpuSpec
+        The present machine, with all its cores.
+    request : Request
+        Its `tuning_progress` is called after every trial.
+    stand_ins : StandIns, optional
+        For tests.
+
+    Raises
+    ------
+    DeviceError
+        `hardware` is not the present machine.
+    RecordError
+        The record file cannot be used.
+    TuningInterrupted
+        Ctrl-C; all trials are in the record file.
+    """
+    scratch = scratch_folder(RecordError) if request.records is None else None
+    try:
+        records = request.records if scratch is None else scratch / "tuning.sqlite"
+        host = None if stand_ins is None else stand_ins.host
+        with contextlib.closing(place_of(TuningSettings(**request.elsewhere), host)) as place:
+            tuning = _Tuning(planned, hardware, threads, request, stand_ins, records, place)
+            ended = tuning.run()
+            return Tuned(tuning.chosen(), tuning.summary(ended))
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Tuning:
+    """One call of `tuned`."""
+
+    def __init__(
+        self,
+        planned: Sequence[PlannedKernel],
+        hardware: CpuSpec,
+        threads: int,
+        request: Request,
+        stand_ins: StandIns | None,
+        records: str | Path | ServerAddress | None,
+        place: Place,
+    ) -> None:
+        self._place = place
+        self._planned, self._hardware, self._threads = planned, hardware, threads
+        self._request, self._stand_ins, self._records = request, stand_ins, records
+        self._weights = weight_bytes(node for one in planned for node in one.nodes)
+        # Boards run one kernel over and over, with its weights where the run before left them.
+        self._cold = level_of(self._weights, hardware) if request.tracker is None else None
+        self._tasks = _tasks_of(planned, hardware.with_threads(threads), request.accuracy, self._cold)
+        others = [one for one in planned if not _is_tunable(one)]
+        self._others_s = sum(len(other.nodes) * other.prediction.time_s for other in others)
+        self._clock = time.monotonic if stand_ins is None else stand_ins.clock
+        self._began = self._clock()
+        self._known = 0
+        self._workers: tuple[WorkerState, ...] = ()
+
+    def run(self) -> str:
+        """Measure until the budget is spent; return why it ended, as `TuningSummary` has it."""
+        for task in self._tasks.values():
+            trials = self._session(task, 1, None).recorded()
+            self._take(task, trials)
+            ending = Ending(task.bound.time_s, self._request.stop_at, self._request.patience)
+            for number, trial in enumerate(trials, start=1):
+                ending.add(trial.measurement, number)
+            task.ended = ending.reason or ""
+        self._known = self._done()
+        part = max(_LEAST_PART, min(PART, self._request.trials // max(1, len(self._tasks))))
+        while (left := self._request.trials - self._done()) > 0:
+            if self._left_s() <= 0:
+                return "time_limit"
+            open_tasks = [task for task in self._tasks.values() if not task.ended]
+            if not open_tasks:
+                return "kernels"
+            scale = self._scale()
+            task = max(open_tasks, key=lambda one: one.worth_s(scale))
+            before = task.num_trials
+            result = self._session(task, before + min(part, left), self._left_s()).run()
+            self._workers = added_up(self._workers, result.workers)
+            self._take(task, result.trials)
+            if result.ended in ("stop_at", "patience"):
+                task.ended = result.ended
+            elif task.num_trials == before:
+                task.ended = "space"
+        return "trials"
+
+    def summary(self, ended: str) -> TuningSummary:
+        """Return what measuring came to."""
+        kernels = tuple(
+            KernelTuning(
+                workload_to_text(one.workload), one.calls, one.num_trials, one.bound.time_s, one.predicted_s,
+                one.measured_s, one.ended,
+            )
+            for one in self._tasks.values()
+        )  # fmt: skip
+        done = self._done()
+        return TuningSummary(ended, done, done - self._known, self._clock() - self._began, kernels)
+
+    def chosen(self) -> list[PlannedKernel]:
+        """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
+        best: dict[Workload, Schedule] = {}
+        if self._records is not None and (self._done() or (self._request.reuse and not is_missing(self._records))):
+            with RecordStore(self._records) as store:
+                for workload in self._tasks:
+                    found = self._best(store, workload)
+                    if found is not None:
+                        best[workload] = found.trial.schedule
+        return [
+            self._replaced(one, best[without_steps(one.workload)])
+            if _is_tunable(one) and without_steps(one.workload) in best
+            else one
+            for one in self._planned
+        ]
+
+    def _best(self, store: RecordStore, workload: Workload) -> Record | None:
+        """Return the best trial of those whose weights came from where the model's do; of all if there are none.
+
+        Of this very kind of device only; what other sessions measured counts with `reuse` alone.
+        """
+        asked = (workload, self._hardware.name, self._threads)
+        alike = [
+            session
+            for session in store.sessions(*asked)
+            if session.settings.get("cold") == self._cold and same_device(session.hardware, self._hardware)
+        ]
+        found = [store.best(*asked, one, accuracy=self._request.accuracy) for one in alike]
+        ran = [one for one in found if one is not None and one.trial.measurement.time_s is not None]
+        if ran:
+            return min(ran, key=lambda one: one.trial.measurement.time_s or 0.0)
+        if not self._request.reuse:
+            return None
+        leaders = recorded_leaders(store, workload, self._hardware, self._threads, 1, accuracy=self._request.accuracy)
+        return leaders[0] if leaders else None
+
+    def _replaced(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
+        """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""
+        hardware = self._hardware.with_threads(self._threads)
+        schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
+        prediction = predicted(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
+        return kernel._replace(schedule=schedule, prediction=prediction, is_tuned=schedule != kernel.schedule)
+
+    def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
+        settings = TuningSettings(
+            trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._request.accuracy,
+            cold=self._cold, reuse=self._request.reuse, **self._request.elsewhere, **self._request.rules,
+            time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
+        )  # fmt: skip
+        return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins, self._place)
+
+    def _take(self, task: _Task, trials: Sequence[Trial]) -> None:
+        task.num_trials = len(trials)
+        best = next(iter(rank_trials(equalise_speed(trials))), None)
+        task.measured_s = None if best is None else best.measurement.time_s
+
+    def _teller(self, task: _Task) -> Callable[[TuningProgress], None] | None:
+        """Return what tells the model's progress when a session tells its own."""
+        if self._request.tuning_progress is None:
+            return None
+        report = self._request.tuning_progress
+
+        def tell(progress: TuningProgress) -> None:
+            if progress.stage == "start":  # of one part of one kernel
+                return
+            if progress.stage == "measure":
+                task.num_trials = progress.done
+                if progress.best is not None:
+                    task.measured_s = progress.best_s
+            done, elapsed_s = self._done(), self._clock() - self._began
+            measured, total = done - self._known, max(self._request.trials, done)
+            left_s = elapsed_s / measured * (total - done) if measured else None
+            if left_s is not None and self._request.time_limit_s is not None:
+                left_s = min(left_s, max(self._left_s(), 0.0))
+            tasks = self._tasks.values()
+            predicted_s = self._others_s + sum(one.calls * one.predicted_s for one in tasks)
+            measured_s = self._others_s + sum(one.calls * one.time_s for one in tasks)
+            words = workload_to_text(task.workload)
+            report(
+                ModelProgress(
+                    words, done, total, predicted_s, measured_s, elapsed_s, left_s,
+                    added_up(self._workers, progress.workers),
+                    measured / elapsed_s if measured and elapsed_s > 0 else None,
+                    self._bound(),
+                )
+            )  # fmt: skip
+
+        return tell
+
+    def _bound(self) -> TimeBound:
+        """Return what no schedules undercut in one run of the model; kernels that are not tuned as predicted."""
+        tasks = self._tasks.values()
+        worst = max(tasks, key=lambda one: one.calls * one.bound.time_s)
+        unverified = dict.fromkeys(name for one in tasks for name in one.bound.unverified)
+        seconds = self._others_s + sum(one.calls * one.bound.time_s for one in tasks)
+        return TimeBound(seconds, worst.bound.bound_by, tuple(unverified))
+
+    def _scale(self) -> float:
+        """Return the median of measured over predicted times; 1 if nothing has been measured."""
+        known = [one.measured_s / one.predicted_s for one in self._tasks.values() if one.measured_s is not None]
+        return statistics.median(known) if known else 1.0
+
+    def _done(self) -> int:
+        return sum(task.num_trials for task in self._tasks.values())
+
+    def _left_s(self) -> float:
+        limit_s = self._request.time_limit_s
+        return float("inf") if limit_s is None else limit_s - (self._clock() - self._began)
+
+
+def _is_tunable(kernel: PlannedKernel) -> bool:
+    """Whether all operands that a kernel packs are constants of the model."""
+    return set(constant_tensors(kernel.workload)) <= set(known_operands(kernel.nodes[0]))
+
+
+def _tasks_of(
+    planned: Sequence[PlannedKernel], hardware: CpuSpec, accuracy: str, cold: str | None
+) -> dict[Workload, _Task]:
+    """Return the sums that can be tuned, each once, in order."""
+    tasks: dict[Workload, _Task] = {}
+    for one in planned:
+        if not _is_tunable(one):
+            continue
+        workload, calls = without_steps(one.workload), len(one.nodes)
+        if workload in tasks:
+            tasks[workload].calls += calls
+        else:
+            bound = _bound_of(workload, hardware, accuracy, cold)
+            tasks[workload] = _Task(workload, calls, one.prediction.time_s, bound)
+    return tasks
+
+
+def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> TimeBound:
+    """Return a time that no schedule undercuts, as sessions that measure it have it."""
+    templates = joined_templates(workload, hardware, accuracy)
+    fewest = {one.name: make_model(workload, hardware, one.name, accuracy).least_flop for one in templates}
+    return time_bound(workload, hardware, fewest, cold=cold, constants=constant_tensors(workload))
+
+
+def latency(model: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
+    """Return a model's median time on random inputs."""
+    call = model.prepared(*model.random_inputs())
+    (times,) = _in_turn([call], clock)
+    return Latency(statistics.median(times))
+
+
+def faster(tuned: CompiledModel, plan: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
+    """Return what was measured of two builds of a model, and which is kept: the tuned one, unless it is slower.
+
+    Both run in turn on the same random inputs; the median of the ratios within a round decides, so that a machine that
+    slows down judges neither.
+    """
+    inputs = tuned.random_inputs()
+    ours, others = _in_turn([tuned.prepared(*inputs), plan.prepared(*inputs)], clock)
+    ratio = statistics.median(tuned_s / plan_s for tuned_s, plan_s in zip(ours, others, strict=True))
+    tuned_s, plan_s = statistics.median(ours), statistics.median(others)
+    return Latency(tuned_s, plan_s, True) if ratio <= 1.0 else Latency(plan_s, tuned_s, False)
+
+
+def _in_turn(calls: list[Callable[[], object]], clock: Clock) -> list[list[float]]:
+    """Return times of calls that take turns, each time beginning with another one, s."""
+    for call in calls:
+        call()
+    times: list[list[float]] = [[] for _ in calls]
+    began = clock()
+    while len(times[0]) < _FEWEST or (len(times[0]) < _MOST and clock() - began < _SPENT_S * len(calls)):
+        order = list(range(len(calls)))
+        for place in order if len(times[0]) % 2 == 0 else order[::-1]:
+            start = clock()
+            calls[place]()
+            times[place].append(clock() - start)
+    return times

@@ -1,0 +1,64 @@
+"""A model's weights in one piece of memory, each where the compiled code expects it: that is also the saved file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from anatune.codegen.compat import TvmObject
+from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, tensor_of
+from anatune.network.compiling.memory import Memory, give_back, new_memory, views
+from anatune.network.graph.summary import WeightPlace
+from anatune.network.relax.objects import objects_of
+from anatune.network.relax.packing import packed_by
+from anatune.network.relax.writing import Weight
+
+__all__ = ["pack_weights"]
+
+_TRIM_BYTES = 1 << 24
+"""Memory of constants that is given back at once."""
+
+
+def pack_weights(
+    weights: Sequence[Weight], target: TvmObject, *, forget: bool = False
+) -> tuple[Memory, tuple[WeightPlace, ...]]:
+    """Return weights as the built model takes them, packed as their kernels ask for, and where each lies.
+
+    Parameters
+    ----------
+    forget : bool
+        Give each constant's memory back when it is packed: the graph's constants have no values any more.
+
+    Raises
+    ------
+    BuildError
+        TVM refuses a packing function.
+    """
+    places: list[WeightPlace] = []
+    end = 0
+    for weight in weights:
+        places.append(WeightPlace(end, weight.dtype, weight.shape))
+        end += -(-weight.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    memory = new_memory(end)
+    packers = {one.packer.name: one.packer for one in weights if one.packer and one.packer.copies is None}
+    library = objects_of({name: packer.function for name, packer in packers.items()}, target).loaded()
+    freed = 0
+    readers = Counter(id(weight.constant) for weight in weights)
+    for weight, array in zip(weights, views(memory, places), strict=True):
+        if weight.packer and weight.packer.copies is not None:
+            packed_by(weight.packer.copies, weight.constant.array, array)
+        elif weight.packer:
+            library[weight.packer.name](tensor_of(weight.constant.array), tensor_of(array))
+        else:
+            array[...] = weight.constant.array
+        readers[id(weight.constant)] -= 1
+        if forget and not readers[id(weight.constant)]:
+            freed += weight.constant.array.nbytes
+            weight.constant.forget()
+        if freed >= _TRIM_BYTES:
+            freed = 0
+            give_back()
+    if forget:
+        del library
+        give_back()
+    return memory, tuple(places)

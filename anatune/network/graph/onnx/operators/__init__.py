@@ -1,0 +1,116 @@
+"""What each operator of ONNX means in operators of graphs, by families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anatune.network.graph.onnx.call import Convert
+from anatune.network.graph.onnx.operators import (
+    attention,
+    constants,
+    control,
+    determinants,
+    elements,
+    images,
+    moves,
+    places,
+    pools,
+    products,
+    quantised,
+    recurrent,
+    reductions,
+    samples,
+)
+from anatune.network.graph.onnx.operators.control import OUTSIDE
+from anatune.untyped import OnnxObject
+
+__all__ = ["DEFAULTS", "MICROSOFT", "OUTSIDE", "READERS", "UNUSED"]
+
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's operators."""
+_FAMILIES = (
+    attention, constants, control, determinants, elements, images, moves, places, pools, products, quantised, recurrent,
+    reductions, samples,
+)  # fmt: skip
+_STANDARD = {name: reader for family in _FAMILIES for name, reader in family.READERS.items()}
+
+READERS: Mapping[tuple[str, str], Convert] = {
+    **{("", name): reader for name, reader in _STANDARD.items()},
+    **{(MICROSOFT, name): _STANDARD[name] for name in ("GatherND", "GridSample", "Pad", "Range", "Trilu")},
+    **{
+        (MICROSOFT, name): reader
+        for family in (attention, elements, products, quantised, reductions)
+        for name, reader in family.MICROSOFT.items()
+    },
+    **control.REFUSED,
+}
+"""Domain (the standard's is "") and operator -> what reads it."""
+
+_NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+_WINDOWS = {**dict.fromkeys(("kernel_shape", "pads", "strides")), "auto_pad": "NOTSET", "channels_last": 0}
+_AXIS, _EPSILON, _PRODUCT = {"axis": 1}, {"epsilon": 1e-12}, {"alpha": 1.0, "transA": 0, "transB": 0}
+_DEFAULTS: dict[str, dict[str, OnnxObject]] = {
+    "Attention": {
+        "do_rotary": 0, "mask_filter_value": -10000.0, "num_heads": None, "past_present_share_buffer": 0,
+        "qkv_hidden_sizes": None, "rotary_embedding_dim": 0, "scale": None, "unidirectional": 0,
+    },
+    "EmbedLayerNormalization": {"epsilon": 1e-12, "mask_index_type": 0},
+    "FusedMatMul": {"alpha": 1.0, "transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0},
+    "GridSample": {"align_corners": 0, "mode": "bilinear", "padding_mode": "zeros"},
+    "MatMulNBits": {"K": None, "N": None, "accuracy_level": 0, "bits": 4, "block_size": None, "weight_prepacked": 0},
+    "MultiHeadAttention": {"mask_filter_value": -10000.0, "num_heads": None, "scale": None, "unidirectional": 0},
+    "Pad": {"mode": "constant"},
+    "PagedAttention": {
+        "do_rotary": 0, "is_causal": 1, "k_cache_dtype": "", "k_quant_type": "NONE",
+        "kv_cache_layout": "SEPARATE", "kv_num_heads": None, "local_window_size": -1, "num_heads": None,
+        "qk_norm_epsilon": None, "rotary_interleaved": 0, "rotary_offset": 0, "scale": None, "softcap": 0.0,
+        "v_cache_dtype": "", "v_head_size": None, "v_quant_type": "NONE",
+    },
+    "QLinearAveragePool": {**_WINDOWS, "ceil_mode": 0, "count_include_pad": 0},
+    "QLinearConcat": {"axis": None},
+    "QLinearConv": {**_WINDOWS, "dilations": None, "group": 1},
+    "QLinearGlobalAveragePool": {"channels_last": 0},
+    "QLinearLeakyRelu": {"alpha": 0.01},
+    "QLinearReduceMean": {"axes": None, "keepdims": None},
+    "QLinearSoftmax": {"axis": -1, "opset": None},
+    "QuickGelu": {"alpha": 1.702},
+    "RotaryEmbedding": {
+        "interleaved": 0, "is_packed_batching": 0, "num_heads": 0, "rotary_embedding_dim": 0, "scale": 1.0,
+    },
+    "DequantizeLinear": _AXIS, "QuantizeLinear": _AXIS, "QGemm": _PRODUCT, "TransposeMatMul": _PRODUCT,
+    "SkipLayerNormalization": _EPSILON, "SkipSimplifiedLayerNormalization": _EPSILON,
+    "Trilu": {"upper": 1},
+}  # fmt: skip
+DEFAULTS: Mapping[tuple[str, str], Mapping[str, OnnxObject]] = {
+    ("", "LayerNormalization"): _NORM,  # before version 17
+    ("", "SimplifiedLayerNormalization"): _NORM,
+    **{(MICROSOFT, name): attributes for name, attributes in _DEFAULTS.items()},
+}
+"""Operator that the package onnx does not know -> its attributes and what they are where left out; None: nothing.
+
+Source: the schemas of onnxruntime 1.32 (``get_all_operator_schema``). Those that are not listed have no attributes.
+"""
+
+UNUSED: Mapping[str, tuple[str | int, ...]] = {
+    "Attention": ("kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "rotary_embedding_dim"),
+    "BatchNormalization": ("is_test", "momentum", "spatial"),
+    "Cast": ("round_mode", "saturate"),
+    "CastLike": ("round_mode", "saturate"),
+    "ConvTranspose": ("pads",),
+    "Dropout": ("is_test", "ratio", "seed", 1),
+    "EmbedLayerNormalization": ("mask_index_type",),
+    "Gemm": ("beta", "broadcast"),
+    "MatMulNBits": ("accuracy_level",),
+    "MaxPool": ("storage_order",),
+    "Optional": ("type",),
+    "Pad": ("value", 2),
+    "PagedAttention": ("rotary_interleaved", 8, 9),
+    "QuantizeLinear": ("saturate",),
+    "Resize": ("cubic_coeff_a", "extrapolation_value", "keep_aspect_ratio_policy", "nearest_mode", 1, 2),
+    "RotaryEmbedding": ("num_heads",),
+    "ScatterElements": ("reduction", 2),
+    "ScatterND": ("reduction", 2),
+    "Split": ("num_outputs",),
+    "TopK": ("sorted",),
+}  # fmt: skip
+"""Operator -> attributes and places of operands that change nothing where its reader does not ask for them."""

@@ -1,0 +1,150 @@
+"""Float32 models as quantised ones: conversions to 8-bit integers and back where ranges of values are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from anatune.network.graph.integers.scaled import Scale, dequantized, quantized
+from anatune.network.graph.nodes import (
+    Constant,
+    Graph,
+    Input,
+    Node,
+    TensorType,
+    Value,
+    rewritten_beside,
+    tensor_type,
+    values_in,
+)
+from anatune.network.graph.operators import CONVOLUTIONS
+from anatune.network.graph.passes.integers import MAXIMA, MOVES
+from anatune.network.graph.passes.scaling import channel_axis, channel_values
+
+__all__ = ["Layer", "Sites", "scale_for", "sites_of", "with_conversions"]
+
+_LEVELS = 255
+_RECTIFIERS = ("nn.relu", "nn.relu6", "clip", "maximum", "minimum")
+
+
+class Layer(NamedTuple):
+    """A product with known weights, and the last one of what follows it: a bias, a rectifier."""
+
+    product: Node
+    end: Node
+
+
+class Sites(NamedTuple):
+    """Where a graph is quantised.
+
+    Attributes
+    ----------
+    layers : list of Layer
+    tensors : list of Value
+        Those that become integers: what products read, and what convolutions write.
+    """
+
+    layers: list[Layer]
+    tensors: list[Value]
+
+
+def sites_of(graph: Graph) -> Sites:
+    """Return where a graph is quantised, whose batch norms are part of weights."""
+    users: dict[int, list[Node]] = {}
+    for node in graph.nodes():
+        for value in values_in(node.arguments):
+            users.setdefault(id(value), []).append(node)
+    kept = {id(value) for value in graph.outputs}
+    layers: list[Layer] = []
+    tensors: dict[int, Value] = {}
+    for node in graph.nodes():
+        if not _is_product(node):
+            continue
+        end = node
+        while id(end) not in kept and len(users.get(id(end), ())) == 1 and _follows(users[id(end)][0], end):
+            (end,) = users[id(end)]
+        layers.append(Layer(node, end))
+        data = node.arguments[0]
+        if not isinstance(data, Constant):
+            tensors[id(data)] = data
+        if node.op in CONVOLUTIONS and id(end) not in kept:
+            tensors[id(end)] = end
+    return Sites(layers, list(tensors.values()))
+
+
+def _is_product(node: Node) -> bool:
+    is_one = node.op in CONVOLUTIONS or node.op == "matmul"
+    return is_one and tensor_type(node).dtype == "float32" and channel_axis(node) is not None
+
+
+def _follows(user: Node, before: Node) -> bool:
+    """Whether a node is fused into the product before it."""
+    if not isinstance(user.type, TensorType) or user.type != before.type:
+        return False
+    if user.op == "add":
+        axis = 1 if before.op in CONVOLUTIONS else len(user.type.shape) - 1
+        return any(channel_values(one, user.type.shape, axis) is not None for one in user.arguments)
+    return user.op in _RECTIFIERS and all(
+        isinstance(one, Constant) or not isinstance(one, Value) for one in user.arguments[1:]
+    )
+
+
+def scale_for(low: float, high: float) -> Scale:
+    """Return the scale by which uint8 numbers go from `low` to `high`, 0 among them."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = np.float32((high - low) / _LEVELS or 1.0)
+    return Scale(np.asarray(scale), np.asarray(np.clip(np.rint(-low / scale), 0, _LEVELS), np.int32))
+
+
+def with_conversions(graph: Graph, scales: Mapping[int, Scale]) -> tuple[Graph, dict[int, Value]]:
+    """Return a graph with conversions of some tensors, and of the weights of the products that read them.
+
+    Weights get a scale for each output, so that the largest one is 127 or -127.
+
+    Parameters
+    ----------
+    scales : mapping of int to Scale
+        By ``id`` of a tensor.
+
+    Returns
+    -------
+    Graph, dict of int to Value
+        And what has become of each value, by its ``id``.
+    """
+    known = dict(scales)
+    new: dict[int, Value] = {}
+
+    def converted(value: Value, scale: Scale) -> Value:
+        return dequantized(quantized(value, scale, "uint8"), scale)
+
+    first: dict[int, Value] = {
+        id(value): converted(value, scales[id(value)]) for value in graph.inputs if id(value) in scales
+    }
+
+    def replace(node: Node, old: Node) -> Value:
+        arguments = tuple(first.get(id(one), one) if isinstance(one, Input) else one for one in node.arguments)
+        made: Value = node.of(arguments)
+        if _is_product(old) and id(old.arguments[0]) in known:
+            made = node.of((arguments[0], _weight(old)))
+        if id(old) in known:
+            source = old.arguments[0] if old.arguments else None
+            if old.op in (*MOVES, *MAXIMA) and id(source) in known:  # of the same integers
+                known[id(old)] = known[id(source)]
+            made = converted(made, known[id(old)])
+        new[id(old)] = made
+        return made
+
+    return rewritten_beside(graph, replace), new
+
+
+def _weight(node: Node) -> Node:
+    """Return a product's weights as integers with a scale for each output."""
+    array = node.arguments[1].array
+    axis = 0 if node.op in CONVOLUTIONS else array.ndim - 1
+    others = tuple(place for place in range(array.ndim) if place != axis)
+    largest = np.abs(array).max(axis=others, keepdims=True).astype(np.float64)
+    scale = (np.where(largest > 0, largest, 1.0) / 127).astype(np.float32)
+    whole = np.clip(np.rint(array / scale), -127, 127).astype(np.int8)
+    return dequantized(Constant(whole), Scale(scale, np.zeros((), np.int32)))

@@ -1,0 +1,1 @@
+"""Compiled and compared networks as pages and figures."""

@@ -1,0 +1,181 @@
+"""Relax modules with anatune's kernels, compiled: TVM's passes for everything else, one library for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line, triple_of
+from anatune.codegen.cuda.device_modules import Cubins
+from anatune.codegen.extremes import register_pipeline
+from anatune.codegen.linking import link_library
+from anatune.errors import BuildError
+from anatune.network.relax.gpu_kernels import GpuModelKernel
+from anatune.network.relax.objects import objects_of
+from anatune.network.relax.rest.legalising import LEGALISED
+from anatune.network.relax.rest.schedule import scheduled, with_gathers
+from anatune.network.relax.writing import WrittenModel
+
+__all__ = ["Built", "built", "built_for_gpu", "fused", "lowered", "split_module"]
+
+
+class Built(NamedTuple):
+    """An executable that is no file yet.
+
+    Attributes
+    ----------
+    executable : tvm.runtime.Executable
+    unscheduled : tuple of str
+        Functions that TVM wrote and nothing could schedule.
+    cubins : Cubins, optional
+        Of a GPU's kernels, anatune's and TVM's.
+    aliases, triple
+        As `link_library` takes them.
+    """
+
+    executable: TvmObject
+    unscheduled: tuple[str, ...] = ()
+    cubins: Cubins | None = None
+    aliases: Mapping[str, str] = MappingProxyType({})
+    triple: str = ""
+
+    def link(self, path: Path) -> None:
+        """Write it as a shared library; errors as `link_library` and `Cubins.embed`."""
+        link_library(self.executable, path, self.aliases, self.triple)
+        if self.cubins is not None:
+            self.cubins.embed(path)
+
+
+def built(model: WrittenModel, target: TvmObject, threads: int) -> Built:
+    """Return the executable of a written model.
+
+    Raises
+    ------
+    BuildError
+        TVM has no code for an operator, or refuses the program; the message is the last line of its own.
+    """
+    from tvm import relax
+
+    try:
+        module, plain = lowered(model.module, target, threads)
+        rest, own = split_module(module)
+        executable = relax.build(rest, target, relax_pipeline=None, exec_mode="bytecode")
+    except TVM_ERRORS as error:
+        raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from error
+    objects = objects_of(own, target)
+    for part in objects.modules():
+        executable.mod.import_module(part)
+    return Built(executable, plain, aliases=objects.aliases, triple=triple_of(target))
+
+
+def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
+    """Return a module of Relax's functions, and those of loops by name."""
+    tvm = import_tvm()
+    items = list(module.functions_items())
+    loops = {str(name.name_hint): one for name, one in items if isinstance(one, tvm.tirx.PrimFunc)}
+    return tvm.IRModule({name: one for name, one in items if name.name_hint not in loops}), loops
+
+
+def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Return a Relax module that `relax.build` makes code of without passes, and what nothing could schedule.
+
+    Errors are TVM's.
+    """
+    tvm = import_tvm()
+    from tvm import relax
+
+    passes = relax.transform
+    lowering = tvm.transform.Sequential(
+        [
+            passes.RewriteDataflowReshape(),
+            passes.DeadCodeElimination(),  # functions that have become views
+            passes.ToNonDataflow(),
+            passes.RemovePurityChecking(),
+            passes.CallTIRRewrite(),
+            passes.StaticPlanBlockMemory(),
+            passes.LowerAllocTensor(),
+            passes.KillAfterLastUse(),
+            passes.LowerRuntimeBuiltin(),
+            passes.ComputePrimValue(),
+            passes.VMShapeLower(),
+            passes.AttachGlobalSymbol(),
+        ]
+    )
+    with target:
+        module, plain = scheduled(fused(module), threads)
+        return lowering(module), plain
+
+
+def fused(module: TvmObject) -> TvmObject:
+    """Return a Relax module whose operators are functions of loops, joined where each reads the one before.
+
+    Errors are TVM's.
+    """
+    tvm = import_tvm()
+    from tvm import relax
+
+    passes = relax.transform
+    fusing = tvm.transform.Sequential(
+        [
+            relax.backend.DispatchSampling(),
+            passes.LegalizeOps(LEGALISED),  # sorts and running sums, too, which the next one has for GPUs
+            relax.backend.DispatchSortScan(),
+            passes.AnnotateTIROpPattern(),
+            tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
+            passes.FuseOps(),
+            passes.FuseTIR(),
+            passes.DeadCodeElimination(),
+        ]
+    )
+    return fusing(module)
+
+
+def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str) -> Built:
+    """Return the executable of a written model for a GPU: TVM's own passes and schedules for the rest.
+
+    Parameters
+    ----------
+    kernels
+        Those that its functions launch.
+    target : tvm.target.Target
+        CUDA, with a host.
+    arch : str
+        "sm_86".
+
+    Raises
+    ------
+    BuildError
+        TVM has no code for an operator, or NVRTC refuses what it wrote; the message is the last line of theirs.
+    """
+    tvm = import_tvm()
+    from tvm import relax
+
+    cubins = Cubins(arch)
+    modules = {kernel.kernel.name: cubins.module(kernel.part, kernel.cubin) for kernel in kernels}
+    module = model.module.with_attr("external_mods", list(modules.values()))
+    try:
+        with cubins.building():
+            executable = relax.build(
+                module,
+                target,
+                relax_pipeline=_gpu_passes(target),
+                tir_pipeline=register_pipeline(tvm),
+                exec_mode="bytecode",
+            )
+    except TVM_ERRORS as error:
+        raise BuildError(f"TVM cannot compile the model for {arch}: {last_line(error)}") from None
+    return Built(executable, cubins=cubins)
+
+
+def _gpu_passes(target: TvmObject) -> TvmObject:
+    """Return TVM's own passes for a GPU, its schedules among them, without the functions that become views."""
+    tvm = import_tvm()
+    from tvm.relax.backend.cuda import pipeline
+
+    legalised = tvm.relax.transform.LegalizeOps(LEGALISED)
+    dispatched = pipeline.library_dispatch_passes(target)
+    passes = [*dispatched, legalised, *pipeline.legalize_passes(target), *pipeline.dataflow_lower_passes(target)]
+    unused = tvm.relax.transform.DeadCodeElimination()
+    return tvm.transform.Sequential([*passes, unused, *pipeline.finalize_passes(target)])

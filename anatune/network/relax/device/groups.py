@@ -1,0 +1,246 @@
+"""Which nests of a model are computed by one kernel: what one makes of an element another goes on with in registers.
+
+Notation
+--------
+row-major : element (i, j, ..) of a nest is number ``i * size_of_all_inner + ..``; spatial loops before reductions.
+rows, cols : a kernel's elements are those of a matrix. Nests that reduce make a number of each row of it; others one
+    of each element, or of each row. A kernel without reductions has elements alone.
+full : a nest, or a tensor, of all elements; else it is of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.network.relax.device.steps import Call, Tensor, Unit, loads_in, stores_in
+from anatune.network.relax.rest.nests import number
+
+__all__ = ["MOST_COLS", "Form", "Group", "flat_index", "form_of", "grouped", "is_same", "side_by_side", "simplified"]
+
+MOST_COLS = 1 << 14
+"""Elements of a row that a kernel holds whole: of more, a reduction is made in steps by a kernel of its own."""
+
+_MOST_TOGETHER = 4
+"""Groups of one launch."""
+
+
+class Form(NamedTuple):
+    """A nest's loops as one number.
+
+    Attributes
+    ----------
+    spatial, reduced : tuple of int
+        Loops, by their places.
+    size, depth : int
+        Iterations of all spatial loops, and of all reductions (1: it has none).
+    strides : tuple of int
+        Of each loop in the row-major number: of spatial loops among themselves, of reductions likewise.
+    """
+
+    spatial: tuple[int, ...]
+    reduced: tuple[int, ...]
+    size: int
+    depth: int
+    strides: tuple[int, ...]
+
+
+def form_of(unit: Unit) -> Form:
+    """Return a nest's loops as one number."""
+    nest = unit.nest
+    extents = [number(extent) or 0 for extent in nest.extents]
+    spatial = tuple(place for place, reduces in enumerate(nest.is_reduction) if not reduces)
+    reduced = tuple(place for place, reduces in enumerate(nest.is_reduction) if reduces)
+    strides = [0] * len(extents)
+    sizes = []
+    for places in (spatial, reduced):
+        step = 1
+        for place in reversed(places):
+            strides[place], step = step, step * extents[place]
+        sizes.append(step)
+    return Form(spatial, reduced, sizes[0], sizes[1], tuple(strides))
+
+
+def flat_index(buffer: TvmObject, indices: Sequence[TvmObject]) -> TvmObject:
+    """Return the number of an element in memory."""
+    flat: TvmObject = import_tvm().tirx.const(0, "int64")
+    for index, size in zip(indices, buffer.shape, strict=True):
+        flat = flat * size + index
+    return flat
+
+
+@dataclass(eq=False)
+class Group:
+    """Nests of one kernel.
+
+    Attributes
+    ----------
+    units : list of Unit
+    rows, cols : int
+        Of its elements; cols is 0 where it has no reductions, and rows then all elements.
+    full : dict of Tensor to bool
+        What its nests make, and whether that is full.
+    is_open : bool
+        Whether others may join: the first one writes its elements in order.
+    """
+
+    units: list[Unit]
+    rows: int
+    cols: int
+    full: dict[Tensor, bool] = field(default_factory=dict)
+    is_open: bool = True
+
+    @property
+    def total(self) -> int:
+        """All elements."""
+        return self.rows * max(self.cols, 1)
+
+
+def grouped(steps: Sequence[Call | Unit]) -> list[Call | Group]:
+    """Return steps with nests that can share a kernel in one, each where the first of them was."""
+    tvm = import_tvm()
+    found: list[Call | Group] = []
+    made: dict[Tensor, int] = {}
+    """Tensor -> place in `found` of what makes it."""
+    for step in steps:
+        place = len(found)
+        if isinstance(step, Unit):
+            needed = [made[one] for one in step.reads if one in made]
+            for candidate in sorted({one for one in needed if isinstance(found[one], Group)}, reverse=True):
+                group = found[candidate]
+                assert isinstance(group, Group)
+                if max(needed) == candidate and _join(tvm, group, step):
+                    place = candidate
+                    break
+        if place == len(found):
+            found.append(_alone(tvm, step) if isinstance(step, Unit) else step)
+        made.update(dict.fromkeys(step.writes, place))
+    return found
+
+
+def side_by_side(items: Sequence[Call | Group]) -> list[Call | tuple[Group, ...]]:
+    """Return items with groups that need nothing of each other in one place: that of the earliest."""
+    found: list[Call | tuple[Group, ...]] = []
+    made: dict[Tensor, int] = {}
+    for item in items:
+        steps = item.units if isinstance(item, Group) else [item]
+        place = len(found)
+        if not isinstance(item, Group):
+            found.append(item)
+        else:
+            needed = max((made[one] for step in steps for one in step.reads if one in made), default=-1)
+            for at in range(place - 1, needed, -1):
+                others = found[at]
+                if isinstance(others, tuple) and not isinstance(others, Call) and len(others) < _MOST_TOGETHER:
+                    place, found[at] = at, (*others, item)
+                    break
+            else:
+                found.append((item,))
+        made.update((tensor, place) for step in steps for tensor in step.writes)
+    return found
+
+
+def _alone(tvm: TvmObject, unit: Unit) -> Group:
+    form = form_of(unit)
+    group = Group([], form.size, form.depth if form.reduced else 0)
+    group.is_open = _writes_in_order(tvm, unit, form)
+    _add(group, unit, form)
+    return group
+
+
+def _add(group: Group, unit: Unit, form: Form) -> None:
+    group.units.append(unit)
+    is_full = not form.reduced and form.size == group.total
+    group.full.update(dict.fromkeys(unit.writes, is_full))
+
+
+def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
+    """Add a nest to a group, if it fits."""
+    form = form_of(unit)
+    rows, cols = group.rows, group.cols
+    if form.reduced:
+        if not cols and form.size * form.depth == rows:
+            rows, cols = form.size, form.depth
+        if (form.size, form.depth) != (rows, cols) or cols > MOST_COLS:
+            return False
+    elif form.size not in ((rows * cols, rows) if cols else (rows,)) or (cols > MOST_COLS and form.size != rows):
+        return False
+    is_last = not _writes_in_order(tvm, unit, form)  # elsewhere, as rows of a cache: nobody goes on with that
+    if not group.is_open or (is_last and (form.reduced or form.size != rows * max(cols, 1))):
+        return False
+    is_full = bool(form.reduced) or form.size == rows * max(cols, 1)
+    for buffer, flat in _loads(unit):
+        tensor = unit.tensors[buffer]
+        if tensor in group.full and not is_same(tvm, unit, form, flat, cols, is_full, full=group.full[tensor]):
+            return False
+    if cols and not group.cols:  # what were elements of one row are those of several
+        group.rows, group.cols = rows, cols
+    group.is_open = not is_last
+    _add(group, unit, form)
+    return True
+
+
+def _loads(unit: Unit) -> list[tuple[TvmObject, TvmObject]]:
+    """Return the loads of a nest but those of what it writes: buffers and numbers of elements."""
+    own = [(one.source, flat_index(one.source, list(one.indices))) for one in loads_in(unit.nest.body)]
+    return [(buffer, flat) for buffer, flat in own if unit.tensors[buffer] not in unit.writes]
+
+
+def simplified(tvm: TvmObject, unit: Unit, node: TvmObject) -> TvmObject:
+    """Return an expression of a nest's loops in fewer words."""
+    from tvm.sym import Analyzer
+
+    analyzer = Analyzer()
+    for variable, extent in zip(unit.nest.variables, unit.nest.extents, strict=True):
+        analyzer.bind(variable, tvm.ir.Range(0, extent))
+    return analyzer.simplify(node)
+
+
+def _factors(tvm: TvmObject, unit: Unit, flat: TvmObject) -> list[int] | None:
+    """Return by how much a number grows with each loop, the constant last; None: it is no sum of loops."""
+    from tvm.sym import detect_linear_equation
+
+    factors = [number(one) for one in detect_linear_equation(simplified(tvm, unit, flat), list(unit.nest.variables))]
+    return None if not factors or None in factors else factors  # type: ignore[return-value]
+
+
+def _writes_in_order(tvm: TvmObject, unit: Unit, form: Form) -> bool:
+    """Whether results lie in memory as the spatial loops count."""
+    for store in stores_in(unit.nest.body):
+        factors = _factors(tvm, unit, flat_index(store.buffer, list(store.indices)))
+        if factors is None or factors[-1]:
+            return False
+        for place, (factor, extent) in enumerate(zip(factors[:-1], unit.nest.extents, strict=True)):
+            wanted = 0 if place in form.reduced else form.strides[place]
+            if number(extent) != 1 and factor != wanted:
+                return False
+    return True
+
+
+def is_same(tvm: TvmObject, unit: Unit, form: Form, flat: TvmObject, cols: int, is_full: bool, *, full: bool) -> bool:
+    """Whether a nest reads of a tensor what the same element, or row, has made."""
+    factors = _factors(tvm, unit, flat)
+    if factors is None or factors[-1] or (full and not is_full):
+        return False
+    width = max(cols, 1)
+    for place, (factor, extent) in enumerate(zip(factors[:-1], unit.nest.extents, strict=True)):
+        if number(extent) == 1:
+            continue
+        step = form.strides[place]
+        if form.reduced:  # of its rows and columns
+            wanted = (
+                (step if place in form.reduced else step * width) if full else (0 if place in form.reduced else step)
+            )
+        elif full or not is_full:
+            wanted = step
+        elif step * (number(extent) or 0) <= width:
+            wanted = 0
+        else:
+            wanted = step // width
+            if step % width:
+                return False
+        if factor != wanted:
+            return False
+    return True

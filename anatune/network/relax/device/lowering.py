@@ -1,0 +1,404 @@
+"""A graph with planned kernels as programs and launches: what is computed between products, types in memory, places."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import numpy as np
+
+from anatune.codegen.compat import TvmObject
+from anatune.core.hardware.spec import GpuSpec
+from anatune.emit.buffer import Buffer
+from anatune.network.graph.nodes import Array, Graph, Value, tensor_type
+from anatune.network.relax.device.arena import Life, placed
+from anatune.network.relax.device.expressions import LARGEST, finite, triton_type
+from anatune.network.relax.device.groups import Group, grouped, side_by_side
+from anatune.network.relax.device.modules import RestKernel, rest_kernel
+from anatune.network.relax.device.program import ALIGNMENT, Region, Role
+from anatune.network.relax.device.steps import Call, Steps, Tensor, Unit, steps_of
+from anatune.network.relax.kernels import ModelKernel
+from anatune.network.relax.writing import Weight, written
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+
+__all__ = ["DeviceCall", "Lowered", "Planned", "WeightForm", "lowered"]
+
+_LARGE = 1 << 16
+"""Elements of weights that nothing but nests read, from which on they have 16 bits: tables of embeddings."""
+
+
+class Planned(NamedTuple):
+    """A planned kernel as it is called.
+
+    Attributes
+    ----------
+    program : TritonProgram
+    operands : tuple of str
+        Its tensors in the order of the call.
+    offsets : tuple of int
+        Elements of each operand before the first that it reads.
+    rest : RestKernel, optional
+        What it moves and computes, where it has no plan that says so.
+    """
+
+    program: TritonProgram
+    operands: tuple[str, ...]
+    offsets: tuple[int, ...]
+    rest: RestKernel | None = None
+
+    def dtype(self, tensor: str) -> str:
+        """Return the dtype of a tensor."""
+        return self.program.tensors[tensor].dtype
+
+
+class WeightForm(NamedTuple):
+    """A weight in the dtype that kernels read, bytes `offset` from the beginning of all."""
+
+    place: int
+    dtype: str
+    offset: int
+
+
+class DeviceCall(NamedTuple):
+    """One program on its memory: `regions` by the tensors of its kernels' parameters."""
+
+    name: str
+    program: TritonProgram
+    regions: Mapping[str, Region]
+    rest: RestKernel | None
+
+
+class Lowered(NamedTuple):
+    """A model as calls of programs.
+
+    Attributes
+    ----------
+    calls : list of DeviceCall
+    weights : tuple of Weight
+        Constants of the graph.
+    constants : list of ndarray
+        Further weights.
+    forms : list of WeightForm
+        What is in the weights' memory.
+    weight_bytes, arena_bytes : int
+    state : tuple of Buffer
+        The last inputs, as memory holds them.
+    """
+
+    calls: list[DeviceCall]
+    weights: tuple[Weight, ...]
+    constants: list[Array]
+    forms: list[WeightForm]
+    weight_bytes: int
+    arena_bytes: int
+    state: tuple[Buffer, ...]
+
+    def value(self, form: WeightForm) -> Array:
+        """Return a weight in its form."""
+        array = (*(weight.constant.array for weight in self.weights), *self.constants)[form.place]
+        return narrowed(array, form.dtype)
+
+
+def narrowed(array: Array, dtype: str) -> Array:
+    """Return an array in a dtype; what is too large for 16 bits becomes their largest number."""
+    if array.dtype.name == dtype or dtype not in LARGEST:
+        return np.ascontiguousarray(array)
+    import_module("ml_dtypes")  # NumPy has bfloat16 from it
+    most = LARGEST[dtype]
+    whole = np.where(np.isinf(array), array, np.clip(array, -most, most))
+    return np.ascontiguousarray(whole.astype(dtype))
+
+
+def lowered(
+    graph: Graph,
+    kernels: Mapping[int, ModelKernel],
+    planned: Mapping[str, Planned],
+    precision: str,
+    hardware: GpuSpec,
+    target: TvmObject,
+    num_state: int = 0,
+) -> Lowered:
+    """Return what a GPU does for a graph.
+
+    Parameters
+    ----------
+    kernels : mapping of int to ModelKernel
+        ``id`` of each product and attention -> what stands for it in the Relax module.
+    planned : mapping of str to Planned
+        By the name of that.
+    precision : str
+        Dtype in which memory holds what has float32 in the graph and follows from weights or inputs.
+    target : tvm.target.Target
+    num_state : int
+        Inputs, the last ones, and outputs that are one memory: what is written there is there in the next run.
+
+    Raises
+    ------
+    BuildError
+        Something has no Triton source.
+    """
+    model = written(graph, kernels)
+    steps = steps_of(model.module, target, len(graph.inputs), len(model.weights))
+    state = graph.inputs[len(graph.inputs) - num_state :]
+    return _Lowering(steps, model.weights, planned, precision, hardware, len(graph.inputs), state).lowered()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        steps: Steps,
+        weights: tuple[Weight, ...],
+        planned: Mapping[str, Planned],
+        precision: str,
+        hardware: GpuSpec,
+        num_inputs: int,
+        state: Sequence[Value],
+    ) -> None:
+        self.steps, self.weights, self.planned = steps, weights, planned
+        self.state, self.first_state = [tensor_type(one) for one in state], num_inputs - len(state)
+        self.precision, self.hardware = precision, hardware
+        self.dtypes: dict[Tensor, str] = {}
+        self.cast: dict[tuple[Tensor, str], Tensor] = {}
+        self.forms: dict[tuple[int, str], WeightForm] = {}
+        self.weight_bytes = 0
+        self.programs: list[tuple[str, TritonProgram, dict[str, tuple[Tensor, int]], RestKernel | None]] = []
+
+    def lowered(self) -> Lowered:
+        """Return it."""
+        self._choose_dtypes()
+        self.items: list[Call | tuple[Group, ...]] = side_by_side(grouped(self._without_copies()))
+        readers = self._readers()
+        outputs = set(self.steps.outputs)
+        for place, item in enumerate(self.items):
+            if isinstance(item, Call):
+                self._call(item)
+                continue
+
+            def kept(tensor: Tensor, place: int = place) -> bool:
+                return tensor in outputs or bool(readers.get(tensor, set()) - {place})
+
+            rest = rest_kernel(item, kept, self.dtype_of, self.hardware)
+            kernel = rest.program.kernels[0]
+            bound = zip(kernel.parameters, (*rest.reads, *rest.writes), strict=True)
+            names = {buffer.tensor: (tensor, 0) for buffer, tensor in bound}
+            self.programs.append((kernel.name, rest.program, names, rest))
+        regions = self._copy_outputs()
+        arena_bytes, calls = self._placed(regions)
+        forms = sorted(self.forms.values(), key=lambda form: form.offset)
+        state = tuple(
+            Buffer("", self._state_dtype(place, kind.dtype), kind.shape) for place, kind in enumerate(self.state)
+        )
+        return Lowered(calls, self.weights, self.steps.constants, forms, self.weight_bytes, arena_bytes, state)
+
+    # -- dtypes ------------------------------------------------------------------------------------------------------
+
+    def _choose_dtypes(self) -> None:
+        """Decide what memory holds each tensor in."""
+        outputs = set(self.steps.outputs)
+        follows: set[Tensor] = set()
+        sums: set[Tensor] = set()
+        """Of many elements: of 16 bits they might overflow, or lose what nests subtract from them."""
+        nested: set[Tensor] = set()
+        for step in self.steps.steps:
+            if isinstance(step, Call) or any(one in follows or self._is_number(one) for one in step.reads):
+                follows.update(step.writes)
+            if isinstance(step, Unit):
+                nested.update(step.reads)
+                sums.update(step.writes if any(step.nest.is_reduction) else ())
+            if isinstance(step, Call):
+                program = self.planned[step.function]
+                self.dtypes[step.writes[0]] = program.dtype(program.program.result)
+                for name, tensor in zip(program.operands, step.reads, strict=True):
+                    if tensor.role == "weight" or program.dtype(name) == "float32":  # scales
+                        self.dtypes.setdefault(tensor, program.dtype(name))
+        for tensor in follows - (sums & nested):
+            if tensor.dtype == "float32" and tensor not in self.dtypes and tensor not in outputs:
+                self.dtypes[tensor] = self.precision
+
+    def _without_copies(self) -> list[Call | Unit]:
+        """Return the steps without casts between kernels and what is outside, where memory holds both in one dtype."""
+        steps, outputs = self.steps.steps, self.steps.outputs[: len(self.steps.outputs) - len(self.state)]
+        uses = Counter(tensor for step in steps if isinstance(step, Unit) for tensor in step.reads)
+        made = {tensor for step in steps if isinstance(step, Call) for tensor in step.writes} - set(self.steps.outputs)
+        same: dict[Tensor, Tensor] = {}
+        kept: list[Call | Unit] = []
+        for step in steps:
+            if isinstance(step, Unit) and step.is_cast:
+                (read,), (write,) = step.reads, step.writes
+                is_given = read.role == "input" and not self._is_state(read)
+                if self.dtype_of(read) == self.dtype_of(write):
+                    if is_given and not uses[write] and write not in self.steps.outputs:
+                        same[write] = read
+                    elif read in made and write in outputs and uses[read] == 1:
+                        same[read] = write
+                        made.remove(read)
+                if same.get(write) is read or same.get(read) is write:
+                    continue
+            kept.append(step)
+
+        def renamed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(same.get(tensor, tensor) for tensor in tensors)
+
+        return [
+            one._replace(reads=renamed(one.reads), writes=renamed(one.writes)) if isinstance(one, Call) else one
+            for one in kept
+        ]
+
+    def _is_number(self, tensor: Tensor) -> bool:
+        return tensor.role in ("input", "weight") and tensor.size > 1 and "float" in tensor.dtype
+
+    def _is_state(self, tensor: Tensor) -> bool:
+        return tensor.role == "input" and tensor.place >= self.first_state
+
+    def _state_dtype(self, place: int, dtype: str) -> str:
+        """Return what memory holds a part of the state in: rows that are put there have 16 bits, sums their own."""
+        output = self.steps.outputs[place - len(self.state)]
+        is_put = self._is_state(output) and output.place == self.first_state + place
+        return self.precision if dtype == "float32" and is_put else dtype
+
+    def dtype_of(self, tensor: Tensor) -> str:
+        """Return in which dtype memory holds a tensor."""
+        if self._is_state(tensor):
+            return self._state_dtype(tensor.place - self.first_state, tensor.dtype)
+        if tensor in self.dtypes:
+            return self.dtypes[tensor]
+        if tensor.role == "weight" and tensor.dtype == "float32" and tensor.size >= _LARGE:
+            return self.precision
+        return tensor.dtype
+
+    def _readers(self) -> dict[Tensor, set[int]]:
+        found: dict[Tensor, set[int]] = {}
+        for place, item in enumerate(self.items):
+            steps = [item] if isinstance(item, Call) else [unit for group in item for unit in group.units]
+            for step in steps:
+                for tensor in step.reads:
+                    found.setdefault(tensor, set()).add(place)
+        return found
+
+    # -- programs ----------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Call) -> None:
+        """Add a planned kernel, and before it what turns its operands into the dtypes that it reads."""
+        own = self.planned[call.function]
+        names: dict[str, tuple[Tensor, int]] = {own.program.result: (call.writes[0], 0)}
+        for name, tensor, offset in zip(own.operands, call.reads, own.offsets, strict=True):
+            names[name] = self._in_dtype(tensor, own.dtype(name)), offset
+        if own.program.workspace is not None:
+            space = own.program.workspace
+            names[space.tensor] = Tensor(math.prod(space.shape), space.dtype), 0
+        self.programs.append((call.function, own.program, names, own.rest))
+
+    def _in_dtype(self, tensor: Tensor, dtype: str) -> Tensor:
+        """Return a tensor in a dtype; weights are there in any, others are converted by a kernel."""
+        if self.dtype_of(tensor) == dtype:
+            return tensor
+        if (tensor, dtype) not in self.cast:
+            made = Tensor(tensor.size, dtype, "weight" if tensor.role == "weight" else "made", tensor.place)
+            self.cast[tensor, dtype] = made
+            self.dtypes[made] = dtype
+            if tensor.role != "weight":
+                self._convert(tensor, made)
+        return self.cast[tensor, dtype]
+
+    def _convert(self, source: Tensor, target: Tensor) -> None:
+        """Add a kernel that copies a tensor, in another dtype or in the same."""
+        program = _conversion(source.size, self.dtype_of(source), self.dtype_of(target))
+        self.programs.append((program.kernels[0].name, program, {"source": (source, 0), "copy": (target, 0)}, None))
+
+    def _copy_outputs(self) -> dict[Tensor, int]:
+        """Return which output each made tensor is; outputs that are something else besides are copied."""
+        found: dict[Tensor, int] = {}
+        count = len(self.steps.outputs) - len(self.state)
+        for place, tensor in enumerate(self.steps.outputs[:count]):
+            if tensor.role == "made" and tensor not in found and self.dtype_of(tensor) == tensor.dtype:
+                found[tensor] = place
+                continue
+            copy = Tensor(tensor.size, tensor.dtype)
+            self.dtypes[copy] = tensor.dtype
+            self._convert(tensor, copy)
+            found[copy] = place
+        self._keep(self.steps.outputs[count:])
+        return found
+
+    def _keep(self, tensors: Sequence[Tensor]) -> None:
+        """Copy to the state what is not written where it lies: what is a part of the state now before that changes."""
+        changed = []
+        for place, tensor in enumerate(tensors, self.first_state):
+            if self._is_state(tensor) and tensor.place != place:
+                copy = Tensor(tensor.size, tensor.dtype)
+                self.dtypes[copy] = self.dtype_of(tensor)
+                self._convert(tensor, copy)
+                tensor = copy
+            if not self._is_state(tensor):
+                changed.append((tensor, Tensor(tensor.size, tensor.dtype, "input", place)))
+        for tensor, state in changed:
+            self._convert(tensor, state)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _bytes(self, tensor: Tensor) -> int:
+        return Buffer("", self.dtype_of(tensor), (tensor.size,)).num_bytes
+
+    def _placed(self, outputs: Mapping[Tensor, int]) -> tuple[int, list[DeviceCall]]:
+        """Return the bytes between launches, and the calls with their memory."""
+        lives: dict[Tensor, Life] = {}
+        for number, (_, _, names, _) in enumerate(self.programs):
+            for tensor, _ in names.values():
+                if tensor.role == "made" and tensor not in outputs:
+                    first = lives[tensor].first if tensor in lives else number
+                    lives[tensor] = Life(self._bytes(tensor), first, number)
+        offsets, total = placed(lives)
+
+        def region(tensor: Tensor, elements: int) -> Region:
+            skipped = elements * self._bytes(tensor) // max(1, tensor.size)
+            role: Role = "arena"
+            place, offset = 0, offsets.get(tensor, 0)
+            if self._is_state(tensor):
+                role, place, offset = "state", tensor.place - self.first_state, 0
+            elif tensor.role == "input":
+                role, place, offset = "input", tensor.place, 0
+            elif tensor.role == "weight":
+                role, offset = "weight", self._form(tensor).offset
+            elif tensor in outputs:
+                role, place, offset = "output", outputs[tensor], 0
+            return Region(role, place, offset + skipped, self._bytes(tensor) - skipped)
+
+        calls = [
+            DeviceCall(name, program, {word: region(*one) for word, one in names.items()}, rest)
+            for name, program, names, rest in self.programs
+        ]
+        return total, calls
+
+    def _form(self, tensor: Tensor) -> WeightForm:
+        """Return a weight in the dtype in which memory holds it."""
+        key = tensor.place, self.dtype_of(tensor)
+        if key not in self.forms:
+            self.forms[key] = WeightForm(*key, self.weight_bytes)
+            self.weight_bytes += -(-self._bytes(tensor) // ALIGNMENT) * ALIGNMENT
+        return self.forms[key]
+
+
+def _conversion(size: int, before: str, after: str) -> TritonProgram:
+    """Return a program that copies elements into another dtype."""
+    block = 1024
+    value = finite("value", after) if before == "float32" else "value"
+    grid = -(-size // block)
+    wide = ".to(tl.int64)" if size >= 1 << 31 else ""
+    source = f'''"""Copies {size} elements of {before} to {after}."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def convert(source_ptr, copy_ptr):
+    at = tl.program_id(0){wide} * {block} + tl.arange(0, {block})
+    value = tl.load(source_ptr + at, mask=at < {size})
+    tl.store(copy_ptr + at, ({value}).to(tl.{triton_type(after)}), mask=at < {size})
+'''
+    buffers = (Buffer("source", before, (size,)), Buffer("copy", after, (size,)))
+    kernel = TritonKernel("convert", buffers, grid, 4, 1, {"enable_fp_fusion": True})
+    return TritonProgram("", source, (kernel,), "copy")

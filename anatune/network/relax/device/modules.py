@@ -1,0 +1,110 @@
+"""Groups of nests as one Triton kernel: those that need nothing of each other have programs of their own in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.emit.buffer import Buffer
+from anatune.emit.script import Script
+from anatune.network.relax.device.expressions import HELPERS
+from anatune.network.relax.device.groups import Group
+from anatune.network.relax.device.rest import Part, part_of
+from anatune.network.relax.device.steps import Tensor
+from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+
+__all__ = ["RestKernel", "rest_kernel"]
+
+
+class RestKernel(NamedTuple):
+    """A kernel, and the tensors that its parameters are.
+
+    Attributes
+    ----------
+    program : TritonProgram
+        One kernel; groups that are equal have equal ones.
+    reads, writes : tuple of Tensor
+        In the order of its parameters.
+    num_bytes : int
+        Read and written.
+    flop : int
+        Operations in float32, loads and stores left out, roughly: one for each term.
+    """
+
+    program: TritonProgram
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    num_bytes: int
+    flop: int
+
+
+def rest_kernel(
+    groups: Sequence[Group], kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
+) -> RestKernel:
+    """Return the kernel of groups that need nothing of each other.
+
+    Parameters
+    ----------
+    kept : callable
+        Whether a tensor that a group makes is read by anything else.
+    dtype_of : callable
+        In which dtype memory holds a tensor.
+
+    Raises
+    ------
+    BuildError
+        Something in it has no Triton source.
+    """
+    parts = [part_of(group, kept, dtype_of, hardware) for group in groups]
+    reads = tuple(dict.fromkeys(tensor for part in parts for tensor in part.reads))
+    writes = tuple(tensor for part in parts for tensor in part.writes)
+    names = {tensor: f"in{place}" for place, tensor in enumerate(reads)}
+    names |= {tensor: f"out{place}" for place, tensor in enumerate(writes)}
+    buffers = tuple(Buffer(name, dtype_of(tensor), (max(1, tensor.size),)) for tensor, name in names.items())
+    name = parts[0].name + (f"_and_{len(parts) - 1}_more" if len(parts) > 1 else "")
+    grid, warps = sum(part.grid for part in parts), max(part.warps for part in parts)
+    whole = Script()
+    title = name.replace("_", " ")
+    whole.line(f'"""{title}: {", ".join(part.shape for part in parts)}.\n')
+    whole.line(f"Launch: {name}[({grid},)]({', '.join(names.values())}, num_warps={warps})")
+    whole.line("where")
+    for buffer in buffers:
+        whole.line(f"    {buffer.tensor}: {buffer.dtype} {math.prod(buffer.shape)}")
+    whole.line('"""\n\nimport triton\nimport triton.language as tl\n\n')
+    for helper in sorted({helper for part in parts for helper in part.helpers}):
+        whole.line(f"{HELPERS[helper]}\n")
+    given = ", ".join(f"{word}_ptr" for word in names.values())
+    body = list(parts[0].lines)
+    if len(parts) > 1:
+        body = _dispatch(whole, parts, names)
+    whole.line("@triton.jit")
+    with whole.scope(f"def {name}({given}):"):
+        whole.line("program = tl.program_id(0)")
+        for line in body:
+            whole.line(line)
+    kernel = TritonKernel(name, buffers, grid, warps, 1, {"enable_fp_fusion": True})
+    first, *further = (names[one] for one in writes)
+    program = TritonProgram("", str(whole), (kernel,), first, None, tuple(further))
+    num_bytes = sum(part.num_bytes for part in parts)
+    return RestKernel(program, reads, writes, num_bytes, sum(part.terms for part in parts))
+
+
+def _dispatch(whole: Script, parts: Sequence[Part], names: Mapping[Tensor, str]) -> list[str]:
+    """Write a function for each part, and return the lines that give each its programs."""
+    lines, first = [], 0
+    for place, part in enumerate(parts):
+        parameters = [f"{part.names[one]}_ptr" for one in (*part.reads, *part.writes)]
+        whole.line("@triton.jit")
+        with whole.scope(f"def part{place}({', '.join(('program', *parameters))}):"):
+            for line in part.lines:
+                whole.line(line)
+        whole.line("\n")
+        word = "if" if place == 0 else "elif" if place < len(parts) - 1 else "else"
+        lines.append(f"{word}:" if word == "else" else f"{word} program < {first + part.grid}:")
+        own = f"program - {first}" if first else "program"
+        given = ", ".join((own, *(f"{names[one]}_ptr" for one in (*part.reads, *part.writes))))
+        lines.append(f"    part{place}({given})")
+        first += part.grid
+    return lines

@@ -1,0 +1,102 @@
+"""Products and attentions of a graph in the Relax module that everything else is read from."""
+
+from __future__ import annotations
+
+from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.core.workload.nest import Access, Workload
+from anatune.emit.script import Script, buffer_type, open_function
+from anatune.network.graph.nodes import Node, Value, tensor_type
+from anatune.network.relax.kernels import OPAQUE, ModelKernel, kernel_function
+
+__all__ = ["plain_product", "plain_put", "stub", "sum_of_parts"]
+
+_WIDE = "float32"
+
+
+def stub(name: str, node: Node, kind: str) -> ModelKernel:
+    """Return a kernel that does nothing: what stands for a planned one where its operands are looked at.
+
+    Parameters
+    ----------
+    kind : str
+        Of the kernel, for people.
+    """
+    text = Script()
+    open_function(text, "main", _parameters(node))
+    text.line("T.evaluate(0)")
+    return ModelKernel(name, kernel_function(str(text), "", name, kind), {})
+
+
+def _parameters(node: Node) -> list[tuple[str, str]]:
+    """Return the operands and the result of a node as parameters."""
+    kinds = [tensor_type(one) for one in (*(a for a in node.arguments if isinstance(a, Value)), node)]
+    return [(f"t{place}", buffer_type(kind.shape, kind.dtype)) for place, kind in enumerate(kinds)]
+
+
+def plain_put(name: str, node: Node) -> ModelKernel:
+    """Return what puts rows into a tensor at places, or from a place on, as loops that write rows alone."""
+    axis, rows = node.attributes["axis"], tensor_type(node.arguments[1])
+    is_listed = tensor_type(node.arguments[2]).shape == rows.shape[axis : axis + 1]
+    text = Script()
+    open_function(text, "main", _parameters(node)[:-1])  # the result is the first operand
+    at = [f"v{place}" for place in range(len(rows.shape))]
+    to = f'T.Cast("int64", t2[{at[axis] if is_listed else 0}])'
+    places = [*at[:axis], to if is_listed else f"{to} + {at[axis]}", *at[axis + 1 :]]
+    loops = ", ".join(f"i{place}" for place in range(len(at)))
+    text.open(f"for {loops} in T.grid({', '.join(f'T.int64({size})' for size in rows.shape)}):")
+    text.open('with T.sblock("put"):')
+    text.line(f'{", ".join(at)} = T.axis.remap("{"S" * len(at)}", [{loops}])')
+    text.line(f"t0[{', '.join(places)}] = t1[{', '.join(at)}]")
+    return ModelKernel(name, kernel_function(str(text), "", name, "put"), {})
+
+
+def sum_of_parts(shape: tuple[int, ...]) -> tuple[str, TvmObject]:
+    """Return a name and a function that adds up the parts of a tensor, (parts, *sizes) float32, element by element."""
+    from tvm import te
+
+    sizes = [import_tvm().tirx.const(size, "int64") for size in shape]  # as Relax has them, which joins functions
+    given = te.placeholder(sizes, _WIDE, name="parts")
+
+    def total(*places: TvmObject) -> TvmObject:
+        found = given(0, *places)
+        for part in range(1, shape[0]):
+            found = found + given(part, *places)
+        return found
+
+    function = te.create_prim_func([given, te.compute(sizes[1:], total, name="sum_of_parts")])
+    return f"sum_of_{shape[0]}_parts", function.without_attr("global_symbol")
+
+
+def plain_product(name: str, workload: Workload) -> ModelKernel:
+    """Return a product that no template takes, with nothing fused into it, as loops: grouped convolutions, float32."""
+    tvm = import_tvm()
+    from tvm import te
+
+    operands = {access.tensor: te.placeholder(access.shape, _WIDE, name=access.tensor) for access in workload.operands}
+    extents = workload.extents
+    reduced = {axis.name: te.reduce_axis((0, axis.extent), axis.name) for axis in workload.reduction_axes}
+
+    def element(access: Access, values: dict[str, TvmObject]) -> TvmObject:
+        indices, inside = [], []
+        for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
+            index: TvmObject = offset
+            for term in terms:
+                index = index + values[term.axis] * term.coefficient
+            last = offset + sum(term.coefficient * (extents[term.axis] - 1) for term in terms)
+            inside += [index >= 0] if offset < 0 else []
+            inside += [index < size] if last >= size else []
+            indices.append(index)
+        loaded = operands[access.tensor](*indices)
+        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), loaded, tvm.tirx.const(0.0, _WIDE)) if inside else loaded
+
+    def total(*places: TvmObject) -> TvmObject:
+        values = dict(reduced)
+        for terms, place in zip(workload.write.indices, places, strict=True):
+            for term in terms:
+                values[term.axis] = tvm.tirx.indexmod(tvm.tirx.indexdiv(place, term.coefficient), extents[term.axis])
+        left, right = (element(access, values) for access in workload.reads)
+        return te.sum(left * right, axis=list(reduced.values()))
+
+    result = te.compute(workload.write.shape, total, name="product")
+    made = te.create_prim_func([*operands.values(), result])
+    return ModelKernel(name, made.with_attrs({"global_symbol": name, "op_pattern": OPAQUE}), {})

@@ -1,0 +1,322 @@
+"""Kernels of anatune's as functions of a Relax module, with what packs their constant operands."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from anatune.codegen.compat import TvmObject, parse_program
+from anatune.codegen.cpu.divisors import DivisorKernel, divisor_program
+from anatune.codegen.cpu.lower import program_of
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.sizes import at_run_time
+from anatune.emit.buffer import Buffer
+from anatune.errors import WorkloadError
+from anatune.network.graph.nodes import FOREIGN, HALVES, Graph, Node, Scalar, tensor_type, values_in
+from anatune.network.graph.operators import CONCAT, DIVISOR, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
+from anatune.network.kernels.attention import AttentionKernel, attention_program
+from anatune.network.kernels.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
+from anatune.network.kernels.places import ScatterKernel, TopKernel, scatter_program, top_program
+from anatune.network.kernels.puts import PutKernel, put_program
+from anatune.network.kernels.recurrent import RecurrentKernel, recurrent_program
+from anatune.network.kernels.rows import RowKernel, row_program
+from anatune.network.kernels.windows import WindowKernel, window_program
+from anatune.network.relax.packing import Copy, copies_of
+from anatune.network.relax.ranges import name_of
+from anatune.templates.cpu.program.extents import FIXED, OneByOne
+from anatune.templates.cpu.program.ranged import ranged_program
+
+__all__ = [
+    "KERNEL",
+    "OPAQUE",
+    "ModelKernel",
+    "Packer",
+    "RangedCalls",
+    "attention_kernel",
+    "kernel_function",
+    "model_kernel",
+    "unplanned_kernels",
+]
+
+KERNEL = "anatune.kernel"
+"""Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
+_PIECE = 256
+"""Rows of a product with any number of them that one nest runs for."""
+OPAQUE = 8
+"""TVM's word for a function that nothing is fused with."""
+
+
+class RangedCalls(NamedTuple):
+    """What a kernel for all extents of an axis is made with.
+
+    Attributes
+    ----------
+    axis : str
+    least, most : int
+        Smallest and largest extent.
+    usual : int
+        Extent that it was planned for. The schedule is that of the largest number of rows, of other axes the usual one.
+    """
+
+    axis: str
+    least: int
+    most: int
+    usual: int
+
+
+@dataclass(frozen=True)
+class Packer:
+    """What packs a constant operand, and the elements of the packed form.
+
+    Attributes
+    ----------
+    name : str
+        Packers of one name make the same of the same operand, whatever their kernels compute.
+    text, llvm : str
+        TVMScript of a function ``(tensor, packed)``, and what it calls.
+    """
+
+    name: str
+    text: str
+    llvm: str
+    num_elements: int
+
+    @cached_property
+    def copies(self) -> tuple[Copy, ...] | None:
+        """What moves the elements; None: something is computed of them, by `function`."""
+        return None if self.llvm else copies_of(self.text)
+
+    @property
+    def function(self) -> TvmObject:
+        """The function, for TVM."""
+        return parse_program(self.text, self.llvm).with_attr("global_symbol", self.name)
+
+
+@dataclass(frozen=True)
+class ModelKernel:
+    """One kernel of a model.
+
+    Attributes
+    ----------
+    name : str
+        Of the function, and of what it holds: unique in the model.
+    function : tvm.tirx.PrimFunc
+        Takes the operands, those of `packers` in packed form, and the result last.
+    packers : dict of str to Packer
+        By tensor.
+    """
+
+    name: str
+    function: TvmObject
+    packers: dict[str, Packer]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of sizes that the function takes behind the operands."""
+        return tuple(str(one.name) for one in self.function.params if str(one.ty) == "int64")
+
+    @property
+    def workspace(self) -> Buffer | None:
+        """Memory that the function takes last, behind the result, and that holds nothing between calls."""
+        return None
+
+    @property
+    def facts(self) -> CompilerFacts | None:
+        """What the compiler of a GPU's kernels said."""
+        return None
+
+
+def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls | None = None) -> ModelKernel:
+    """Return a schedule's program as a kernel of a model.
+
+    Parameters
+    ----------
+    span : RangedCalls, optional
+        Of a kernel that takes an extent at run time.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        As `codegen.cpu.lower.lower`.
+    """
+    if span is not None and span.axis == "i" and not schedule.workload.is_kernel:
+        program = ranged_program(
+            schedule, span.axis, span.least, threads=threads, prefix=name, piece=_PIECE, usual=span.usual
+        )
+    else:
+        program = program_of(schedule, threads, prefix=name, extents=OneByOne(span.axis) if span else FIXED)
+    packers = {
+        tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
+        for tensor, text in program.packing.items()
+    }
+    return ModelKernel(name, kernel_function(program.main, program.llvm, name, schedule.key), packers)
+
+
+def kernel_function(text: str, llvm: str, name: str, kind: str) -> TvmObject:
+    """Return a program as a function of a model that TVM's passes leave as it is; `kind`: what kernel it is."""
+    return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE})
+
+
+def _packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
+    """Return a function that packs an operand of a kernel, named by what it does."""
+    own = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
+    name = f"anatune_pack_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+    return Packer(name, text, llvm, num_elements)
+
+
+def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: int) -> ModelKernel:
+    """Return an attention as a kernel of a model; `lanes`: float32 elements of a vector.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        As `model_kernel`.
+    """
+    return _without_weights(name, "attention", attention_program(kernel, name, lanes, threads))
+
+
+def _without_weights(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
+    """Return a kernel of a program, TVMScript and LLVM IR, that packs none of its operands."""
+    return ModelKernel(name, kernel_function(*program, name, kind), {})
+
+
+def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int, ModelKernel]:
+    """Return ``id`` of each node of `_OPERATORS` -> its kernel, which equal nodes share."""
+    made: dict[str, dict[Hashable, ModelKernel]] = {}
+    kernels = {}
+    for node in graph.nodes():
+        if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
+            continue
+        operator = _OPERATORS[node.op]
+        if operator.is_fixed and _is_open(node):
+            raise WorkloadError(
+                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels "
+                "for fixed ones alone; compile the model for fixed sizes (example inputs)"
+            )
+        known = made.setdefault("rows" if operator.word == "rows" else "others", {})
+        kernel = operator.kernel_of(node)
+        if kernel not in known:
+            name = f"anatune_{operator.word}_{len(known)}_{kernel.kind}"
+            known[kernel] = _without_weights(name, kernel.kind, operator.program(kernel, name, threads, hardware))
+        kernels[id(node)] = known[kernel]
+    return kernels
+
+
+def _on_lanes(program: Callable[..., tuple[str, str]]) -> Callable[[Any, str, int, CpuSpec], tuple[str, str]]:
+    """Return what writes the program of a kernel that asks for the elements of a vector alone."""
+    return lambda kernel, name, threads, hardware: program(kernel, name, threads=threads, lanes=hardware.fp32_lanes)
+
+
+def _row_kernel(node: Node) -> RowKernel:
+    rows, length = tensor_type(node).shape
+    own = node.attributes
+    if node.op == SOFTMAX:
+        mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
+        return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
+    assert node.op == LAYER_NORM
+    operands, dtype = len(node.arguments) - 1, tensor_type(node).dtype
+    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=operands, dtype=dtype)
+
+
+def _window(node: Node) -> WindowKernel:
+    batch, blocks, *sizes, channels = tensor_type(node.arguments[0]).shape
+    dtypes = tuple(tensor_type(value).dtype for value in (*node.arguments, node))
+    return WindowKernel(
+        batch=batch, blocks=blocks, channels=channels, sizes=(sizes[0], sizes[1]), dtypes=dtypes, **node.attributes
+    )
+
+
+def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
+    return window_program(
+        kernel,
+        name,
+        threads,
+        lanes=hardware.fp32_lanes,
+        registers=hardware.compute.num_vector_registers,
+        caches=(hardware.l1.size_bytes, hardware.l2.size_bytes),
+        rounds=hardware.dot_instruction("vdpbf16ps") is not None,
+    )
+
+
+def _recurrent(node: Node) -> RecurrentKernel:
+    steps, batch, _ = tensor_type(node.arguments[0]).shape
+    own = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
+    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own)
+
+
+def _permute(node: Node) -> PermuteKernel:
+    return PermuteKernel(tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"]), tensor_type(node).dtype)
+
+
+def _concat(node: Node) -> ConcatKernel:
+    (outer, _), dtype = tensor_type(node)
+    return ConcatKernel(outer, tuple(tensor_type(part).shape[1] for part in node.arguments), dtype)
+
+
+def _divisor(node: Node) -> DivisorKernel:
+    return DivisorKernel(*tensor_type(node), node.attributes["operator"])
+
+
+def _put(node: Node) -> PutKernel:
+    (shape, dtype), places = tensor_type(node), node.arguments[2]
+    first = places.value if isinstance(places, Scalar) and isinstance(places.value, int) else -1
+    return PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
+
+
+def _scatter(node: Node) -> ScatterKernel:
+    data, index, updates = map(tensor_type, node.arguments)
+    own = node.attributes
+    return ScatterKernel(
+        data.shape, updates.shape, data.dtype, index.shape, index.dtype, own["axis"] % len(data.shape), own["reduction"]
+    )
+
+
+def _top(node: Node) -> TopKernel:
+    (shape, dtype), own = tensor_type(node.arguments[0]), node.attributes
+    return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"])
+
+
+def _is_open(node: Node) -> bool:
+    """Whether a size of what a node reads or returns is known at run time."""
+    return at_run_time((tensor_type(node).shape, *(tensor_type(value).shape for value in values_in(node.arguments))))
+
+
+def _is_float(node: Node) -> bool:
+    return tensor_type(node).dtype in ("float32", *HALVES)
+
+
+def _has_top(node: Node) -> bool:
+    shape, dtype = tensor_type(node.arguments[0])
+    return dtype not in FOREIGN and not at_run_time(shape)
+
+
+class _Operator(NamedTuple):
+    """An operator: its word in names of functions, what a node asks for, the code of that, and which nodes have it.
+
+    Nodes whose sizes vary have none where it `is_fixed`: nobody else computes them.
+    """
+
+    word: str
+    kernel_of: Callable[[Node], Any]
+    program: Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+    takes: Callable[[Node], bool] = _is_float
+    is_fixed: bool = False
+
+
+_OPERATORS: dict[str, _Operator] = {
+    **dict.fromkeys((SOFTMAX, LAYER_NORM), _Operator("rows", _row_kernel, _on_lanes(row_program))),
+    PUT: _Operator("moves", _put, _on_lanes(put_program), lambda _: True),
+    CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
+    DIVISOR: _Operator("checks", _divisor, divisor_program, lambda _: True),
+    "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
+    RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program, is_fixed=True),
+    SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True, is_fixed=True),
+    "topk": _Operator("places", _top, top_program, _has_top),
+    WINDOW: _Operator("windows", _window, _window_program),
+}
+"""What has kernels on CPUs that are not planned: rows, windows, moves."""

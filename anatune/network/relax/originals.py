@@ -1,0 +1,419 @@
+"""What an imported model computes, by its own library, in float64: what compiled outputs are compared with.
+
+Weights stay in float32 and are converted where an operator reads them, each for that moment: a whole copy in float64
+would be twice the model's size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Protocol
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from anatune.codegen.compat import last_line
+from anatune.errors import RunError
+from anatune.network.graph.meanings import unpacked
+from anatune.network.graph.nodes import HALVES, Array
+from anatune.network.graph.state import StatePair
+from anatune.network.graph.torch.arrays import array_of_torch, torch_of_array
+from anatune.untyped import OnnxObject, TorchObject
+
+__all__ = ["Arrays", "Reference", "onnx_reference", "reordered", "torch_reference"]
+
+_log = logging.getLogger(__name__)
+Arrays = list[Array]
+
+
+class Reference(Protocol):
+    """Computes a model's outputs, and says who did, how."""
+
+    def __call__(self, arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
+        """Return the outputs for inputs; `is_narrow`: in the model's own dtypes, which round as a kernel may."""
+        ...
+
+
+_REFUSALS = (AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
+"""What an operator raises that has no float64, or none of the kind."""
+
+
+def torch_reference(torch: TorchObject, source: TorchObject, name: str, written: Sequence[str | int] = ()) -> Reference:
+    """Return what a module of PyTorch's computes: inputs -> outputs, in float64 where its operators have that.
+
+    Parameters
+    ----------
+    torch
+        The package.
+    source : torch.nn.Module
+    name : str
+        For messages.
+    written : sequence of str or int
+        What it writes into: buffers, which are its last inputs then, and inputs by their number. These are its last
+        outputs.
+    """
+    buffers = [word for word in written if isinstance(word, str)]
+
+    def run(arrays: Arrays, *, is_wide: bool = False) -> Arrays:
+        tensors = [torch_of_array(np.array(array)) for array in arrays]
+        count = len(tensors) - len(buffers)
+        held = dict(zip(buffers, tensors[count:], strict=True))
+        if is_wide:
+            held = {word: one.double() if one.is_floating_point() else one for word, one in held.items()}
+        with torch.no_grad():
+            outputs = torch.func.functional_call(source, held, tuple(tensors[:count]))
+        changed = [held[word] if isinstance(word, str) else tensors[word] for word in written]
+        listed = [*torch.utils._pytree.tree_leaves(outputs), *changed]
+        return [array_of_torch(tensor) for tensor in listed if isinstance(tensor, torch.Tensor)]
+
+    return _reference(lambda arrays: _in_float64(torch, partial(run, is_wide=True), arrays), run, "PyTorch", name)
+
+
+def reordered(reference: Reference, pairs: Sequence[StatePair], count: int) -> Reference:
+    """Return a reference whose last inputs and outputs are a model's state; `count`: its inputs."""
+    taken = [pair.input for pair in pairs]
+    inputs = [*(place for place in range(count) if place not in taken), *taken]
+    held = [pair.output for pair in pairs]
+
+    def run(arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
+        given = dict(zip(inputs, arrays, strict=True))
+        found, library = reference([given[place] for place in range(count)], is_narrow=is_narrow)
+        return [
+            *(one for place, one in enumerate(found) if place not in held),
+            *(found[place] for place in held),
+        ], library
+
+    return run
+
+
+def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    """Return what `run` does while PyTorch's operators read float32 tensors as float64.
+
+    Both where Python calls an operator (some look at dtypes before they are dispatched) and where it is dispatched.
+    """
+    dispatch: TorchObject = import_module("torch.utils._python_dispatch").TorchDispatchMode
+    function_mode: TorchObject = import_module("torch.overrides").TorchFunctionMode
+    tree_map = torch.utils._pytree.tree_map
+    floats = (torch.float32, torch.float16, torch.bfloat16)
+
+    def wide(value: TorchObject) -> TorchObject:
+        is_narrow = isinstance(value, torch.Tensor) and value.dtype in floats
+        return value.double() if is_narrow else value
+
+    def widened(
+        names: Iterable[str], written: Collection[str], args: TorchObject, kwargs: TorchObject
+    ) -> tuple[list[TorchObject], TorchObject]:
+        """Return arguments, those of `written` names as they are."""
+        given = [value if name in written else tree_map(wide, value) for name, value in zip(names, args, strict=False)]
+        named = {name: value if name in written else tree_map(wide, value) for name, value in kwargs.items()}
+        if named.get("dtype") in floats:
+            named["dtype"] = torch.float64
+        return given, named
+
+    class Dispatched(dispatch):  # type: ignore[misc]
+        """Converts what an operator reads, not what it writes into."""
+
+        def __torch_dispatch__(
+            self, function: TorchObject, types: object, args: TorchObject = (), kwargs: TorchObject = None
+        ) -> TorchObject:
+            schema = function._schema.arguments
+            written = {value.name for value in schema if value.alias_info is not None and value.alias_info.is_write}
+            if function is torch.ops.aten._to_copy.default:  # what converts needs no conversion, which would be a copy
+                written.add(schema[0].name)
+            given, named = widened([value.name for value in schema], written, args, kwargs or {})
+            if function.namespace == "quantized_decomposed" and "quantize_per" in function.__name__:
+                names = [value.name for value in schema]
+                return _converted(torch, function.__name__, {**dict(zip(names, given, strict=False)), **named})
+            return function(*given, **named)
+
+    class Called(function_mode):  # type: ignore[misc]
+        """The same; what is written is the first argument of a function whose name ends so, and ``out``."""
+
+        def __torch_function__(
+            self, function: TorchObject, types: object, args: TorchObject = (), kwargs: TorchObject = None
+        ) -> TorchObject:
+            name = getattr(function, "__name__", "")
+            if name == "__get__":
+                return function(*args, **kwargs or {})
+            short = name.partition(".")[0]
+            is_written = short.startswith(("__i", "__set")) or (short.endswith("_") and not short.endswith("__"))
+            names = ["0" if is_written else "", *[""] * len(args)]
+            given, named = widened(names, ("0", "out"), args, kwargs or {})
+            return function(*given, **named)
+
+    with Called(), Dispatched():
+        return run(arrays)
+
+
+def _converted(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
+    """Return what becomes integers with a scale, or of them; PyTorch's own takes float32 alone."""
+    data = given["input"].double()
+    scale, zero = (given.get(word, given.get(f"{word}s")) for word in ("scale", "zero_point"))
+    if "per_channel" in name:
+        shape = [-1 if place == given["axis"] % data.ndim else 1 for place in range(data.ndim)]
+        scale, zero = scale.double().reshape(shape), 0 if zero is None else zero.reshape(shape)
+    if name.startswith("dequantize"):
+        return (data - zero) * scale
+    whole = torch.round(data / scale) + zero
+    return torch.clamp(whole, given["quant_min"], given["quant_max"]).to(given["dtype"])
+
+
+def onnx_reference(model: OnnxObject, name: str) -> Reference:
+    """Return what an ONNX model computes, by ONNX's reference evaluator: inputs in its order -> outputs.
+
+    In float64 where its operators have that. The model is not read a second time, which would take twice its size.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    name : str
+        For messages.
+    """
+
+    def run(arrays: Arrays, *, is_wide: bool) -> Arrays:
+        onnx, evaluator = import_module("onnx"), import_module("onnx.reference").ReferenceEvaluator
+        weights = {weight.name: weight for weight in model.graph.initializer}
+        names = [value.name for value in model.graph.input if value.name not in weights]
+        given = dict(zip(names, arrays, strict=True))
+        evaluate = functools.partial(evaluator, new_ops=_operators())
+        with _one_thread():
+            if is_wide or any(node.op_type in _SCALED for node in model.graph.node):
+                return _by_nodes(onnx, evaluate, model, weights, given, _wide if is_wide else np.asarray)
+            return list(evaluate(model).run(None, given))
+
+    wide, narrow = functools.partial(run, is_wide=True), functools.partial(run, is_wide=False)
+    return _reference(wide, narrow, "ONNX's reference evaluator", name)
+
+
+def _operators() -> list[OnnxObject]:
+    """Return operators, as the standard has them, in place of those of the evaluator's that fail or are slow (1.23).
+
+    And onnxruntime's product with weights of few bits.
+
+    Its GatherElements fails from 65 elements of an axis on; its Erf and its pools are loops of Python's: half a second
+    for BERT, a second and a half for ResNet-50, forty for Inception-V3.
+    """
+    run: OnnxObject = import_module("onnx.reference.op_run").OpRun
+    largest: OnnxObject = import_module("onnx.reference.ops.op_max_pool").MaxPool
+    average: OnnxObject = import_module("onnx.reference.ops.op_average_pool").AveragePool_19
+
+    class GatherElements(run):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, data: Array, indices: Array, axis: int | None = None) -> tuple[Array]:
+            return (np.take_along_axis(data, indices, axis or 0),)
+
+    class Erf(run):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, x: Array) -> tuple[Array]:
+            from scipy.special import erf
+
+            return (erf(x).astype(x.dtype),)
+
+    class MaxPool(largest):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, x: Array, **attributes: TorchObject) -> tuple[Array, ...]:
+            windows = None if len(self.onnx_node.output) > 1 else _windows(x, attributes, -np.inf)
+            if windows is None:
+                return tuple(super()._run(x, **attributes))
+            return (windows.max(axis=tuple(range(x.ndim, windows.ndim))),)
+
+    class AveragePool(average):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, x: Array, **attributes: TorchObject) -> tuple[Array, ...]:
+            windows, taps = _windows(x, attributes, 0.0), tuple(range(x.ndim, 2 * x.ndim - 2))
+            counted = _windows(np.ones_like(x[:1, :1]), attributes, float(bool(attributes.get("count_include_pad"))))
+            if windows is None or counted is None:
+                return tuple(super()._run(x, **attributes))
+            return ((windows.sum(axis=taps) / counted.sum(axis=taps)).astype(x.dtype),)
+
+    class MatMulNBits(run):  # type: ignore[misc]
+        op_domain = "com.microsoft"
+
+        def _run(self, data: Array, packed: Array, scales: Array, *more: Array | None, **_: object) -> tuple[Array]:
+            sizes = {one.name: one.i for one in self.onnx_node.attribute}
+            given: list[Array | None] = [*more, None, None, None]
+            zeros, groups, bias = given[:3]
+            columns, length, bits = sizes["N"], sizes["K"], sizes.get("bits", 4)
+            blocks = -(-length // sizes["block_size"])
+            groups = np.arange(length) // sizes["block_size"] if groups is None else groups.reshape(-1)[:length]
+            less: Array | float = float(1 << (bits - 1))
+            if zeros is not None:
+                is_packed = zeros.dtype == np.uint8
+                whole = unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if is_packed else zeros
+                less = whole.reshape(columns, blocks)[:, groups].astype(data.dtype)
+            numbers = unpacked(packed.reshape(columns, -1), bits)[:, :length].astype(data.dtype)
+            found = data @ ((numbers - less) * scales.reshape(columns, blocks)[:, groups]).T
+            return (found if bias is None else found + bias,)
+
+    return [GatherElements, Erf, MaxPool, AveragePool, MatMulNBits]
+
+
+def _windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) -> Array | None:
+    """Return what a pool's windows hold, (N, C, *positions, *taps); None: it has more than steps and borders."""
+    rank, taps = x.ndim - 2, attributes["kernel_shape"]
+    pads, steps = attributes.get("pads") or [0] * 2 * rank, attributes.get("strides") or [1] * rank
+    is_plain = attributes.get("auto_pad") in (None, "NOTSET") and not attributes.get("ceil_mode")
+    if not is_plain or set(attributes.get("dilations") or [1]) != {1} or x.dtype.kind != "f" or len(pads) != 2 * rank:
+        return None
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=fill)
+    found = sliding_window_view(padded, tuple(taps), tuple(range(2, x.ndim)))
+    return found[(slice(None), slice(None), *(slice(None, None, step) for step in steps))]
+
+
+def _one_thread() -> contextlib.AbstractContextManager[object]:
+    """Keep NumPy's products to one thread: those that wait for a core that others use take as much time as the work.
+
+    BERT beside three other programs on two cores: 7.9 s of CPU time, with one thread 2.1 (and 14 s instead of 36 s).
+    """
+    try:
+        limits = import_module("threadpoolctl").threadpool_limits
+    except ImportError:
+        return contextlib.nullcontext()
+    found: contextlib.AbstractContextManager[object] = limits(1, "blas")
+    return found
+
+
+def _reference(
+    wide: Callable[[Arrays], Arrays], narrow: Callable[[Arrays], Arrays], library: str, name: str
+) -> Reference:
+    """Return what computes in float64 (`wide`), or, where that is refused, in the model's own dtypes (`narrow`)."""
+
+    def reference(arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
+        try:
+            if not is_narrow:
+                return wide(arrays), f"{library} in float64"
+        except _REFUSALS as error:
+            _log.info("%s does not run in float64: %s", name, last_line(error))
+        try:
+            return narrow(arrays), library
+        except _REFUSALS as error:
+            raise RunError(
+                f"check: {library} cannot run {name} on random inputs: {last_line(error):.200}; check=False "
+                "(--no-check) builds it without a comparison"
+            ) from None
+
+    return reference
+
+
+def _by_nodes(
+    onnx: OnnxObject,
+    evaluator: OnnxObject,
+    model: OnnxObject,
+    weights: dict[str, OnnxObject],
+    given: dict[str, Array],
+    convert: Callable[[Array], Array],
+) -> Arrays:
+    """Return a model's outputs; each node is evaluated alone, and what it reads converted for that by `convert`.
+
+    Results are dropped behind their last reader.
+    """
+    versions = {operators.domain: operators.version for operators in model.opset_import}
+    nodes = [part for node in model.graph.node for part in _spelt(onnx, node)]
+    readers = Counter(name for node in nodes for name in node.input)
+    wanted = [output.name for output in model.graph.output]
+    readers.update(wanted)
+    known = {name: convert(array) for name, array in given.items()}
+
+    def value(name: str) -> Array:
+        return known[name] if name in known else convert(onnx.numpy_helper.to_array(weights[name]))
+
+    def place(name: str) -> OnnxObject:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
+
+    for node in nodes:
+        names = [name for name in dict.fromkeys(node.input) if name]
+        # a branch, a loop: they read what is around them
+        if any(entry.g.node or entry.graphs for entry in node.attribute):
+            names = list({**known, **weights})
+        results = [name for name in node.output if name]
+        graph = onnx.helper.make_graph([node], "node", list(map(place, names)), list(map(place, results)))
+        own = versions
+        if node.op_type in _CONVERSIONS:  # older ones say the same
+            own = {**versions, "": max(_LEAST_QUANTISED, versions.get("", _LEAST_QUANTISED))}
+        alone = evaluator(graph, opsets=own, functions=list(model.functions))
+        computed = alone.run(None, {name: value(name) for name in names})
+        if node.op_type in ("Cast", "CastLike") and computed[0].dtype.name in HALVES:
+            computed = [value(node.input[0]).astype(np.float64)]  # 16 bits are for the sake of speed
+        known.update((name, convert(array)) for name, array in zip(results, computed, strict=True))
+        for name in node.input:
+            readers[name] -= 1
+            if not readers[name]:
+                known.pop(name, None)
+    return [value(name) for name in wanted]
+
+
+_SCALED = {
+    "QGemm": ("Gemm", (0, 3, 6), 7), "QLinearAdd": ("Add", (0, 3), 6), "QLinearAveragePool": ("AveragePool", (0,), 3),
+    "QLinearConv": ("Conv", (0, 3, 8), 6), "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,), 3),
+    "QLinearLeakyRelu": ("LeakyRelu", (0,), 3), "QLinearMatMul": ("MatMul", (0, 3), 6),
+    "QLinearMul": ("Mul", (0, 3), 6),
+    "QLinearReduceMean": ("ReduceMean", (0,), 3), "QLinearSigmoid": ("Sigmoid", (0,), 3),
+    "QLinearSoftmax": ("Softmax", (0,), 3), "QLinearWhere": ("Where", (-1, 1, 4), 7),
+}  # fmt: skip
+"""Operator on scaled integers -> the one on numbers, where its operands are (of products the third is a bias in units
+of both scales, of a choice the first are truth values), and where the result's scale is."""
+
+
+_CONVERSIONS, _LEAST_QUANTISED = ("DequantizeLinear", "QuantizeLinear"), 19
+"""Conversions from and to integers, and their first opset that ONNX's evaluator has."""
+
+
+def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
+    """Return a node on scaled integers as conversions around one on numbers; others as they are.
+
+    The evaluator has few of them, and those round to float32.
+    """
+    if node.domain not in ("", "ai.onnx", "com.microsoft"):
+        return [node]
+    if node.op_type == "QLinearConcat":
+        given = list(node.input)
+        op, places, end = "Concat", tuple(range(2, len(given), 3)), 0
+    elif node.op_type in _SCALED:
+        given = list(node.input)
+        op, places, end = _SCALED[node.op_type]
+    else:
+        return [node]
+    own = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+    if own.pop("channels_last", 0):
+        return [node]
+    own.pop("opset", None)
+    make, name = onnx.helper.make_node, node.output[0]
+    made, operands = [], []
+    for number, place in enumerate(places):
+        word = f"{name}/{number}"
+        if place >= len(given) or place == -1 or not given[place]:
+            operands += [given[0]] * (place == -1)
+        elif number == 2 and op in ("Conv", "Gemm"):
+            made.append(make("Mul", [given[1], given[4]], [f"{word}/unit"]))
+            made.append(make("Cast", [given[place]], [f"{word}/whole"], to=1))
+            scaled = f"{word}/scaled"
+            made.append(make("Mul", [f"{word}/whole", f"{word}/unit"], [scaled]))
+            alpha = own.get("alpha", 1.0) if op == "Gemm" else 1.0  # of onnxruntime's, which counts for the bias, too
+            made.append(make("Constant", [], [f"{word}/alpha"], value_float=alpha))
+            made.append(make("Mul", [scaled, f"{word}/alpha"], [word]))
+            operands.append(word)
+        else:
+            is_row = op == "MatMul" and number == 0
+            is_column = number == 1 and (op == "MatMul" or (op == "Gemm" and not own.get("transB")))
+            axis = -2 if is_row else -1 if is_column else 0
+            made.append(make("DequantizeLinear", given[place : place + 3], [word], axis=axis))
+            operands.append(word)
+    if end >= len(given) or not given[end]:
+        return [*made, make(op, operands, [name], **own)]
+    made.append(make(op, operands, [f"{name}/number"], **own))
+    return [*made, make("QuantizeLinear", [f"{name}/number", *given[end : end + 2]], [name])]
+
+
+def _wide(array: Array) -> Array:
+    is_narrow = isinstance(array, np.ndarray) and array.dtype.name in ("float32", *HALVES)
+    return array.astype(np.float64) if is_narrow else array

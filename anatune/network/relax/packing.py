@@ -1,0 +1,177 @@
+"""Packing functions that only move elements, as copies between strided views, which NumPy makes: nothing is compiled.
+
+A loop nest around ``packed[a * i + b * j] = operand[c * i, j]`` is one copy: loops are dimensions, factors are strides.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from anatune.network.graph.nodes import Array
+
+__all__ = ["Copy", "copies_of", "packed_by"]
+
+_SILENT = {"func_attr", "reads", "writes"}
+"""Words that say nothing of what is moved."""
+_Affine = tuple[int, dict[str, int]]
+"""Constant, and factors of variables."""
+
+
+class Copy(NamedTuple):
+    """One copy, in elements of flat memory.
+
+    Attributes
+    ----------
+    extents : tuple of int
+        Of the loops.
+    to, source : (int, tuple of int)
+        Where the first element lies, and how far each loop's next one is.
+    """
+
+    extents: tuple[int, ...]
+    to: tuple[int, tuple[int, ...]]
+    source: tuple[int, tuple[int, ...]]
+
+
+class _OtherError(Exception):
+    """The function does something else than to move elements."""
+
+
+def copies_of(text: str) -> tuple[Copy, ...] | None:
+    """Return what a packing function, as the CPU templates write it, copies into zeros; None: it does more than that.
+
+    Parameters
+    ----------
+    text : str
+        TVMScript of a function of (operand, packed).
+    """
+    try:
+        (function,) = ast.parse(text).body
+        if not isinstance(function, ast.FunctionDef):
+            return None
+        operand, packed = function.args.args
+        reader = _Reader(operand.arg, _shape(operand), packed.arg, math.prod(_shape(packed)))
+        reader.walk(function.body, {})
+    except (_OtherError, SyntaxError, ValueError):
+        return None
+    return tuple(reader.copies)
+
+
+def packed_by(copies: Sequence[Copy], operand: Array, packed: Array) -> None:
+    """Fill memory of zeros with an operand's elements."""
+    word = f"u{operand.itemsize}"
+    source, target = np.ascontiguousarray(operand).reshape(-1).view(word), packed.reshape(-1).view(word)
+    for copy in copies:
+        there, here = (
+            as_strided(memory[start:], copy.extents, [stride * memory.itemsize for stride in strides])
+            for memory, (start, strides) in ((target, copy.to), (source, copy.source))
+        )
+        there[...] = here
+
+
+def _shape(parameter: ast.arg) -> tuple[int, ...]:
+    """Return the shape of a parameter ``T.Buffer(shape, dtype)``."""
+    if not isinstance(parameter.annotation, ast.Call):
+        raise _OtherError
+    shape = ast.literal_eval(parameter.annotation.args[0])
+    return tuple(shape)
+
+
+class _Reader:
+    """Reads the statements of one packing function."""
+
+    def __init__(self, operand: str, shape: tuple[int, ...], packed: str, size: int) -> None:
+        self._operand, self._shape, self._packed, self._size = operand, shape, packed, size
+        self._pitches = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
+        self.copies: list[Copy] = []
+
+    def walk(self, body: Sequence[ast.stmt], loops: Mapping[str, int]) -> None:
+        """Read statements inside loops: variable -> iterations."""
+        for node in body:
+            if isinstance(node, ast.With):
+                self.walk(node.body, loops)
+            elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+                self.walk(node.body, {**loops, node.target.id: _iterations(node.iter)})
+            elif isinstance(node, ast.Assign):
+                self._assign(node, loops)
+            elif not isinstance(node, ast.Expr) or _word(node.value) not in _SILENT:
+                raise _OtherError
+
+    def _assign(self, node: ast.Assign, loops: Mapping[str, int]) -> None:
+        value, extents = node.value, dict(loops)
+        if _is_zero(value):
+            return
+        if _word(value) == "if_then_else" and isinstance(value, ast.Call) and _is_zero(value.args[2]):
+            for condition in _conditions(value.args[0]):
+                variable, most = _limit(condition)
+                extents[variable] = min(extents[variable], most)
+            value = value.args[1]
+        (target,) = node.targets
+        to, source = self._flat(target, self._packed, (1,)), self._flat(value, self._operand, self._pitches)
+        sizes = tuple(extents.values())
+        for (start, factors), size in ((to, self._size), (source, math.prod(self._shape))):
+            if start < 0 or start + sum((extents[name] - 1) * factor for name, factor in factors.items()) >= size:
+                raise _OtherError
+        places = ((start, tuple(factors.get(name, 0) for name in extents)) for start, factors in (to, source))
+        self.copies.append(Copy(sizes, *places))
+
+    def _flat(self, node: ast.expr, tensor: str, pitches: Sequence[int]) -> _Affine:
+        """Return where an element of a tensor lies."""
+        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name) or node.value.id != tensor:
+            raise _OtherError
+        places = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        start, factors = 0, dict[str, int]()
+        for place, pitch in zip(places, pitches, strict=True):
+            constant, own = _affine(place)
+            start += constant * pitch
+            for name, factor in own.items():
+                factors[name] = factors.get(name, 0) + factor * pitch
+        return start, factors
+
+
+def _word(node: ast.expr) -> str:
+    """Return x of ``T.x(...)``, "" for anything else."""
+    return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return _word(node) == "Cast" and isinstance(node, ast.Call) and ast.unparse(node.args[1]) == "0"
+
+
+def _iterations(node: ast.expr) -> int:
+    """Return how often a loop that begins at 0 runs."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("range", "T.parallel") or len(node.args) != 1:
+        raise _OtherError
+    return int(ast.literal_eval(node.args[0]))
+
+
+def _conditions(node: ast.expr) -> list[ast.expr]:
+    return node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
+
+
+def _limit(node: ast.expr) -> tuple[str, int]:
+    """Return the variable of a condition ``variable < number``, and the number."""
+    if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and isinstance(node.ops[0], ast.Lt):
+        return node.left.id, int(ast.literal_eval(node.comparators[0]))
+    raise _OtherError
+
+
+def _affine(node: ast.expr) -> _Affine:
+    """Return an affine expression."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value, {}
+    if isinstance(node, ast.Name):
+        return 0, {node.id: 1}
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+        (first, left), (second, right) = _affine(node.left), _affine(node.right)
+        if isinstance(node.op, ast.Add):
+            return first + second, {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
+        if not right:
+            return first * second, {name: factor * second for name, factor in left.items()}
+    raise _OtherError

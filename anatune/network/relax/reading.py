@@ -1,0 +1,220 @@
+"""Relax modules as graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anatune.codegen.compat import TvmObject, array_of, import_tvm, same_structure
+from anatune.errors import WorkloadError
+from anatune.network.graph.nodes import (
+    WRITTEN,
+    Argument,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    Scalar,
+    Shape,
+    TensorType,
+    Value,
+    item_of,
+    tensor_type,
+)
+
+__all__ = ["graph_of"]
+
+_PREFIX = "relax."
+
+
+def graph_of(module: TvmObject, name: str = "main") -> Graph:
+    """Return one function of a Relax module as a graph.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        Of operators, not yet legalised; weights are constants.
+
+    Raises
+    ------
+    WorkloadError
+        There is no such function; a tensor has a size that is no number; there is something that is no operator on
+        tensors (branches, calls of other functions).
+    """
+    tvm = import_tvm()
+    functions = {str(key.name_hint): one for key, one in module.functions_items()}
+    function = functions.get(name)
+    if function is None or type(function).__name__ != "Function":
+        relax = [key for key, one in functions.items() if type(one).__name__ == "Function"]
+        raise WorkloadError(
+            f"the module has no Relax function {name} (it has {', '.join(relax) or 'none'}), expected the model there"
+        )
+    return _Reader(tvm, function, functions).graph
+
+
+class _Reader:
+    """Walks the bindings of a function in order."""
+
+    def __init__(self, tvm: TvmObject, function: TvmObject, functions: dict[str, TvmObject]) -> None:
+        self.tvm, self.functions = tvm, functions
+        self.values: dict[int, Argument] = {}
+        self.constants: dict[int, Constant] = {}
+        inputs = []
+        for parameter in function.params:
+            kind = self.type_of(parameter.ty, f"input {parameter.name}")
+            if not isinstance(kind, TensorType):
+                raise WorkloadError(f"input {parameter.name} is a tuple, expected a tensor; pass its parts")
+            made = Input(str(parameter.name), kind)
+            self.values[parameter.id_] = made
+            inputs.append(made)
+        body = function.body
+        for block in body.blocks:
+            for binding in block.bindings:
+                if type(binding).__name__ == "MatchCast":
+                    self.values[binding.var.id_] = self.argument(binding.value)
+                else:
+                    self.values[binding.var.id_] = self.bound(binding.value)
+        result = self.argument(body.body)
+        is_tuple = isinstance(result, tuple)
+        outputs = result if isinstance(result, tuple) else (result,)
+        if not all(isinstance(value, Value) and isinstance(value.type, TensorType) for value in outputs):
+            raise WorkloadError("the model returns nested tuples or shapes, expected tensors")
+        self.graph = Graph(tuple(inputs), outputs, is_tuple=is_tuple)
+
+    def type_of(self, kind: TvmObject, what: str) -> TensorType | tuple[TensorType, ...]:
+        """Return a Relax type.
+
+        Raises
+        ------
+        WorkloadError
+            It is no tensor of known sizes; `what` has it.
+        """
+        name = type(kind).__name__
+        if name.startswith("Tuple"):
+            found = tuple(self.type_of(field, what) for field in kind.fields)
+            if all(isinstance(one, TensorType) for one in found):
+                return found  # type: ignore[return-value]
+            raise WorkloadError(f"{what} is a tuple of tuples, expected tensors")
+        if not name.startswith("Tensor"):
+            raise WorkloadError(f"{what} is a {name}, expected a tensor")
+        sizes = getattr(kind.shape, "values", None)
+        if sizes is None:
+            raise WorkloadError(f"{what} has no known shape, expected fixed sizes; export it with example inputs")
+        shape = []
+        for axis, size in enumerate(sizes):
+            if not hasattr(size, "value"):
+                raise WorkloadError(
+                    f"{what} is dynamic along axis {axis} ({size}), expected fixed sizes; give example inputs of the "
+                    "sizes to compile for, and export without dynamic shapes"
+                )
+            shape.append(int(size.value))
+        return TensorType(tuple(shape), str(kind.dtype))
+
+    def bound(self, value: TvmObject) -> Argument:
+        """Return what a binding computes."""
+        kind = type(value).__name__
+        if kind != "Call":
+            return self.argument(value)
+        op = value.op
+        if not isinstance(op, self.tvm.ir.Op):
+            raise WorkloadError(f"the model calls {op}, expected operators of Relax; inline its functions first")
+        name = str(op.name)
+        if name == "relax.call_tir":
+            return self.written(value)
+        if name in ("relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed"):
+            raise WorkloadError(f"the model has {name}: it is lowered already, expected operators; pass it before that")
+        attributes, kind = _attributes(value.attrs)
+        if name == "relax.take" and attributes["mode"] == "fast":  # reads what lies beyond: ids may be wrong
+            attributes["mode"] = "clip"
+        arguments = tuple(self.argument(one) for one in value.args)
+        if name == "relax.shape_of":  # as ONNX files ask for sizes: they are known here
+            return Shape(tensor_type(arguments[0]).shape)
+        if name == "relax.shape_to_tensor":
+            return Constant(np.array(arguments[0], np.int64))
+        return Node(
+            name.removeprefix(_PREFIX), arguments, self.type_of(value.ty, f"the result of {name}"), attributes, kind
+        )
+
+    def written(self, value: TvmObject) -> Node:
+        """Return an operator that the importer wrote out as a loop nest.
+
+        Raises
+        ------
+        WorkloadError
+            Its sizes are no numbers.
+        """
+        name = str(value.args[0].name_hint)
+        kind = self.type_of(value.ty, f"the result of {name}")
+        operands = self.argument(value.args[1])
+        function = self.functions[name]
+        if (
+            len(value.args) > 2
+            or not isinstance(kind, TensorType)
+            or not all(isinstance(operand, Value) for operand in operands)
+        ):
+            raise WorkloadError(f"the model has {name} of sizes that are known only at run time, expected fixed sizes")
+        word = self.binary(function, operands, kind)
+        return Node(word, operands, kind) if word else Node(f"{WRITTEN}{name}", operands, kind, {"function": function})
+
+    def binary(self, function: TvmObject, operands: tuple[Value, ...], kind: TensorType) -> str:
+        """Return the operator of two operands that a loop nest is; "": it is something else.
+
+        TVM's ONNX importer writes Clip so; as operators it can be fused into what comes before.
+        """
+        if len(operands) != 2:
+            return ""
+        from tvm import relax, topi
+
+        builder = relax.BlockBuilder()
+        kinds = [relax.TensorType(tensor_type(operand).shape, tensor_type(operand).dtype) for operand in operands]
+        first, second = (relax.Var(f"v{place}", one) for place, one in enumerate(kinds))
+        with builder.function("main", [first, second]):
+            made = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}
+            builder.emit_func_output(relax.Tuple(list(made.values())))
+        own = {str(key.name_hint): one for key, one in builder.get().functions_items()}
+        return next((word for word in made if same_structure(own[word], function)), "")
+
+    def argument(self, value: TvmObject) -> Argument:
+        """Return an argument, or what a binding renames."""
+        kind = type(value).__name__
+        if kind in ("Var", "DataflowVar"):
+            return self.values[value.id_]
+        if kind == "GenericConst":
+            return self.constant(value.value)
+        if kind == "Tuple":
+            return tuple(self.argument(field) for field in value.fields)
+        if kind == "TupleGetItem":
+            owner, index = self.argument(value.tuple_value), int(value.index)
+            return owner[index] if isinstance(owner, tuple) else item_of(owner, index)
+        if kind == "ShapeExpr":
+            return Shape(int(size) for size in value.values)
+        if kind in ("IntImm", "FloatImm"):
+            return Scalar(value.value, str(value.ty.dtype))
+        raise WorkloadError(f"the model has a {kind}, expected tensors, shapes and numbers; export it without branches")
+
+    def constant(self, tensor: TvmObject) -> Constant:
+        """Return a constant, each tensor once: importers repeat them."""
+        found = self.constants.get(tensor.data_ptr())
+        if found is None:
+            found = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
+        return found
+
+
+def _attributes(attributes: TvmObject) -> tuple[dict[str, TvmObject], str]:
+    """Return the attributes of a call by name, and the name of their type."""
+    if attributes is None:
+        return {}, ""
+    info = type(attributes).__tvm_ffi_type_info__
+    return {field.name: _plain(getattr(attributes, field.name)) for field in info.fields}, str(info.type_key)
+
+
+def _plain(value: TvmObject) -> TvmObject:
+    """Return numbers, text and lists of them as Python's; everything else is passed through."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = type(value).__name__
+    if kind in ("Array", "list", "tuple"):
+        found = [_plain(one) for one in value]
+        return tuple(found) if all(isinstance(one, bool | int | float | str) for one in found) else value
+    if kind in ("dtype", "DataType"):
+        return str(value)
+    return value

@@ -1,0 +1,195 @@
+"""Operators of Relax whose loops anatune writes in place of TVM's, as expressions of tensors."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+
+from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.formulas import elementary
+from anatune.network.relax.rest.nests import number
+
+__all__ = ["LEGALISED", "element_call"]
+
+_NARROW = 1 << 31
+"""Elements from which on their places need 64 bits."""
+
+
+def _taken(builder: TvmObject, call: TvmObject) -> TvmObject:
+    """Return parts that indices name: TVM warns of the mode "fast", which is that of indices known to be in range."""
+    from tvm import te, topi
+
+    data, indices = call.args
+    axis, mode = call.attrs.axis, str(call.attrs.mode)
+    if mode != "fast" or axis is None:
+        return builder.call_te(topi.take, data, indices, axis, mode=mode)
+    first = int(axis) % len(data.ty.shape)
+
+    def take(values: TvmObject, places: TvmObject) -> TvmObject:
+        rank = len(places.shape)
+
+        def element(*at: TvmObject) -> TvmObject:
+            return values(*at[:first], places(*at[first : first + rank]), *at[first + rank :])
+
+        return te.compute((*values.shape[:first], *places.shape, *values.shape[first + 1 :]), element, name="T_take")
+
+    return builder.call_te(take, data, indices)
+
+
+def _find_extreme(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
+    """Return what writes argmax or argmin: the first place of the largest or smallest element, or of a NaN.
+
+    TVM's own begins with the place -1 and the least finite number, which rows of nothing else do not beat, and a later
+    NaN hides the elements before it. Here the extreme is found first, then the least place of an element like it: two
+    reductions that all devices split over lanes and threads.
+    """
+
+    def legalise(builder: TvmObject, call: TvmObject) -> TvmObject:
+        tvm = import_tvm()
+        from tvm import te, topi
+
+        axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
+
+        def find(data: TvmObject) -> TvmObject:
+            best = getattr(topi, word)(data, axis, keepdims=True)
+            along = te.reduce_axis((0, data.shape[axis]), name="k")
+            is_short, is_float = (number(data.shape[axis]) or _NARROW) < _NARROW, "float" in str(data.dtype)
+            place = along.var.astype("int32" if is_short else "int64")
+            none = tvm.tirx.max_value(str(place.ty))
+
+            def first(*at: TvmObject) -> TvmObject:
+                before, behind = at[:axis], at[axis + bool(call.attrs.keepdims) :]
+                element = data(*before, along, *behind)
+                is_best = element == best(*before, 0, *behind)
+                is_best = tvm.tirx.any(is_best, tvm.tirx.isnan(element)) if is_float else is_best
+                return te.min(tvm.tirx.Select(is_best, place, none), axis=along)
+
+            kept = [1] * bool(call.attrs.keepdims)
+            shape = (*data.shape[:axis], *kept, *data.shape[axis + 1 :])
+            found = te.compute(shape, first, name=f"arg{word}")
+            return te.compute(shape, lambda *at: found(*at).astype("int64"), name="places")
+
+        return builder.call_te(find, call.args[0], primfunc_name_hint=f"arg{word}")
+
+    return legalise
+
+
+def _order(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
+    """Return what writes argsort, or topk of places, by whole numbers in the order of the elements.
+
+    TVM's functions compare with ``<``, which puts elements around a NaN anywhere, and take few types. Here a NaN is the
+    largest number, as in PyTorch and NumPy, and -0.0 is as large as 0.0.
+    """
+
+    def legalise(builder: TvmObject, call: TvmObject) -> TvmObject:
+        tvm = import_tvm()
+        from tvm import topi
+
+        tirx, own = tvm.tirx, call.attrs
+        kind = str(call.args[0].ty.dtype)
+        is_float, whole = "float" in kind, "int64" if kind.endswith("64") else "int32"
+
+        def key(element: TvmObject) -> TvmObject:
+            if not is_float:
+                return element.astype(whole)
+            wide = element if kind.endswith("64") else element.astype("float32")
+            bits = tirx.Select(wide == 0, tirx.const(0, whole), tirx.reinterpret(whole, wide))
+            most = tirx.max_value(whole)
+            return tirx.Select(tirx.isnan(wide), most, tirx.Select(bits < 0, bits ^ most, bits))
+
+        def keys(data: TvmObject) -> TvmObject:
+            return tvm.te.compute(data.shape, lambda *at: key(data(*at)), name="keys")
+
+        numbers = call.args[0] if kind == whole else builder.emit(builder.call_te(keys, call.args[0]))
+        if word == "argsort":
+            return builder.call_te(topi.argsort, numbers, None, own.axis, not own.descending, own.dtype)
+        return builder.call_te(topi.topk, numbers, own.k, own.axis, own.ret_type, not own.largest, own.dtype)
+
+    return legalise
+
+
+def _accumulate(builder: TvmObject, call: TvmObject) -> TvmObject:
+    """Return running sums or products, of which those of floating-point numbers are joined in float64, as PyTorch's."""
+    tvm = import_tvm()
+    from tvm import te
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as script
+
+    own, kind, is_sum = call.attrs, str(call.ty.dtype), "cumsum" in str(call.op.name)
+    wide, one = "float64" if "float" in kind else kind, tvm.tirx.const(1, "int64")
+    sizes = list(call.args[0].ty.shape)
+    axis = int(own.axis) % len(sizes)
+    size, behind = sizes[axis], functools.reduce(operator.mul, sizes[axis + 1 :], one)
+    rows = functools.reduce(operator.mul, sizes[:axis], one) * behind
+
+    def write(source: TvmObject, target: TvmObject) -> TvmObject:
+        with IRBuilder() as text:
+            given, made = script.buffer_proxy(source), script.buffer_proxy(target)
+            with script.parallel(0, rows) as row:
+                total = script.buffer_proxy(script.decl_buffer((1,), wide, scope="local"))
+                total[0] = tvm.tirx.const(0 if is_sum else 1, wide)
+                with script.serial(0, size) as place:
+                    at = (row // behind * size + place) * behind + row % behind
+                    before, element = total[0], given[at].astype(wide)
+                    if own.exclusive:
+                        made[at] = before.astype(kind)
+                    total[0] = before + element if is_sum else before * element
+                    if not own.exclusive:
+                        made[at] = total[0].astype(kind)
+            return text.get()
+
+    def accumulate(data: TvmObject) -> TvmObject:
+        result = tvm.tirx.decl_buffer(sizes, kind)
+        return te.extern([sizes], [data], lambda ins, outs: write(ins[0], outs[0]), dtype=kind, out_buffers=[result])
+
+    return builder.call_te(accumulate, call.args[0], primfunc_name_hint="cumsum" if is_sum else "cumprod")
+
+
+def _activation(name: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
+    """Return what writes an activation as one function, for which there is a formula."""
+    return lambda builder, call: element_call(builder, name, call.args)
+
+
+def element_call(builder: TvmObject, name: str, operands: Sequence[TvmObject]) -> TvmObject:
+    """Return the call of a loop over the elements of tensors of one shape, of an elementary function."""
+    from tvm import te
+
+    def compute(*tensors: TvmObject) -> TvmObject:
+        def element(*indices: TvmObject) -> TvmObject:
+            return elementary(import_tvm(), name, *(tensor(*indices) for tensor in tensors))
+
+        return te.compute(tensors[0].shape, element, name=f"T_{name}")
+
+    return builder.call_te(compute, *operands, primfunc_name_hint=name)
+
+
+def _calculate(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
+    """Return what writes an operator of two tensors: a constant zero is read, for TVM takes ``x * 0.0`` for zero."""
+
+    def legalise(builder: TvmObject, call: TvmObject) -> TvmObject:
+        tvm = import_tvm()
+        from tvm import topi
+
+        known = [one.value for one in call.args if isinstance(one, tvm.ir.Constant)]
+        if any("float" in str(one.dtype) and not one.numpy().any() for one in known):
+            return builder.call_te(getattr(topi, word), *call.args)
+        return tvm.ir.Op.get(f"relax.{word}").get_attr("FLegalize")(builder, call)
+
+    return legalise
+
+
+LEGALISED: dict[str, Callable[[TvmObject, TvmObject], TvmObject]] = {
+    **{f"relax.{word}": _calculate(word) for word in ("add", "divide", "multiply", "subtract")},
+    "relax.argmax": _find_extreme("max"),
+    "relax.argmin": _find_extreme("min"),
+    "relax.argsort": _order("argsort"),
+    "relax.cumprod": _accumulate,
+    "relax.cumsum": _accumulate,
+    "relax.nn.gelu": _activation("gelu"),
+    "relax.nn.gelu_tanh": _activation("gelu_tanh"),
+    "relax.nn.silu": _activation("silu"),
+    "relax.take": _taken,
+    "relax.topk": _order("topk"),
+}
+"""Operator of Relax's -> what writes its code in place of TVM's."""

@@ -1,0 +1,404 @@
+"""Graphs as Relax modules: products are calls of anatune's kernels, everything else the operators that were read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.core.sizes import Size, at_run_time
+from anatune.emit.buffer import Buffer
+from anatune.errors import BuildError, WorkloadError
+from anatune.network.graph.building import made
+from anatune.network.graph.nodes import (
+    ITEM,
+    LEADING,
+    WRITTEN,
+    Argument,
+    Array,
+    Constant,
+    Graph,
+    Node,
+    Scalar,
+    Shape,
+    TensorType,
+    Value,
+    is_unknown,
+    once,
+    tensor_type,
+)
+from anatune.network.graph.operators import DEQUANTIZE, PRODUCTS, PUT, QUANTIZE
+from anatune.network.graph.products import workload_of
+from anatune.network.graph.state import StatePair
+from anatune.network.relax.kernels import ModelKernel, Packer
+from anatune.network.relax.ranges import Ranges
+from anatune.network.relax.rest.legalising import element_call
+
+__all__ = ["Weight", "WrittenModel", "written"]
+
+
+class Weight(NamedTuple):
+    """A constant as the built model takes it.
+
+    Attributes
+    ----------
+    constant : Constant
+        What is taken, or packed.
+    packer : Packer, optional
+        Makes of it what the model takes; None: it is taken as it is.
+    shape, dtype
+        Of what the model takes.
+    """
+
+    constant: Constant
+    packer: Packer | None
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what the model takes."""
+        return math.prod(self.shape) * self.constant.array.dtype.itemsize
+
+
+_REPEATED_BYTES = 1 << 24
+"""Constants from which on what repeats itself is not written out: files of a few bytes may ask for gigabytes."""
+_SPELT: dict[str, Callable[..., TvmObject]] = {
+    "nn.relu6": lambda op, x: op.clip(x, 0, 6),
+}
+"""Operator that TVM lacks -> the same in others, of ``relax.op`` and arguments."""
+_ELEMENTARY = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2", "mish")
+"""Functions of elements that Relax has no operator for."""
+
+
+Known = Callable[[Sequence[Weight]], Sequence[TvmObject]]
+"""Weights -> tensors of TVM's, each as its `Weight` says."""
+
+
+class WrittenModel(NamedTuple):
+    """A Relax module whose ``main`` takes the model's inputs and, unless they are in it, a tuple of weights.
+
+    Symbols that are no size of an input come first, as one shape, in alphabetical order.
+    """
+
+    module: TvmObject
+    weights: tuple[Weight, ...]
+
+
+def written(
+    graph: Graph,
+    kernels: Mapping[int, ModelKernel],
+    known: Known | None = None,
+    ranges: Ranges | None = None,
+    state: Sequence[StatePair] = (),
+) -> WrittenModel:
+    """Return a graph as a Relax module.
+
+    Parameters
+    ----------
+    graph : Graph
+    kernels : mapping of int to ModelKernel
+        ``id`` of each node that anatune has a kernel for -> its kernel; equal nodes share one.
+    known : callable, optional
+        Makes the tensors that become constants of the module; None: weights are one more argument, a tuple.
+    ranges : mapping of str to (int, int), optional
+        Of the symbols of sizes that vary.
+    state : sequence of StatePair
+        What it is at first are the last weights, of those that have something.
+    """
+    initial = [Constant(pair.initial) for pair in state if pair.initial is not None]
+    return _Writer(graph, kernels, known, ranges or {}, initial).model
+
+
+def _repeated(value: Constant) -> Array | None:
+    """Return the part that a large constant repeats; None: it has to be a weight."""
+    array = value.array
+    if is_unknown(array):
+        return None
+    part = once(array)
+    return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
+
+
+def _numbers(node: Node) -> tuple[tuple[int, ...], ...]:
+    """Return the axes, begins, ends and steps of a slice, and the sizes that it is of along the axes."""
+    axes, *others = (tuple(one.value for one in column) for column in node.arguments[1:])
+    shape = tensor_type(node.arguments[0]).shape
+    return axes, *others, tuple(shape[axis] for axis in axes)
+
+
+def _check_attributes(node: Node) -> None:
+    """Raise a WorkloadError where an attribute depends on a size that varies: TVM would take it for a number."""
+    varying = [name for name, value in node.attributes.items() if at_run_time(value)]
+    if varying and node.op != "split":
+        raise WorkloadError(
+            f"{node.op} ({node}): {varying[0]} depends on a size that varies, expected numbers; compile the model for "
+            "fixed sizes (example inputs)"
+        )
+
+
+def _slices(node: Node) -> list[Value]:
+    """Return the parts of a tensor that is split where sizes say that vary, each as a slice."""
+    value, axis, parts = node.arguments[0], node.attributes["axis"], []
+    ends = (*node.attributes["indices_or_sections"], tensor_type(value).shape[axis])
+    for begin, end, kind in zip((0, *ends), ends, node.type, strict=False):
+        numbers = ((Scalar(number, "int64"),) for number in (axis, begin, end, 1))
+        parts.append(made("strided_slice", (value, *numbers), cast(TensorType, kind), assume_inbound=False))
+    return parts
+
+
+class _Writer:
+    """Emits nodes in order into one function."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        kernels: Mapping[int, ModelKernel],
+        known: Known | None,
+        ranges: Ranges,
+        initial: Sequence[Constant],
+    ) -> None:
+        self.tvm = import_tvm()
+        self.symbols = {symbol: self.tvm.tirx.Var(symbol, "int64") for symbol in sorted(ranges)}
+        bounds = {symbol: most for symbol, (_, most) in ranges.items()}
+        from tvm import relax
+
+        self.relax = relax
+        self.kernels = kernels
+        self.weights: list[Weight] = []
+        self.places: dict[tuple[int, str], int] = {}
+        nodes = graph.nodes()
+        for node in nodes:
+            for value, packer in self.known(node):
+                self.place(value, packer)
+        for output in graph.outputs:
+            if isinstance(output, Constant):
+                self.place(output, None)
+        self.weights += [Weight(value, None, *tensor_type(value)) for value in initial]
+        builder = relax.BlockBuilder()
+        inputs = [relax.Var(value.name, self.type_of(value.type)) for value in graph.inputs]
+        told = {str(size) for value in graph.inputs for size in tensor_type(value).shape}
+        untold = [variable for symbol, variable in self.symbols.items() if symbol not in told]
+        filled = [relax.Var("filled", relax.ShapeType(values=untold))] if untold else []
+        kinds = [self.type_of(TensorType(weight.shape, weight.dtype)) for weight in self.weights]
+        self.tuple = relax.Var("weights", self.tvm.ir.TupleType(kinds))
+        self.values: dict[int, TvmObject] = {
+            id(value): variable for value, variable in zip(graph.inputs, inputs, strict=True)
+        }
+        functions: dict[str, TvmObject] = {}
+        self.constants = None if known is None else [relax.const(one) for one in known(self.weights)]
+        attributes = {"tir_var_upper_bound": bounds} if bounds else None  # memory is planned for the largest sizes
+        parameters = [*filled, *inputs, *([self.tuple] if known is None else [])]
+        with builder.function("main", parameters, attrs=attributes):
+            with builder.dataflow():
+                for node in nodes:
+                    if id(node) in kernels:
+                        own = kernels[id(node)]
+                        if own.name not in functions:
+                            functions[own.name] = builder.add_func(own.function, own.name)
+                        call = self.kernel_call(node, functions[own.name], own.workspace)
+                        if own.workspace is not None:
+                            call = relax.TupleGetItem(builder.emit(call), 0)
+                        self.values[id(node)] = builder.emit(call)
+                        continue
+                    _check_attributes(node)
+                    try:
+                        self.values[id(node)] = builder.emit(self.operator_call(node, builder))
+                    except TVM_ERRORS as error:
+                        raise BuildError(
+                            f"TVM cannot compile the operator {node.op} of {node.type}: {last_line(error)}"
+                        ) from error
+                results = [self.result(value) for value in graph.outputs]
+                result = builder.emit_output(relax.Tuple(results) if graph.is_tuple else results[0])
+            builder.emit_func_output(result)
+        self.model = WrittenModel(builder.get(), tuple(self.weights))
+
+    def known(self, node: Node) -> list[tuple[Constant, Packer | None]]:
+        """Return the constants of a node that are weights, and what packs each."""
+        if node.op in PRODUCTS and id(node) in self.kernels:
+            packers = self.kernels[id(node)].packers
+            tensors = [access.tensor for access in workload_of(node).operands]
+            return [
+                (value, packers.get(tensor))
+                for tensor, value in zip(tensors, node.arguments, strict=True)
+                if isinstance(value, Constant)
+            ]
+        if id(node) in self.kernels:
+            return [(value, None) for value in node.arguments if isinstance(value, Constant)]
+        found: list[tuple[Constant, Packer | None]] = []
+        stack: list[Argument] = list(node.arguments)
+        while stack:
+            value = stack.pop(0)
+            if isinstance(value, Constant):
+                if value.array.size != 1 and _repeated(value) is None:
+                    found.append((value, None))
+            elif type(value) is tuple:
+                stack += value
+        return found
+
+    def place(self, value: Constant, packer: Packer | None) -> int:
+        """Return which weight a constant is, in the form that a kernel takes: each form of it is there once."""
+        key = (id(value), packer.name if packer else "")
+        if key not in self.places:
+            self.places[key] = len(self.weights)
+            shape, dtype = tensor_type(value)
+            self.weights.append(Weight(value, packer, (packer.num_elements,) if packer else shape, dtype))
+        return self.places[key]
+
+    def weight(self, place: int) -> TvmObject:
+        """Return a weight as an expression."""
+        return self.relax.TupleGetItem(self.tuple, place) if self.constants is None else self.constants[place]
+
+    def type_of(self, kind: TensorType | tuple[TensorType, ...]) -> TvmObject:
+        assert isinstance(kind, TensorType)
+        return self.relax.TensorType(self.sizes(kind.shape), kind.dtype)
+
+    def size(self, size: int) -> TvmObject:
+        """Return a size as TVM's: an expression of symbols where it is known at run time."""
+        return size.at(self.symbols) if isinstance(size, Size) else size
+
+    def sizes(self, shape: tuple[int, ...]) -> list[TvmObject]:
+        return [self.size(size) for size in shape]
+
+    def result(self, value: Value) -> TvmObject:
+        """Return an output as an expression; a reshape of a size that varies is a view here, too."""
+        sizes = tensor_type(value).shape
+        if not (isinstance(value, Node) and value.op == "reshape" and at_run_time(sizes)):
+            return self.argument(value)
+        shape, kind = self.relax.ShapeExpr(self.sizes(sizes)), self.type_of(value.type)
+        source = self.argument(value.arguments[0])
+        return self.relax.op.call_pure_packed("vm.builtin.reshape", source, shape, ty_args=kind)
+
+    def kernel_call(self, node: Node, function: TvmObject, workspace: Buffer | None) -> TvmObject:
+        """Return the call of a kernel; operands in the workload's order.
+
+        A workspace is a second result, which nobody reads: TVM plans its memory with that of all others.
+        """
+        places = [self.place(*one) for one in self.known(node)]
+        operands = [
+            self.weight(places.pop(0)) if isinstance(value, Constant) else self.values[id(value)]
+            for value in node.arguments
+            if isinstance(value, Value)
+        ]
+        operands += [self.symbols[symbol] for symbol in self.kernels[id(node)].symbols]
+        results = self.type_of(node.type)
+        if node.op == PUT:
+            return self.relax.op.call_tir_inplace(function, self.relax.Tuple(operands), [0], results)
+        if workspace is not None:
+            results = [results, self.relax.TensorType(workspace.shape, workspace.dtype)]
+        return self.relax.call_tir(function, self.relax.Tuple(operands), results)
+
+    def operator_call(self, node: Node, builder: TvmObject) -> TvmObject:
+        """Return the call of an operator of TVM's, or of what the importer wrote out."""
+        if node.op == ITEM:
+            return self.relax.TupleGetItem(self.values[id(node.arguments[0])], node.attributes["index"])
+        if node.op == LEADING:
+            shape, dtype = tensor_type(node)
+            source = self.argument(node.arguments[0])
+            return self.relax.op.memory.view(source, self.relax.ShapeExpr(self.sizes(shape)), dtype, 0)
+        if node.op in PRODUCTS:
+            return self.product(node)
+        if node.op.startswith(WRITTEN):
+            made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
+            operands = self.relax.Tuple([self.argument(one) for one in node.arguments])
+            return self.relax.call_tir(made, operands, self.type_of(node.type))
+        if node.op in (QUANTIZE, DEQUANTIZE):
+            return self.scaled(node)
+        if node.op == "strided_slice" and at_run_time(_numbers(node)):
+            return self.slice_at_run_time(node, builder)
+        if node.op == "lookup":
+            data, kind = tensor_type(node.arguments[0]), tensor_type(node)
+            places = self.relax.op.astype(self.argument(node.arguments[0]), "int32")
+            if data.dtype == "int8":
+                places = self.relax.op.add(places, self.relax.const(128, "int32"))
+            table = self.relax.const(np.asarray(node.attributes["table"], kind.dtype))
+            return self.relax.op.take(table, places, axis=0, mode="fast")
+        if node.op in _SPELT:
+            return _SPELT[node.op](self.relax.op, *map(self.argument, node.arguments))
+        if node.op in _ELEMENTARY:
+            operands = [self.spread(value, tensor_type(node)) for value in node.arguments]
+            return element_call(builder, node.op, [builder.emit(value) for value in operands])
+        own = node.attributes
+        if node.op == "split" and at_run_time(own["indices_or_sections"]):
+            return self.relax.Tuple([self.slice_at_run_time(part, builder) for part in _slices(node)])
+        if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
+            places = [self.tvm.tirx.IntImm("int64", place) for place in own["indices_or_sections"]]
+            own = {**own, "indices_or_sections": places}
+        attributes = self.tvm.ir.make_node(node.kind, **own) if node.kind else None
+        arguments = [self.argument(argument) for argument in node.arguments]
+        return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
+
+    def spread(self, value: Value, kind: TensorType) -> TvmObject:
+        """Return an operand as an expression of a result's shape."""
+        operand = self.argument(value)
+        return operand if value.type == kind else self.relax.op.broadcast_to(operand, self.argument(Shape(kind.shape)))
+
+    def slice_at_run_time(self, node: Value, builder: TvmObject) -> TvmObject:
+        """Return a slice whose bounds vary, of the size that the graph says: TVM infers no size that it can compile."""
+        from tvm import te
+
+        assert isinstance(node, Node)
+        axes, begins, _, steps, _ = _numbers(node)
+        rank = len(tensor_type(node).shape)
+        firsts, widths = [0] * rank, [1] * rank
+        for axis, begin, step in zip(axes, begins, steps, strict=True):
+            firsts[axis % rank], widths[axis % rank] = self.size(begin), self.size(step)
+
+        def take(values: TvmObject, sizes: Sequence[TvmObject], *bounds: Sequence[TvmObject]) -> TvmObject:
+            def element(*at: TvmObject) -> TvmObject:
+                return values(*(i * width + first for i, first, width in zip(at, *bounds, strict=True)))
+
+            return te.compute(sizes, element, name="slice_of_varying")
+
+        sizes = self.sizes(tensor_type(node).shape)
+        return builder.call_te(take, self.argument(node.arguments[0]), sizes, firsts, widths)
+
+    def scaled(self, node: Node) -> TvmObject:
+        """Return a conversion from or to integers with scales."""
+        op, (data, scale, zero) = self.relax.op, map(self.argument, node.arguments)
+        has_zero = bool(node.arguments[2].array.any())
+        if node.op == DEQUANTIZE:
+            whole = op.astype(data, "int32")
+            return op.multiply(op.astype(op.subtract(whole, zero) if has_zero else whole, "float32"), scale)
+        found = op.round(op.divide(data, scale))
+        found = op.add(found, op.astype(zero, "float32")) if has_zero else found
+        cut = op.clip(found, node.attributes["low"], node.attributes["high"])
+        return op.astype(op.astype(cut, "int32"), tensor_type(node).dtype)
+
+    def product(self, node: Node) -> TvmObject:
+        """Return a matrix product that has no kernel, and what was to be fused into it."""
+        op = self.relax.op
+        data, weight, *operands = map(self.argument, node.arguments)
+        result = op.matmul(data, weight)
+        for step in node.attributes["epilogue"]:
+            if step in ("bias", "add"):
+                result = op.add(result, operands.pop(0))
+            elif (name := f"nn.{step}") in _SPELT:
+                result = _SPELT[name](op, result)
+            else:
+                result = getattr(op.nn, step)(result)
+        return result
+
+    def argument(self, argument: Argument) -> TvmObject:
+        """Return an argument as an expression of Relax's."""
+        relax = self.relax
+        if isinstance(argument, Constant):
+            place = self.places.get((id(argument), ""))
+            if place is None and (own := _repeated(argument)) is not None:
+                return relax.op.broadcast_to(relax.const(own), self.argument(Shape(tensor_type(argument).shape)))
+            if place is None:
+                return relax.const(argument.array, argument.array.dtype.name)
+            return self.weight(place)
+        if isinstance(argument, Value):
+            return self.values[id(argument)]
+        if isinstance(argument, Shape):
+            return relax.ShapeExpr(self.sizes(argument))
+        if isinstance(argument, Scalar) and isinstance(argument.value, Size):
+            return self.size(argument.value)
+        if isinstance(argument, Scalar):
+            return self.tvm.tirx.const(argument.value, argument.dtype)
+        if isinstance(argument, tuple):
+            return relax.Tuple([self.argument(one) for one in argument])
+        return argument

@@ -1,0 +1,408 @@
+"""A compiled model as text: its kernels, what bounds each, what its parts take together, what was left to TVM."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from anatune.core.schedule import Schedule
+from anatune.errors import AnatuneError
+from anatune.model.bound import TimeBound, time_bound
+from anatune.network.graph.summary import (
+    KernelSummary,
+    Latency,
+    LayoutSummary,
+    ModelSummary,
+    OperatorSummary,
+    TensorSummary,
+    TuningSummary,
+)
+from anatune.report import units
+from anatune.report.text import Line, paragraph, table
+from anatune.templates import make_model
+
+__all__ = [
+    "LEFT", "Measured", "ModelPart", "kernel_bound", "kernel_kind",
+    "measured_of", "model_dict", "model_lines", "model_parts", "model_sentences", "shape_text", "tuning_text",
+]  # fmt: skip
+
+LEFT = "left to TVM"
+_KIND = re.compile(r"^(?:part[0-9]+\.)?anatune_[a-z]+_[0-9]+_")
+"""What the name of a kernel without a plan begins with; its kind follows."""
+Measured = Mapping[str, float] | None
+"""Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`); None: not measured."""
+
+
+def measured_of(measured_s: Measured, name: str) -> float | None:
+    """Return the measured seconds of a function; None where they are not known."""
+    return None if measured_s is None else measured_s.get(name)
+
+
+def _others(summary: ModelSummary, measured_s: Measured) -> dict[str, float]:
+    """Return what was measured of functions that are TVM's."""
+    own = {member.name for members in (summary.kernels, summary.rows) for member in members}
+    own |= {f"part{number}.onnxruntime" for number in range(1, len(summary.parts) + 1)}
+    return {name: time_s for name, time_s in (measured_s or {}).items() if name not in own}
+
+
+def kernel_kind(kernel: OperatorSummary) -> str:
+    """Return the kind of a kernel without a plan: "softmax", "max_pool2d"."""
+    return _KIND.sub("", kernel.name)
+
+
+class ModelPart(NamedTuple):
+    """One kind of function of a model.
+
+    Attributes
+    ----------
+    name : str
+        Products by the order of their dimensions ("products, NHWC"), kernels without a plan by their kind, `LEFT`.
+    calls : int
+        In a run.
+    predicted_s, measured_s : float or None
+        Of all calls in a run; None: not known.
+    """
+
+    name: str
+    calls: int
+    predicted_s: float | None
+    measured_s: float | None
+
+
+def model_parts(summary: ModelSummary, measured_s: Measured = None) -> list[ModelPart]:
+    """Return the parts of a model, the longest first.
+
+    Parameters
+    ----------
+    measured_s : mapping of str to float, optional
+        Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`).
+    """
+    groups: dict[str, list[ModelPart]] = {}
+    for kernel in summary.kernels:
+        name = f"products, {kernel.layout}" if kernel.layout else kernel.template if not kernel.schedule else "products"
+        measured = measured_of(measured_s, kernel.name)
+        groups.setdefault(name, []).append(ModelPart(name, kernel.count, kernel.total_s, measured))
+    parts = [_together(name, members) for name, members in groups.items()] + _row_parts(summary, measured_s)
+    rest = None if measured_s is None else sum(_others(summary, measured_s).values())
+    if summary.operators or rest:
+        calls = sum(operator.count for operator in summary.operators)
+        parts.append(ModelPart(LEFT, calls, _sum(operator.predicted_s for operator in summary.operators), rest))
+    left = [part.time_s for part in summary.parts if part.left]
+    if left:
+        parts.append(ModelPart("left to onnxruntime", len(left), None, _sum(left)))
+    return sorted(parts, key=lambda part: -(part.measured_s or part.predicted_s or 0.0))
+
+
+def _row_parts(summary: ModelSummary, measured_s: Measured) -> list[ModelPart]:
+    """Return the kernels without a plan, those of a kind together."""
+    kinds: dict[str, list[ModelPart]] = {}
+    for row in summary.rows:
+        part = ModelPart(kernel_kind(row), row.count, row.predicted_s, measured_of(measured_s, row.name))
+        kinds.setdefault(part.name, []).append(part)
+    return [_together(kind, members) for kind, members in kinds.items()]
+
+
+def _together(name: str, members: list[ModelPart]) -> ModelPart:
+    _, calls, predicted, measured = zip(*members, strict=True)
+    return ModelPart(name, sum(calls), _sum(predicted), _sum(measured))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum of values, None if one of them is not known."""
+    kept = list(values)
+    return sum(value for value in kept if value is not None) if None not in kept else None
+
+
+def shape_text(tensor: TensorSummary) -> str:
+    """Return a shape as words: "1x3x224x224", "scalar"."""
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def kernel_bound(kernel: KernelSummary) -> TimeBound | None:
+    """Return the time of one call that no schedule of a kernel's template undercuts.
+
+    None of an attention, and where an extent varies.
+
+    As kernels are timed alone, their operands where the run before left them: in a model they come from further away.
+    """
+    if not kernel.schedule or kernel.varies:
+        return None
+    try:
+        schedule = Schedule.from_json(kernel.schedule)
+        fewest = make_model(schedule.workload, schedule.hardware, schedule.template).least_flop
+    except AnatuneError:  # of another version
+        return None
+    return time_bound(schedule.workload, schedule.hardware, {schedule.template: fewest})
+
+
+def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, object]:
+    """Return what the table says as plain values, times in seconds of all calls in a run.
+
+    Parameters
+    ----------
+    measured_s : mapping of str to float, optional
+        Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`).
+    """
+    kernels = [
+        {
+            "name": kernel.name,
+            "workload": kernel.workload,
+            "varies": kernel.varies,
+            "count": kernel.count,
+            "flop": kernel.count * kernel.flop,
+            "template": kernel.template,
+            "layout": kernel.layout,
+            "epilogue": kernel.epilogue,
+            "bound_by": kernel.bound_by,
+            "predicted_s": kernel.total_s,
+            "predicted_share": kernel.total_s / summary.predicted_s,
+            "registers": kernel.registers,
+            "spill_bytes": kernel.spill_bytes,
+            "shared_bytes": kernel.shared_bytes,
+            "measured_s": measured_of(measured_s, kernel.name),
+        }
+        for kernel in summary.kernels
+    ]
+    check = summary.check
+    return {
+        "hardware": summary.hardware,
+        "device": summary.device,
+        "threads": None if _on_gpu(summary) else summary.threads,
+        "inputs": list(map(msgspec.structs.asdict, summary.inputs)),
+        "outputs": list(map(msgspec.structs.asdict, summary.outputs)),
+        "sizes": {name: msgspec.structs.asdict(one) for name, one in summary.ranges.items()},
+        "state": list(map(msgspec.structs.asdict, summary.state)),
+        "weight_bytes": summary.weight_bytes,
+        "predicted_s": summary.predicted_s,
+        "predicted_transposes_s": summary.turning_s,
+        "predicted_whole_s": summary.whole_s,
+        "launches": summary.launches,
+        "arena_bytes": summary.arena_bytes,
+        "emulated_error": summary.emulated,
+        "measured_s": None if measured_s is None else sum(measured_s.values()),
+        "kernels": kernels,
+        "rows": [
+            msgspec.structs.asdict(row) | {"measured_s": measured_of(measured_s, row.name)} for row in summary.rows
+        ],
+        "unscheduled": summary.unscheduled,
+        "layouts": None if summary.layouts is None else msgspec.structs.asdict(summary.layouts),
+        "left_to_tvm": {operator.name: operator.count for operator in summary.operators},
+        "left_to_tvm_predicted_s": {operator.name: operator.predicted_s for operator in summary.operators},
+        "left_to_tvm_measured_s": None if measured_s is None else _others(summary, measured_s),
+        "latency": None if summary.latency is None else msgspec.to_builtins(summary.latency),
+        "tuning": None if summary.tuning is None else msgspec.to_builtins(summary.tuning),
+        "parts": msgspec.to_builtins(summary.parts),
+        "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
+        "losses": msgspec.to_builtins(summary.losses),
+    }
+
+
+def model_lines(summary: ModelSummary, measured_s: Measured = None, *, width: int = 80) -> list[Line]:
+    """Return a compiled model as a report; parameters as `model_dict`."""
+    lines = []
+    for text, matters in _told(summary, measured_s):
+        lines += paragraph(text, width, "bold" if matters else "")
+    if summary.kernels:
+        lines += [Line(""), *_table(summary, measured_s, width)]
+    return lines
+
+
+def model_sentences(summary: ModelSummary, measured_s: Measured = None) -> list[str]:
+    """Return what the report says before its table, the kernels and their time first; parameters as `model_dict`."""
+    return [text for text, _ in _told(summary, measured_s)]
+
+
+def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]:
+    """Return the sentences about a model, and which of them matter most."""
+    calls = sum(kernel.count for kernel in summary.kernels)
+    flop = sum(kernel.count * kernel.flop for kernel in summary.kernels)
+    text = (
+        f"{len(summary.kernels)} kernels in {calls} calls, {units.flop(flop)}, for {summary.hardware} "
+        f"({summary.arch}){'' if _on_gpu(summary) else ', ' + units.threads(summary.threads)}: predicted "
+        f"{units.duration(summary.predicted_s)}"
+    )
+    if measured_s is not None:
+        left = "TVM and onnxruntime" if summary.parts else "TVM"
+        text += f", measured with what was left to {left} {units.duration(sum(measured_s.values()))}"
+    told = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
+    if summary.layouts is not None:
+        told.append((_layouts_text(summary.layouts, " by kernels of planned sizes" if summary.ranges else ""), False))
+    if summary.rows:
+        told.append((_rows_text(summary, measured_s), False))
+    told.append((_left_text(summary, measured_s), False))
+    if summary.unscheduled:
+        told.append((f"no vectors and no threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True))
+    if summary.tuning is not None and summary.tuning.trials:
+        told.append((tuning_text(summary.tuning), False))
+    if summary.latency is not None:
+        told.append((_latency_text(summary.latency), True))
+    return [*told, *_losses_told(summary), (_check_text(summary), False)]
+
+
+def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line]:
+    kernels = sorted(summary.kernels, key=lambda kernel: -kernel.total_s)
+    times = [measured_of(measured_s, kernel.name) if measured_s else kernel.total_s for kernel in kernels]
+    total_s = sum(measured_s.values()) if measured_s else summary.predicted_s
+    cells = [
+        ("calls", [str(kernel.count) for kernel in kernels]),
+        ("predicted", [units.duration(kernel.total_s) for kernel in kernels]),
+        ("measured", [units.or_dash(measured_of(measured_s, kernel.name)) for kernel in kernels]),
+        ("share", ["-" if time_s is None else units.percent(time_s / total_s) for time_s in times]),
+        ("bound by", [kernel.bound_by for kernel in kernels]),
+        ("template", [kernel.template for kernel in kernels]),
+        ("registers", [str(kernel.registers) for kernel in kernels]),
+        ("spilled", [units.size(kernel.spill_bytes or 0) for kernel in kernels]),
+        ("product", [f"{one.workload} ({one.varies})" if one.varies else one.workload for one in kernels]),
+    ]
+    without = {"measured": measured_s is None, "registers": not _on_gpu(summary), "spilled": not _on_gpu(summary)}
+    shown = [column for column in cells if not without.get(column[0])]
+    return table(shown, ("bound by", "template", "product"), width=width)
+
+
+def _on_gpu(summary: ModelSummary) -> bool:
+    return summary.device == "gpu"
+
+
+def _parts_texts(summary: ModelSummary) -> list[str]:
+    """Return what is said of the parts of a divided model: each with its share of the time, and why nodes are left."""
+    total_s, texts = _sum(part.time_s for part in summary.parts), []
+    for number, part in enumerate(summary.parts, 1):
+        who = "left to onnxruntime" if part.left else "compiled"
+        share = "not measured" if not total_s else f"{units.percent((part.time_s or 0.0) / total_s)} of the time"
+        time_s = "" if part.time_s is None else f" ({units.duration(part.time_s)} when it was compiled)"
+        texts.append(f"part {number} of {len(summary.parts)}, {units.many(part.nodes, 'node')} {who}: {share}{time_s}")
+        reasons: dict[str, list[str]] = {}
+        for node, why in part.left:
+            reasons.setdefault(why, []).append(node)
+        texts += [f"{', '.join(nodes)}: {why}" for why, nodes in reasons.items()]
+    return texts
+
+
+def _inputs_text(summary: ModelSummary) -> str:
+    inputs = ", ".join(f"{tensor.name} {shape_text(tensor)} {tensor.dtype}" for tensor in summary.inputs)
+    ranges = ", ".join(
+        f"{name} {one.least}..{one.most} "
+        + (f"(planned: {one.planned})" if one.planned == one.usual else f"(planned and predicted for {one.planned})")
+        for name, one in summary.ranges.items()
+    )
+    varying = f"; sizes that vary: {ranges}" if ranges else ""
+    held = ", ".join(f"{one.name} {shape_text(one)}{' at most' if one.grows else ''}" for one in summary.state)
+    stays = f"; state: {held}" if held else ""
+    return f"inputs: {inputs or 'none'}{varying}{stays}; weights: {units.size(summary.weight_bytes)}"
+
+
+def _layouts_text(layouts: LayoutSummary, by: str) -> str:
+    """Return in which orders activations lie, and what others take; `by`: which kernels, where sizes vary."""
+    words = ", ".join(f"{count} {word}" for word, count in layouts.layouts.items())
+    alone = {"NHWC": layouts.channels_last_s, "NCHW": layouts.channels_first_s}
+    others = "".join(
+        f", {units.duration(time_s)} with {word} alone" for word, time_s in alone.items() if time_s is not None
+    )
+    return (
+        f"layouts of convolutions: {words}; {units.many(layouts.transposes, 'transpose')}; predicted{by} "
+        f"{units.duration(layouts.predicted_s)} with them{others}; at most {units.percent(layouts.gap)} above the best "
+        "choice"
+    )
+
+
+def _rows_text(summary: ModelSummary, measured_s: Measured) -> str:
+    """Return the kernels without a plan by their kinds, the last words of their names."""
+    told = []
+    for kind in _row_parts(summary, measured_s):
+        predicted = "" if kind.predicted_s is None else f" {units.duration(kind.predicted_s)}"
+        measured = "" if measured_s is None else f", measured {units.duration(kind.measured_s or 0.0)}"
+        told.append(f"{kind.name} ({kind.calls}){predicted}{measured}")
+    return f"kernels without a plan, predicted by their bytes and not in the time above: {'; '.join(told)}"
+
+
+def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
+    names = ", ".join(f"{operator.name} ({operator.count})" for operator in summary.operators)
+    if not names:
+        launches = summary.launches
+        memory = units.size(summary.arena_bytes)
+        own = f"; {launches} launches, {memory} between them, predicted {units.duration(summary.whole_s)} in all"
+        return f"{LEFT}: nothing{own if launches else ''}"
+    if measured_s is None:
+        return _left_predicted(summary, names)
+    rest = _others(summary, measured_s)
+    slowest = sorted(rest, key=lambda name: -rest[name])[:3]
+    share = units.percent(sum(rest.values()) / sum(measured_s.values()))
+    told = ", ".join(f"{name} {units.duration(rest[name])}" for name in slowest)
+    return f"{LEFT}, {share} of the time ({told}): {names}"
+
+
+def _left_predicted(summary: ModelSummary, names: str) -> str:
+    """Return what was left to TVM with its predicted share of everything."""
+    left_s = _sum(operator.predicted_s for operator in summary.operators)
+    if left_s is None:
+        return f"{LEFT}, and not in these times: {names}"
+    total_s = summary.predicted_s + sum(row.predicted_s or 0.0 for row in summary.rows) + left_s
+    share = units.percent(left_s / total_s)
+    return f"{LEFT}, by its bytes {share} of the time ({units.duration(left_s)}) and not in the above: {names}"
+
+
+def tuning_text(tuning: TuningSummary) -> str:
+    """Return how many trials kernels had, why that ended, and how near their bounds they are together."""
+    why = {"time_limit": ", ended by the time limit", "kernels": ", ended early: no kernel has any left"}
+    early = Counter(kernel.ended for kernel in tuning.kernels if kernel.ended)
+    words = {
+        "stop_at": "near enough to the bound",
+        "patience": "nothing better for a while",
+        "space": "no more schedules",
+    }
+    kernels = ", ".join(f"{count} {words[ended]}" for ended, count in early.items())
+    measured = [kernel for kernel in tuning.kernels if kernel.measured_s]
+    bound_s = sum(kernel.count * kernel.bound_s for kernel in measured)
+    time_s = sum(kernel.count * (kernel.measured_s or 0.0) for kernel in measured)
+    share = f"; together they take {units.ratio(time_s / bound_s)} times the model's lower bounds" if measured else ""
+    share += ", which are too high for this machine" if measured and time_s < bound_s else ""
+    return (
+        f"kernels were measured in {tuning.trials} trials, {tuning.new_trials} of them now"
+        f"{why.get(tuning.ended, '')}{f' ({kernels})' if kernels else ''}{share}"
+    )
+
+
+def _latency_text(latency: Latency) -> str:
+    told = f"measured when it was compiled: {units.duration(latency.time_s)} a run"
+    if latency.other_s is None:
+        return f"{told}; measured kernels are the plan's own"
+    other = units.duration(latency.other_s)
+    if latency.is_tuned:
+        return f"{told} with the kernels that were measured as the best, which are kept; with the plan's own {other}"
+    return f"{told} with the plan's own kernels, which are kept; with those that were measured as the best {other}"
+
+
+_WORST = 3
+"""Layers that are named of those that lose by being quantised."""
+
+
+def _losses_told(summary: ModelSummary) -> list[tuple[str, bool]]:
+    """Return what a model lost that was quantised when it was compiled: the layers with the most noise."""
+    told = sorted((one for one in summary.losses if one.signal_db is not None), key=lambda one: one.signal_db or 0.0)
+    if not told:
+        return []
+    worst = ", ".join(f"{one.layer} {one.signal_db:.1f} dB" for one in told[:_WORST])
+    text = f"quantised to 8 bits, output of each of {len(summary.losses)} layers over its error: worst {worst}"
+    return [(text, False)]
+
+
+def _check_text(summary: ModelSummary) -> str:
+    if summary.emulated is not None and summary.launches:
+        return (
+            f"each planned kernel was right in Triton's interpreter at smaller sizes, within {summary.emulated:.2g} of "
+            "its results' scale; what lies between them was not run, and outputs were not compared with the original's"
+        )
+    if summary.emulated is not None:
+        return (
+            f"each kernel of anatune's was right in the emulator, within {summary.emulated:.2g} of its results' scale; "
+            "outputs of the whole were not compared with the original's"
+        )
+    if summary.check is not None:
+        check = summary.check
+        return f"largest difference from {check.reference}: {check.error:.2g} of the output's largest magnitude"
+    why = ": there was no such GPU (--check lets the emulator run the kernels)" if _on_gpu(summary) else ""
+    return f"outputs were not compared with the original's{why}"

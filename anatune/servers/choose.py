@@ -1,0 +1,209 @@
+"""Which tile a server should take for so many rows: its tuner's whole space, timed by the model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.access import FLOAT8_DTYPES
+from anatune.core.workload.routing import Routing, power_law, uniform
+from anatune.errors import SpaceError
+from anatune.servers.defaults import Tile
+from anatune.servers.floor import Floor, floor_of
+from anatune.servers.shapes import DTYPES, Experts, Product
+from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
+from anatune.templates.triton.grouped.scales import LATEST, Served
+from anatune.templates.triton.grouped.times import score_scaled
+from anatune.templates.triton.problem import MatmulProblem
+from anatune.templates.triton.tiles import Tiles, stage_preference
+
+__all__ = ["ROWS", "Predicted", "Race", "check_device", "group_bytes", "race", "routing_of", "space_of"]
+
+Floats = NDArray[np.float64]
+
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+"""Rows that servers' files have usually; the nearest is taken."""
+_SIZES = ((16, 32, 64, 128, 256), (32, 64, 128, 256), (64, 128, 256))
+_GROUPS = (1, 16, 32, 64)
+_TIE_SHARE = 1e-3
+_WIDE_ROWS = 64
+"""Rows of a block from which on matrix units read its left operand in the shared memory."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A tile and its seconds: of both products of a layer of experts, or of one product."""
+
+    tile: Tile
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Race:
+    """All tiles of a space for so many rows.
+
+    Attributes
+    ----------
+    tokens : int
+    tiles : Tiles
+    time_s : (num_tiles,) float64
+        inf where the device cannot run the tile.
+    parts : (2, num_tiles) float64, or (1, num_tiles)
+        Of the up and the down product.
+    floor : Floor
+        What no tile undercuts.
+    """
+
+    tokens: int
+    tiles: Tiles
+    time_s: Floats
+    parts: Floats
+    floor: Floor
+
+    def best(self, count: int = 1, part: int | None = None, block_m: int | None = None) -> list[Predicted]:
+        """Return the first choices, each of another shape.
+
+        Times within 0.1 % are ties: three stages come first, then four; then the smaller group.
+
+        Parameters
+        ----------
+        part : int, optional
+            Only that product counts.
+        block_m : int, optional
+            Of all of them.
+
+        Raises
+        ------
+        SpaceError
+            No tile is legal.
+        """
+        times = np.where(np.isfinite(self.time_s), self.time_s if part is None else self.parts[part], np.inf)
+        if block_m is not None:
+            times = np.where(self.tiles.block_m == block_m, times, np.inf)
+        legal = int(np.isfinite(times).sum())
+        if not legal:
+            raise SpaceError(f"{self.tokens} rows: the device can run none of {len(times)} tiles, expected one")
+        t = self.tiles
+        with np.errstate(invalid="ignore"):
+            steps = np.floor(np.log(times / times.min()) / np.log1p(_TIE_SHARE))
+        order = np.lexsort((t.group_m, stage_preference(t.num_stages), steps))[:legal]
+        shapes = np.stack([t.block_m, t.block_n, t.block_k, t.num_warps])[:, order]
+        _, first = np.unique(shapes, axis=1, return_index=True)
+        return [Predicted(_tile(t, place), float(times[place])) for place in order[np.sort(first)][:count]]
+
+    def time_of(self, tile: Tile, down: Tile | None = None) -> float:
+        """Return the seconds of a tile of the space, or of one for each product; inf where the device cannot run it."""
+        places = [self._place(one) for one in (tile, down or tile)]
+        if not np.isfinite(self.time_s[places]).all():
+            return math.inf
+        return float(sum(part[place] for part, place in zip(self.parts, places, strict=False)))
+
+    def _place(self, tile: Tile) -> int:
+        return int(np.flatnonzero((_rows(self.tiles) == np.array(tile)).all(axis=1))[0])
+
+
+def check_device(shape: Experts | Product, spec: GpuSpec) -> None:
+    """Raise SpaceError for 8-bit floats on a device without an instruction for them, as far as its spec says."""
+    has_float8 = any(spec.tensor_flop_per_s(name) for name in FLOAT8_DTYPES)
+    if shape.dtype == "fp8_w8a8" and spec.tensor_cores is not None and not has_float8:
+        raise SpaceError(
+            f"{shape.dtype}: {spec.name} ({spec.arch}) has no matrix instruction for 8-bit floats, and servers run "
+            "other kernels there, which read no file; expected another --dtype or device"
+        )
+
+
+def space_of(shape: Experts | Product, spec: GpuSpec, also: tuple[Tile, ...] = ()) -> Tiles:
+    """Return the tiles that servers' tuners try, and others.
+
+    Where operands have scales for blocks, a step is one block deep. Weights with a scale a group are read in whole
+    blocks; for those of 4 bits a CUDA kernel that may read the same file wants whole groups.
+    """
+    depths: tuple[int, ...] = _SIZES[2] if shape.block is None else (shape.block[1],)
+    if isinstance(shape, Experts) and shape.group:
+        both, whole = math.gcd(shape.hidden, shape.intermediate), shape.group if shape.dtype == "int4_w4a16" else 1
+        depths = tuple(depth for depth in depths if both % depth == 0 and depth % whole == 0)
+    amd = spec.vendor == "amd"
+    warps, stages = ((1, 2, 4, 8), (2,)) if amd else ((4, 8), (2, 3, 4, 5))
+    rows = [(*row, 1, group) for *row, group in itertools.product(*_SIZES[:2], depths, warps, stages, _GROUPS)]
+    return Tiles.of(list(dict.fromkeys((*map(tuple, rows), *also))))
+
+
+def race(
+    shape: Experts | Product,
+    tokens: int,
+    spec: GpuSpec,
+    tiles: Tiles,
+    exponent: float | None = None,
+    triton: tuple[int, int] = LATEST,
+) -> Race:
+    """Return the predicted times of all tiles.
+
+    Parameters
+    ----------
+    exponent
+        Of a power law of the experts' popularity; None: tokens take experts at random, as servers' tuners have it.
+    triton
+        Version that compiles the server's kernels.
+
+    Raises
+    ------
+    SpaceError, SpecError
+        The device has no instruction for the operands, or its spec does not say how fast they are.
+    """
+    dtype, right_bytes = DTYPES[shape.dtype]
+    scaled = shape.block[1] if shape.block is not None else 0
+    if isinstance(shape, Product):
+        product = MatmulProblem(tokens, shape.n, shape.k, dtype, out_bytes=2, b_along_n=False)
+        found = score_scaled(product, scaled, tiles, spec, kernel=Served(triton))
+        times = np.where(found.resources.rule == 0, found.time_s, np.inf)
+        return Race(tokens, tiles, times, times[None], floor_of(product, spec))
+    layer = ExpertLayer(
+        tokens, shape.hidden, shape.intermediate, shape.experts, shape.top_k,
+        routing_of(shape, tokens, exponent), dtype, right_bytes, scaled,
+    )  # fmt: skip
+    scores = score_layer(layer, tiles, spec, served=triton)
+    is_legal = scores.is_legal
+    if shape.group:
+        is_legal = is_legal & (group_bytes(tiles, spec, shape.dtype) <= spec.shared_memory.per_block_bytes)
+    parts = np.stack([scores.up.time_s, scores.down.time_s])
+    return Race(tokens, tiles, np.where(is_legal, parts.sum(axis=0), np.inf), parts, floor_of(layer, spec))
+
+
+def routing_of(shape: Experts, tokens: int, exponent: float | None) -> Routing:
+    """Return how so many tokens of all ranks spread over the experts of one: an even share of what all have."""
+    experts = shape.experts * shape.ranks
+    found = (
+        uniform(tokens, experts, shape.top_k) if exponent is None
+        else power_law(tokens, experts, shape.top_k, exponent)
+    )  # fmt: skip
+    return replace(found, experts=found.experts / shape.ranks)
+
+
+def group_bytes(tiles: Tiles, spec: GpuSpec, dtype: str) -> NDArray[np.int64]:
+    """Return the shared memory, bytes, of servers' kernel for weights with a scale a group; (num_tiles,).
+
+    The numbers of a step, 16 bits each, pass through it once. Weights of 8 bits are copied there ahead, of 4 bits are
+    not: they are read byte by byte. Read off kernels of Triton 3.9 for sm_80, sm_90, sm_100, sm_120 and gfx942.
+    """
+    capability, ahead = spec.compute_capability or 0.0, tiles.num_stages - 1
+    is_wide = (tiles.block_m >= _WIDE_ROWS) & (9.0 <= capability < 12.0)
+    scratch = 16 << 10 if spec.vendor == "amd" else 5 << 10 if 10.0 <= capability < 12.0 else 0
+    stored = tiles.block_n * ahead if dtype == "int8_w8a16" else 0
+    rows = tiles.block_m * (ahead + is_wide) + tiles.block_n
+    found: NDArray[np.int64] = tiles.block_k * (2 * rows + stored) + scratch
+    return found
+
+
+def _rows(tiles: Tiles) -> NDArray[np.int64]:
+    t = tiles
+    return np.stack([t.block_m, t.block_n, t.block_k, t.num_warps, t.num_stages, t.split_k, t.group_m], axis=1)
+
+
+def _tile(tiles: Tiles, place: int) -> Tile:
+    m, n, k, warps, stages, split, group = (int(value) for value in _rows(tiles.take(np.array([place])))[0])
+    return m, n, k, warps, stages, split, group

@@ -1,0 +1,145 @@
+"""Files for servers as a page: times and blocks by the number of rows, what is sure and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anatune.pages.device import device_section
+from anatune.pages.page import Cell, Column, Content, Facts, Figure, Page, Section, Table
+from anatune.report import units
+from anatune.servers.files import Request
+from anatune.servers.names import TITLES
+from anatune.servers.plots import plot_blocks, plot_rows
+from anatune.servers.report import MEASURED, gain_percent, gain_text, layer_text, sure_text, tile_text
+from anatune.servers.shapes import Experts
+from anatune.servers.written import Choice, Written
+from anatune.version import __version__
+
+__all__ = ["configs_page"]
+
+_BOUND = {
+    "dram": "bytes that have to come from DRAM",
+    "mma": "arithmetic at the peak of the matrix units",
+    "launch": "launches",
+}
+_COLUMNS = (
+    Column("rows", help="tokens of a step; the server takes the entry that is nearest"),
+    Column("m×n×k", True, help="blocks of the chosen tile"),
+    Column("predicted (us)", help="of both products of a layer of experts"),
+    Column("measured (us)", help="of anatune's kernels with this tile"),
+    Column("bound (us)", help="no tile is faster: bytes over bandwidth, arithmetic over the peak, launches"),
+    Column("default", True, help="what the server takes without the file: its own tuned one, or its rule"),
+    Column("default (us)", help="predicted"),
+    Column("default measured (us)"),
+    Column("gain (%)", help="time of the default over that of the tile, less one; measured where both are"),
+    Column("group_m", help="blocks of rows that share weights in L2", is_detail=True),
+    Column("warps", is_detail=True),
+    Column("stages", is_detail=True),
+    Column("bound by", True, help="what takes most of the bound", is_detail=True),
+)
+
+
+def configs_page(request: Request, written: Sequence[Written]) -> Page:
+    """Return what was written for a server as a page.
+
+    Parameters
+    ----------
+    written : sequence of Written
+        What `write_configs` returned for the request.
+
+    Raises
+    ------
+    MissingDependencyError
+        plotly is not installed.
+    """
+    server, spec = TITLES[request.server], request.spec
+    is_measured = any(one.measured_s is not None for file in written for one in file.choices)
+    if is_measured:
+        how = f"Times were predicted from numbers of {spec.model} alone, and the tiles that deserve it measured there."
+    else:
+        how = f"Times are predicted from numbers of {spec.model} alone: nothing has run."
+    lead = [
+        f"Which tile {server} should take for how many rows, and what that gains over what it takes by itself. {how}"
+    ]
+    sections = [_file_section(file) for file in written]
+    sure = [sure_text(request.shapes), *([MEASURED] * is_measured)]
+    points = [
+        f"{_spread(request)} Another spread of tokens, another tile: --power-law says one.",
+        "The bound holds whatever the tile: DRAM at its full bandwidth, matrix units at their peak, and a launch for "
+        "each product. Between it and the prediction lies what the kernel cannot hide.",
+    ]
+    sections.append(Section("What is sure and what is not", sure, points=points))
+    sections.append(Section("Where the files go, and what may not read them", points=request.notes()))
+    sections.append(device_section(spec))
+    title = f"{server}'s configurations on {spec.name}"
+    return Page(title, sections, lead, f"anatune {__version__}")
+
+
+def _spread(request: Request) -> str:
+    if request.exponent is None:
+        return "Tokens take experts at random, as in the servers' own tuners."
+    return f"Experts are as popular as a power law with the exponent {request.exponent:g} says."
+
+
+def _file_section(file: Written) -> Section:
+    """Return the section of one file."""
+    choices, shape = file.choices, file.shape
+    name = file.path.rpartition("/")[2]
+    gains = [one.gain for one in choices if one.gain is not None]
+    shares = [one.bound_s / (one.measured_s or one.time_s) for one in choices]
+    share = f"median; {units.percent(min(shares))} at least, {units.percent(max(shares))} at most"
+    facts = [
+        ("rows", f"{choices[0].rows} to {choices[-1].rows}", f"{len(choices)} of them"),
+        ("bound over time", units.percent(float(np.median(shares))), share),
+    ]
+    if gains:
+        at_most = f"median; {gain_percent(max(gains))} at most"
+        facts.append(("gain over the default", gain_percent(float(np.median(gains))), at_most))
+    told = layer_text(file)
+    words = [f"{name}: {told}.", *filter(None, [gain_text(file)])]
+    by = "; ".join(f"{_BOUND[kind]} ({_rows_of(choices, kind)})" for kind in dict.fromkeys(c.bound_by for c in choices))
+    content: list[Content] = [
+        Facts(facts),
+        Figure(plot_rows(choices), f"Time by the number of rows. Most of the bound: {by}"),
+        Figure(plot_blocks(choices), "Blocks of the chosen tiles by the number of rows"),
+        _table(choices),
+    ]
+    if isinstance(shape, Experts):
+        down = ", down product" if name.endswith("_down.json") else ""
+        heading = f"{shape.experts} experts of {shape.intermediate}{down}"
+    else:
+        heading = f"Product with weights {shape.n} x {shape.k}"
+    return Section(
+        heading, words, content, [f"{one.rows} rows, not all tiles ran: {one.why}" for one in choices if one.why]
+    )
+
+
+def _rows_of(choices: Sequence[Choice], kind: str) -> str:
+    rows = [one.rows for one in choices if one.bound_by == kind]
+    return units.many(rows[0], "row") if len(rows) == 1 else f"{rows[0]} to {rows[-1]} rows"
+
+
+def _table(choices: Sequence[Choice]) -> Table:
+    """Return every entry; those with tiles that failed are marked."""
+
+    def us(seconds: float | None) -> Cell:
+        return None if seconds is None else 1e6 * seconds
+
+    rows = [
+        (
+            one.rows, tile_text(one.tile, "×"), us(one.time_s), us(one.measured_s), us(one.bound_s),
+            tile_text(one.default, "×"),
+            us(one.default_s), us(one.default_measured_s),
+            None if one.gain is None else 100.0 * (one.gain - 1.0), one.tile[6], one.tile[3], one.tile[4],
+            _BOUND[one.bound_by],
+        )
+        for one in choices
+    ]  # fmt: skip
+    measured = any(one.measured_s is not None for one in choices)
+    left_out = "default (us)" if measured else "measured"
+    unknown = () if any(one.default for one in choices) else ("default", "gain")
+    columns = [None if any(word in column.name for word in (left_out, *unknown)) else column for column in _COLUMNS]
+    marked = [at for at, one in enumerate(choices) if one.why]
+    return Table.of(columns, rows, "Entries of the file", 20, marked)

@@ -1,0 +1,96 @@
+"""Models predicted on several devices, at one size or by a size that varies: numbers, tables, pages."""
+
+import pytest
+
+pytest.importorskip("tvm", reason="operators are written as loops by TVM")
+pytest.importorskip("torch", reason="the models are PyTorch's")
+
+import torch
+
+import anatune
+from anatune.errors import SpaceError
+from anatune.network.comparison_report import comparison_dict, comparison_lines, curves_of
+from anatune.report.text import plain
+
+nn = torch.nn
+MODEL = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
+BATCH = {0: torch.export.Dim("batch", min=1, max=4096)}
+
+
+def compared(**more):
+    given = {"hw": ["h100", "mi300x"], "precision": "bfloat16", "dynamic_shapes": (BATCH,), **more}
+    return anatune.compare(MODEL, torch.zeros(3, 64), **given)
+
+
+@pytest.fixture(scope="module")
+def curves():
+    return compared(sizes={"input_0": "3..20"})
+
+
+def test_a_size_that_varies_is_one_curve_a_device(curves):
+    name, found = curves_of(curves)
+    assert name == "input_0"
+    assert list(found) == [3, 4, 8, 16, 20]
+    assert all([one.hardware for one in own] == ["h100_sxm", "mi300x"] for own in found.values())
+    (alone, _) = compared(sizes={"input_0": 8})
+    assert found[8][0].whole_s == alone.whole_s
+    told = comparison_dict(curves, {"h100_sxm": 3.6})
+    assert told[0]["sizes"] == {"input_0": 3}
+    assert told[0]["per_million_runs"] == pytest.approx(1e3 * curves[0].whole_s)
+    assert told[1]["per_million_runs"] is None
+
+
+def test_tables_have_a_row_for_each_size(curves):
+    text = plain(comparison_lines(curves, {"mi300x": 2.0}, width=100))
+    rows = [line.split() for line in text.splitlines()]
+    assert [row[0] for row in rows if row[-1] in ("h100_sxm", "mi300x") and row[0].isdigit()] == [
+        "3",
+        "4",
+        "8",
+        "16",
+        "20",
+    ]
+    assert "what a million runs cost" in text
+    (one, other) = compared(sizes={"input_0": 8})
+    assert "h100_sxm" in plain(comparison_lines([one, other], {}, width=100))
+
+
+@pytest.mark.parametrize("sizes", ["3..20", 8])
+def test_they_are_a_page(sizes, curves):
+    pytest.importorskip("plotly", reason="pages have figures")
+    from anatune.network.pages.comparison import comparison_page
+
+    found = curves if sizes == "3..20" else compared(sizes={"input_0": sizes})
+    text = comparison_page(found, {"h100_sxm": 2.0}, "a model").html()
+    assert "a model on 2 devices" in text
+    assert "matmul" in text
+
+
+def compared_two(model, names):
+    inputs = torch.zeros(3, 8), torch.zeros(4, 8)
+    return anatune.compare(model, inputs, hw=["h100"], precision="bfloat16", dynamic_shapes=names)
+
+
+def test_what_is_told_and_refused():
+    told = []
+    compared(sizes={"input_0": 8}, progress=lambda *now: told.append(now))
+    assert told == [(0, 2), (1, 2)]
+    assert [one.hardware for one in compared(hw="h100", sizes={"input_0": 8})] == ["h100_sxm"]
+    for hw in ([], ["h100", "h100_sxm"]):
+        with pytest.raises(SpaceError, match=r"compare: hw is .*, expected GPUs, each once"):
+            compared(hw=hw, sizes={"input_0": 8})
+    several = nn.Bilinear(8, 8, 4).eval()
+
+    class Two(nn.Module):
+        def forward(self, x, y):
+            return x.sum() + y.sum() + several.weight.sum()
+
+    names = ({0: torch.export.Dim("a", min=1, max=9)}, {0: torch.export.Dim("b", min=1, max=9)})
+    with pytest.raises(SpaceError, match=r"sizes x_0, y_0 of Two vary, expected one at most"):
+        anatune.compare(
+            Two().eval(),
+            (torch.zeros(3, 8), torch.zeros(4, 8)),
+            hw=["h100"],
+            precision="bfloat16",
+            dynamic_shapes=names,
+        )

@@ -1,0 +1,46 @@
+"""Concatenations have kernels of their own."""
+
+import numpy as np
+import pytest
+
+from anatune.network.graph.nodes import Node, TensorType, tensor_type
+from anatune.network.graph.operators import CONCAT
+from anatune.network.graph.passes.rows import with_concatenations
+from anatune.network.graph.passes.simplify import simplified
+from tests.naive_graph import run
+from tests.unit.network.graph import graphs as g
+
+
+def made_of(graph):
+    """Return the nodes of the graph with its concatenations, which computes the same."""
+    made = simplified(with_concatenations(graph))
+    arrays = [g.array(*tensor_type(value).shape, seed=3) for value in graph.inputs]
+    for got, want in zip(run(made, *arrays), run(graph, *arrays), strict=True):
+        np.testing.assert_array_equal(got, want)
+    return [node for node in made.nodes() if node.op != "reshape"]
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (1, 72)), (1, (2, 36)), (-1, (6, 12))])
+def test_concatenations_are_rows_behind_each_other(axis, shape):
+    x, y = g.source(2, 3, 4, name="x"), g.source(2, 3, 4, name="y")
+    (node,) = made_of(g.graph(g.concat(x, y, x, axis=axis), inputs=[x, y]))
+    assert node.op == CONCAT
+    assert tensor_type(node).shape == shape
+
+
+def test_nested_concatenations_are_one():
+    x, y = g.source(2, 3, name="x"), g.source(2, 4, name="y")
+    inner = g.concat(x, y, axis=1)
+    (node,) = made_of(g.graph(g.concat(inner, x, axis=1), inputs=[x, y]))
+    assert len(node.arguments) == 3
+    assert len(made_of(g.graph(g.concat(inner, x, axis=1), inner, inputs=[x, y]))) == 2
+    other = g.concat(g.concat(x, x, axis=0), g.source(4, 3, name="z"), axis=1)
+    z = other.arguments[0][1]
+    assert len(made_of(g.graph(other, inputs=[x, z]))) == 2
+
+
+def test_other_dtypes_stay():
+    x = g.source(2, 3)
+    whole = Node("astype", (x,), TensorType((2, 3), "int64"), {"dtype": "int64"})
+    both = Node("concat", ((whole, whole),), TensorType((4, 3), "int64"), {"axis": 0})
+    assert [node.op for node in with_concatenations(g.graph(both, inputs=[x])).nodes()] == ["astype", "concat"]

@@ -1,0 +1,127 @@
+"""One graph from readings of a model at several sizes."""
+
+import numpy as np
+import pytest
+
+from anatune.core.sizes import Size
+from anatune.errors import WorkloadError
+from anatune.network.graph.building import cast, elementwise, reshape, sliced, taken, top_places
+from anatune.network.graph.nodes import LEADING, Constant, Graph, Input, TensorType, Value, tensor_type
+from anatune.network.graph.varying import Reading, together
+
+SIZES = [{"b": 5, "t": 23}, {"b": 7, "t": 23}, {"b": 5, "t": 13}, {"b": 7, "t": 13}, {"b": 32, "t": 64}]
+
+
+def readings(make):
+    """Return readings of what `make` returns for an input of (b, t, 8) and the sizes."""
+    found = []
+    for sizes in SIZES:
+        given = Input("x", TensorType((sizes["b"], sizes["t"], 8), "float32"))
+        found.append(Reading(sizes, Graph((given,), (make(given, **sizes),), is_tuple=False)))
+    return found
+
+
+def joined(make):
+    graph, nodes = together(readings(make), "it")
+    return graph.outputs[0], nodes
+
+
+def shape_at(value, **sizes):
+    return tuple(size.at(sizes) if isinstance(size, Size) else size for size in tensor_type(value).shape)
+
+
+def test_shapes_are_expressions_of_all_sizes():
+    found, nodes = joined(lambda x, b, t: reshape(x, (b * t // 1, 8)))
+    assert shape_at(found, b=3, t=17) == (51, 8)
+    assert list(nodes.values()) == [found]
+    found, _ = joined(lambda x, b, t: sliced(x, [1], [0], [(t + 1) // 2], [1]))
+    assert shape_at(found, b=3, t=17) == (3, 9, 8)
+
+
+def test_constants_that_grow_are_leading_parts_of_the_largest():
+    table = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    found, _ = joined(lambda x, b, t: elementwise("add", x, Constant(table[:t])))
+    part = found.arguments[1]
+    assert part.op == LEADING
+    assert part.arguments[0].array is not None
+    np.testing.assert_array_equal(part.arguments[0].array, table)
+    assert shape_at(part, b=1, t=9) == (9, 8)
+    mask = np.triu(np.ones((64, 64), np.float32))
+    found, _ = joined(lambda x, b, t: elementwise("add", sliced(x, [0, 2], [0, 0], [1, 1]), Constant(mask[:t, :t])))
+    assert found.arguments[1].op == "strided_slice"
+
+
+def test_constants_that_are_the_same_everywhere_stay_small():
+    found, _ = joined(lambda x, b, t: elementwise("add", x, Constant(np.broadcast_to(np.float32(2), (b, t, 8)))))
+    assert found.arguments[1].op == "broadcast_to"
+    assert found.arguments[1].arguments[0].array.shape == (1, 1, 8)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_whole_numbers_that_are_expressions_of_sizes_are_computed_at_run_time(dtype):
+    def number(t, b):
+        return np.array([[t - 1, 0, 3], [b, 2 * t, t - 1]], dtype)
+
+    found, _ = joined(lambda x, b, t: numbered(x, number(t, b)))
+    for t, b in ((1, 1), (9, 2), (64, 32)):
+        np.testing.assert_array_equal(value_at(found.arguments[1], t=t, b=b), number(t, b))
+    found, _ = joined(lambda x, b, t: numbered(x, np.array(t + 1, dtype)))
+    assert value_at(found.arguments[1], t=9, b=2) == 10
+
+
+def numbered(x, array):
+    """Return a node whose second operand is an array of whole numbers."""
+    first = cast(sliced(x, [0, 1, 2], [0, 0, 0], [1, 1, 1]), array.dtype.name)
+    return elementwise("add", first, Constant(array))
+
+
+def value_at(value, **sizes):
+    """Return the array that a table's element and masks are at some sizes."""
+    if isinstance(value, Constant):
+        return value.array
+    array, *others = (value_at(one, **sizes) for one in value.arguments if isinstance(one, Value))
+    if value.op == "strided_slice":
+        (start,) = value.arguments[2]
+        return array[start.value.at(sizes) :][:1]
+    return np.where(array, *others) if value.op == "where" else array.reshape(tensor_type(value).shape)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda x, b, t: numbered(x, np.arange(10) * t), "values depend"),
+        (lambda x, b, t: numbered(x, np.array(-t)), "values depend"),
+        (lambda x, b, t: numbered(x, np.array(t * 10**6)), "values depend"),
+        (lambda x, b, t: elementwise("multiply" if t > 20 else "add", x, x), "add or multiply"),
+        (lambda x, b, t: elementwise("add", x, Constant(np.full((1, 1, 8), t, np.float32))), "values depend"),
+        (lambda x, b, t: taken(x, Constant(np.array([t % 7, 0, 3])), 1), "values depend"),
+        (lambda x, b, t: reshape(x, (b * t, 8)) if t > 20 else reshape(x, (b * t * 8,)), "dimensions"),
+        (lambda x, b, t: sliced(x, [1], [0], [1 + t * t % 11]), "no expression fits"),
+    ],
+)
+def test_a_model_that_differs_is_refused_in_a_line(make, what):
+    with pytest.raises(WorkloadError, match=what) as told:
+        joined(make)
+    assert "it is not one model at all sizes, looked at with b=5, t=23; " in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [
+        (lambda x, b, t: sliced(x, [1], [-3], [t]), 3),
+        (lambda x, b, t: sliced(x, [1], [2], [5]), 5),
+        (lambda x, b, t: sliced(x, [1], [3], [t]), 3),
+        (lambda x, b, t: sliced(x, [1], [-1], [t]), 1),
+        (lambda x, b, t: top_places(x, 4, 1, largest=True), 4),
+    ],
+)
+def test_elements_that_a_model_takes_are_there_at_all_sizes(make, least):
+    most = max(sizes["t"] for sizes in SIZES)
+    for begin in range(1, 7):
+        ranges = {"b": (1, 64), "t": (begin, most)}
+        if begin >= least:
+            together(readings(make), "it", ranges)
+            continue
+        with pytest.raises(WorkloadError, match=f"it is not one model at all sizes: with b=1, t={begin}, .* takes"):
+            together(readings(make), "it", ranges)

@@ -1,0 +1,67 @@
+"""Kernels of sizes that are known at run time, called by Relax with their symbols."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from anatune import api
+from anatune.codegen.compat import target_of
+from anatune.core.sizes import Size
+from anatune.network.graph.nodes import Graph, Input, Node, TensorType
+from anatune.network.graph.operators import CONCAT, LAYER_NORM, SOFTMAX
+from anatune.network.relax.building import built
+from anatune.network.relax.kernels import unplanned_kernels
+from anatune.network.relax.writing import WrittenModel
+
+tvm = pytest.importorskip("tvm")
+
+from tests.unit.network.relax.linked import main_of  # noqa: E402
+
+BATCH, TOKENS = Size.symbol("batch", 2), Size.symbol("tokens", 32)
+NODES = {
+    SOFTMAX: (
+        [(BATCH * 3 * TOKENS, TOKENS), (BATCH, TOKENS)], (BATCH * 3 * TOKENS, TOKENS),
+        {"scale": 0.5, "zero_rows": False, "block": TOKENS * 3},
+        lambda x, mask: special.softmax(0.5 * x + np.repeat(mask, len(x) // len(mask), 0), 1),
+    ),
+    LAYER_NORM: (
+        [(BATCH * TOKENS, 40)], (BATCH * TOKENS, 40), {"epsilon": 0.0},
+        lambda x: (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True),
+    ),
+    "permute_dims": (
+        [(BATCH, TOKENS, 3, 8)], (BATCH, 3, TOKENS, 8), {"axes": (0, 2, 1, 3)}, lambda x: x.transpose(0, 2, 1, 3)
+    ),
+    CONCAT: ([(BATCH * TOKENS, 40), (BATCH * TOKENS, 3)], (BATCH * TOKENS, 43), {}, lambda *x: np.concatenate(x, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", NODES)
+def test_one_module_serves_all_sizes(op):
+    from tvm import relax, tirx
+
+    shapes, shape, attributes, meaning = NODES[op]
+    inputs = [Input(f"x{place}", TensorType(own, "float32")) for place, own in enumerate(shapes)]
+    node = Node(op, tuple(inputs), TensorType(shape, "float32"), attributes)
+    hardware = api.hardware("host")
+    kernel = unplanned_kernels(Graph(inputs, [node], is_tuple=False), hardware, 1)[id(node)]
+
+    symbols = {name: tirx.Var(name, "int64") for name in ("batch", "tokens")}
+
+    def kind(sizes, at=symbols):
+        return relax.TensorType([size.at(at) if isinstance(size, Size) else size for size in sizes], "float32")
+
+    builder = relax.BlockBuilder()
+    parameters = [relax.Var(f"x{place}", kind(own)) for place, own in enumerate([*shapes, (BATCH, TOKENS)])]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            operands = relax.Tuple([*parameters[:-1], *symbols.values()])
+            call = relax.call_tir(builder.add_func(kernel.function, kernel.name), operands, kind(shape))
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    run = main_of(built(WrittenModel(builder.get(), ()), target_of(hardware), 1))
+    random = np.random.default_rng(1)
+    for sizes in ({"batch": 1, "tokens": 1}, {"batch": 3, "tokens": 17}, {"batch": 2, "tokens": 70}):
+        arrays = [random.standard_normal(tuple(map(int, kind(own, sizes).shape))).astype(np.float32) for own in shapes]
+        known = np.zeros((sizes["batch"], sizes["tokens"]), np.float32)
+        got = run(*map(tvm.runtime.tensor, [*arrays, known])).numpy()
+        assert np.abs(got - meaning(*(array.astype(np.float64) for array in arrays))).max() <= 1e-6
