@@ -137,7 +137,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
 
     def __getattr__(name):
         if name in _CALLS:
-            globals()[name] = value = import_module("anatune.named").load("calls", name)
+            globals()[name] = value = import_module("anatune.named").load("calls", name, f"anatune.{name}")
             return value
         if name not in _MODULE:
             known = ", ".join(sorted([*_MODULE, *_CALLS]))

@@ -59,8 +59,8 @@ def entries(group: str) -> Mapping[str, str]:
     return {point.name: point.value for point in points if point.group == f"anatune.{group}"}
 
 
-def load(group: str, name: str) -> Any:
-    """Return what an optional package of anatune registers under a name.
+def load(group: str, name: str, purpose: str = "") -> Any:
+    """Return what an optional package of anatune registers under a name; `purpose`: what asks, for the message.
 
     Raises
     ------
@@ -69,8 +69,8 @@ def load(group: str, name: str) -> Any:
     """
     if name not in entries(group):
         raise MissingDependencyError(
-            f"{name} belongs to a package of anatune that this installation leaves out; install all of anatune: "
-            "pip install . in a clone"
+            f"{purpose or name} belongs to a package of anatune that this installation leaves out; install all of it: "
+            "pip install . in a clone of anatune"
         )
     return resolve(entries(group)[name])
 

@@ -52,7 +52,12 @@ def _short_comparisons():
 @pytest.fixture(autouse=True, scope="session")
 def _every_model_is_compiled():
     """Let no test be answered with what another one compiled: some replace parts of the compiler."""
-    with mock.patch("anatune.network.compiling.model_cache.MOST_BYTES", 0):
+    try:
+        import anatune.network.compiling.model_cache as cache
+    except ImportError:  # test_packages.py runs tests of the core without the package of networks
+        yield
+        return
+    with mock.patch.object(cache, "MOST_BYTES", 0):
         yield
 
 

@@ -139,7 +139,7 @@ def check_html(path: Path | None, *others: str | Path | None) -> Output | None:
     """
     if path is None:
         return None
-    load("pages", "check")()
+    load("pages", "check", "--html")()
     for other in others:
         if other is not None and os.path.realpath(other) == os.path.realpath(path):
             raise UsageError(

@@ -115,7 +115,9 @@ def detect(
     if print_only and force:
         raise UsageError("--print writes nothing, --force replaces what is there; leave one out")
     if _has_board(tracker, key):
-        load("boards", "detect")(str(tracker), str(key), print_only=print_only, force=force, as_json=as_json)
+        load("boards", "detect", "--tracker")(
+            str(tracker), str(key), print_only=print_only, force=force, as_json=as_json
+        )
         return
     import msgspec
 
@@ -171,7 +173,7 @@ def calibrate(
     if _has_board(tracker, key):
         if what != "host":
             raise UsageError(f"{what!r} is given with --tracker, but only CPUs of boards are calibrated; leave it out")
-        load("boards", "calibrate")(
+        load("boards", "calibrate", "--tracker")(
             str(tracker), str(key), print_only=print_only, as_json=as_json, minutes=minutes or 3.0, nests=nests
         )
         return

@@ -62,7 +62,7 @@ def import_records(
     if not words:
         options.parse_any(words)
     if not is_export(file):
-        load("logs", "import")(file, options.parse_any(words), records, hw, as_json)
+        load("logs", "import", "a log of another tuner")(file, options.parse_any(words), records, hw, as_json)
         return
     if words or hw is not None:
         raise UsageError(f"{file} is an export of anatune's, which names device and workload; leave both out")

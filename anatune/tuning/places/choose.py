@@ -28,6 +28,6 @@ def place_of(settings: TuningSettings, host: HardwareSpec | None = None) -> Plac
     """
     for name in ("cluster", "tracker"):
         if getattr(settings, name) is not None:
-            place: Place = load("places", name)(settings, host)
+            place: Place = load("places", name, f"--{name}")(settings, host)
             return place
     return LocalPlace(host)
