@@ -34,11 +34,11 @@ _DISTRIBUTIONS = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
 
 
 @functools.cache
-def sources_of(*rooms: str) -> str:
+def sources_of(*folders: str) -> str:
     """Return a digest of the package's own sources in some of its folders; none named: of all."""
     root, digest = Path(__file__).parent, hashlib.sha256()
-    for room in rooms or (".",):
-        for path in sorted((root / room).rglob("*.py")):
+    for folder in folders or (".",):
+        for path in sorted((root / folder).rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

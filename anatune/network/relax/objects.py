@@ -125,5 +125,5 @@ def _key(name: str, function: TvmObject, target: TvmObject) -> str:
     text = str(tvm.ir.save_json(function.with_attr("global_symbol", "")))
     if KERNEL in function.attrs:  # what it holds is named after it; those of TVM's have operators in them named so, too
         text = text.replace(name, "\0")  # no JSON has that: two texts that become equal differ in their names alone
-    parts = (text, str(target), sources_of("codegen"), versions_of("tvm", "tvm_ffi"))
+    parts = (text, str(target), sources_of("codegen", "network/relax"), versions_of("tvm", "tvm_ffi"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
