@@ -6,6 +6,7 @@ behind ours with the libraries of TVM's AArch64 wheels. `.ci/run` fetches those 
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,9 +23,12 @@ CROSS = "aarch64-linux-gnu-gcc"
 WHEELS = Path(os.environ.get("ANATUNE_AARCH64_WHEELS", Path.home() / ".cache" / "anatune-tests" / "aarch64"))
 START_S = 90.0
 
-_TRACKER = (
-    "import sys; from tvm.rpc.tracker import PopenTrackerServerState as S; S('127.0.0.1', *map(int, sys.argv[1:]))"
-)
+_TRACKER = """
+import sys
+from tvm.rpc.tracker import PopenTrackerServerState as State
+state = State("127.0.0.1", *map(int, sys.argv[1:]))
+print("port", state.port, flush=True)
+"""
 _SERVER = """
 import sys
 from tvm.rpc.server import PopenRPCServerState as State
@@ -34,10 +38,15 @@ State("127.0.0.1", int(first), int(last), tracker_addr=(host, int(port)), key=ke
 """
 
 
-def free_port() -> int:
+def free_ports() -> tuple[int, int]:
+    """Return the first of many ports and the one behind the last; the first was free, and a server takes one that is.
+
+    Somebody else may take any of them before the server does: it says which one it has.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        first = min(probe.getsockname()[1], 65_000)
+    return first, first + 200
 
 
 def missing_for_arm() -> str:
@@ -93,8 +102,7 @@ class Lab:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = free_port()
-        self.tracker = f"127.0.0.1:{self.port}"
+        self.port = 0
         self.processes: dict[str, subprocess.Popen] = {}
         self._number = 0
 
@@ -120,14 +128,26 @@ class Lab:
         self.processes[name] = process
         return process
 
+    @property
+    def tracker(self) -> str:
+        """Address of the tracker."""
+        return f"127.0.0.1:{self.port}"
+
     def start_tracker(self) -> None:
-        self._start("tracker", [sys.executable, "-c", _TRACKER, self.port, self.port + 1])
+        """Start a tracker, at the same address as the one before."""
+        log = self.folder / "tracker.log"
+        before = log.stat().st_size if log.exists() else 0
+        ports = (self.port, self.port + 1) if self.port else free_ports()
+        process = self._start("tracker", [sys.executable, "-c", _TRACKER, *ports])
         until = time.monotonic() + START_S
-        while time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
-                return
+        while time.monotonic() < until and process.poll() is None:
+            said = re.search(r"^port (\d+)\n", log.read_text()[before:], re.MULTILINE)
+            if said:
+                self.port = int(said[1])
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+                    return
             time.sleep(0.05)
-        raise AssertionError((self.folder / "tracker.log").read_text())
+        raise AssertionError(log.read_text())
 
     def python_board(self, key: str, **environment: str) -> str:
         """Start TVM's own server; returns its name."""
@@ -151,8 +171,8 @@ class Lab:
 
         before = boards_of(tracker_of(self.tracker), key)
         self._number += 1
-        name, port = f"{key}-{self._number}", free_port()
-        ports = ["--port", port, "--port-end", port + 1] if options else [port, port + 1]
+        name, (first, behind) = f"{key}-{self._number}", free_ports()
+        ports = ["--port", first, "--port-end", behind] if options else [first, behind]
         process = self._start(name, [*words, *ports], **environment)
         until = time.monotonic() + START_S
         while boards_of(tracker_of(self.tracker), key) <= before:

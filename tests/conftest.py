@@ -16,6 +16,8 @@ import pytest
 from tests import first_runs
 from tests.postgres import PostgresServer
 
+pytest_plugins = ["tests.tiers"]
+
 _OWN = "ANATUNE_TEST_CACHE_"
 
 # A package that is there in part (torchvision without its library raises RuntimeError or OSError) is as good as none.

@@ -48,9 +48,7 @@ class PostgresServer:
         if self._user:
             for path in (self.folder, secret):
                 os.chown(path, self._user["user"], self._user["group"])
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port, self._has_answered = 0, False
         self._process: subprocess.Popen | None = None
         self._run(
             initdb, "-D", self.folder / "data", "-U", USER, "-A", "scram-sha-256", f"--pwfile={secret}", "--no-sync",
@@ -69,6 +67,10 @@ class PostgresServer:
         """Start the server and wait until it answers."""
         deadline = time.monotonic() + _START_S
         while True:
+            if not self._has_answered:  # from then on the port stays; until then somebody else may take it
+                with socket.socket() as free:
+                    free.bind(("127.0.0.1", 0))
+                    self.port = free.getsockname()[1]
             settings = {
                 "listen_addresses": "127.0.0.1",
                 "unix_socket_directories": self.folder,
@@ -84,6 +86,7 @@ class PostgresServer:
                 )  # fmt: skip
             while self._process.poll() is None:
                 with contextlib.suppress(Exception), self.connect():
+                    self._has_answered = True
                     return
                 assert time.monotonic() < deadline, (self.folder / "log").read_text()
                 time.sleep(0.05)

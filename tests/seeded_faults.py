@@ -149,7 +149,8 @@ def caught_by(tree: Path, fault: Fault, budget_s: float) -> tuple[str | None, in
     """
     number, spent_s = 0, 0.0
     for number, files in enumerate(rounds(tree, fault), 1):
-        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        words += ["-m", "slow or not slow", *files]
         environment = os.environ | {"PYTHONPATH": str(tree), "CI": "true"}
         before_s = cpu_s()
         limit = functools.partial(resource.setrlimit, resource.RLIMIT_CPU, (int(2 * budget_s), int(2 * budget_s)))

@@ -1,5 +1,6 @@
 """anatune's cost model and its filter inside the real MetaSchedule: design spaces, predictions, a short tuning run."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -85,9 +86,18 @@ def drawn(context, count):
     return context.generate_measure_candidates() or []
 
 
-def designs(module, target, seeds=(1, 2, 3)):
-    """Return random traces of the space before any postprocessor has seen them."""
-    return [sch for seed in seeds for sch in context_of(module, target, seed=seed).generate_design_space()]
+@functools.cache
+def _drawn_designs(make, kind, seed):
+    return tuple(context_of(make(), {"cuda": CUDA, "llvm": LLVM}[kind], seed=seed).generate_design_space())
+
+
+def designs(make, target, seeds=(1, 2, 3)):
+    """Return random traces of the space before any postprocessor has seen them; each is drawn once."""
+    return [sch for seed in seeds for sch in _drawn_designs(make, target["kind"], seed)]
+
+
+def large_matmul():
+    return matmul(1024, 1024, 1024)
 
 
 def candidates_of(schedules):
@@ -101,15 +111,15 @@ def result_of(seconds=None, error=None):
 @pytest.mark.parametrize("make", [matmul, conv2d])
 def test_live_traces_read_like_recorded_ones(make):
     for target in (CUDA, LLVM):
-        for sch in designs(make(), target):
+        for sch in designs(make, target):
             assert tiling_of(sch.trace) == read_trace(*recorded_trace(sch.trace))
 
 
-@pytest.mark.parametrize("make", [matmul, conv2d])
+@pytest.mark.parametrize("make", [matmul, pytest.param(conv2d, marks=pytest.mark.slow)])
 def test_scores_of_gpu_tilings_are_those_of_the_models(make):
     module = make()
     meaning = FunctionMeaning(module)
-    schedules = designs(module, CUDA, seeds=range(1, 9))
+    schedules = designs(make, CUDA, seeds=range(1, 9))
     model = AnatuneCostModel(GPU)
     scores = model.predict(context_of(module, CUDA), candidates_of(schedules))
     floor_s = meaning.workload.flop / GPU.compute.fp32_peak_flop_per_s
@@ -133,19 +143,20 @@ def test_fetch_widths_belong_to_the_operands_that_the_block_reads():
     module = conv2d()
     meaning = FunctionMeaning(module)
     assert [access.tensor for access in meaning.workload.reads] == ["data", "weight"]
-    for sch in designs(module, CUDA):
+    for sch in designs(conv2d, CUDA):
         tiling = tiling_of(sch.trace)
         vector = meaning.gpu_schedule(tiling._replace(stages=1), GPU).vector
         assert vector == {"data": {3: 1}.get(tiling.fetch[0], tiling.fetch[0]),
                           "weight": {3: 1}.get(tiling.fetch[1], tiling.fetch[1])}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_filter_names_the_rule_and_counts():
-    module = matmul(1024, 1024, 1024)
+    module = large_matmul()
     judge = postproc(GPU)
-    assert "no function yet" in judge.explain(designs(module, CUDA)[0])
+    assert "no function yet" in judge.explain(designs(large_matmul, CUDA)[0])
     judge._initialize_with_tune_context(context_of(module, CUDA))
-    schedules = designs(module, CUDA, seeds=range(1, 25))
+    schedules = designs(large_matmul, CUDA, seeds=range(1, 25))
     meaning = FunctionMeaning(module)
     for sch in schedules:
         tiling = tiling_of(sch.trace)
@@ -166,6 +177,7 @@ def test_the_filter_names_the_rule_and_counts():
     assert judge.passed + sum(judge.rejected.values()) == len(schedules)
 
 
+@pytest.mark.slow
 def test_sums_that_do_not_fit_the_registers_are_rejected():
     module = matmul()
     judge = postproc(GPU)
@@ -173,7 +185,7 @@ def test_sums_that_do_not_fit_the_registers_are_rejected():
     large = next(
         sch
         for seed in range(1, 400)
-        for sch in designs(module, CUDA, seeds=[seed])
+        for sch in designs(matmul, CUDA, seeds=[seed])
         if 255 < np.prod([f[1] * f[3] * f[4] for f in tiling_of(sch.trace).tiles if len(f) == 5]) < 1024
         and "threads" not in judge.explain(sch)
         and "shared" not in judge.explain(sch)
@@ -183,6 +195,7 @@ def test_sums_that_do_not_fit_the_registers_are_rejected():
     assert judge.rejected[REGISTERS_RULE] == 1
 
 
+@pytest.mark.slow
 def test_a_design_space_with_the_filter_holds_only_what_it_keeps():
     module = matmul(512, 512, 512)
     judge = postproc(GPU)

@@ -18,6 +18,8 @@ from tests.contracts.test_metaschedule import fast_intrinsics, product, row_sums
 tvm = pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings.nvrtc")
 
+pytestmark = pytest.mark.slow
+
 GPU = anatune.hardware("rtx3090")
 
 

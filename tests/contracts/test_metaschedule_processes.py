@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 
+pytestmark = pytest.mark.slow
+
 COMMON = """
 import json, logging, sys, types
 for name in ("cuda", "rocm", "metal", "hexagon", "arm_cpu", "riscv_cpu"):  # importing them takes 25 s

@@ -102,6 +102,7 @@ def test_mypy_sees_public_types_and_users_mistakes(files):
     assert sorted({int(line) for _, line in errors}) == WRONG, out
 
 
+@pytest.mark.slow
 def test_pyright_sees_public_types_and_users_mistakes(files):
     pytest.importorskip("basedpyright")
     settings = {"typeCheckingMode": "standard", "extraPaths": [str(PACKAGE.parent)], "reportUnusedExpression": False}

@@ -93,6 +93,7 @@ def test_a_command_of_the_page_is_one(line):
     assert command.make_context("anatune", words)
 
 
+@pytest.mark.slow
 def test_the_three_machines_of_the_page(script, environment, anatune, tmp_path):
     """All of it on one machine: what begins with `laptop$` and `gpu1$`; of the boxes the first alone measures."""
     pytest.importorskip("tvm", reason="pip install '.[tvm]'")
@@ -128,6 +129,7 @@ def test_the_three_machines_of_the_page(script, environment, anatune, tmp_path):
         assert re.search(r"^builds +ready +1 +0 +\d+ +builds only +idle$", text, re.MULTILINE), text
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_its_scheduler(script, environment, tls):
     """It says once that nobody is there, and goes on; two of one name are said, too."""
     with serving(script, environment, "worker", "127.0.0.1:1", "--tls", tls, "--build-only", "--builders", 1) as worker:
@@ -138,6 +140,7 @@ def test_a_worker_waits_for_its_scheduler(script, environment, tls):
     assert worker.said == "the worker ended\n"
 
 
+@pytest.mark.slow
 def test_two_workers_of_one_name(script, environment, anatune, lab, tls):
     words = ("worker", lab, "--tls", tls, "--build-only", "--builders", 1, "--name", "twin")
     with serving(script, environment, *words) as first:

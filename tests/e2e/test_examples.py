@@ -21,13 +21,20 @@ PRINTED = {  # program -> packages that it needs, and what it prints (a pattern)
     "tune_cpu": (["tvm"], r"0 ok +\d[\s\S]*3 ok[\s\S]*records: example\.sqlite"),
 }
 
+OPTIONAL = ("compile_model", "prune_optuna")
+"""Examples of optional packages, which are in the slow tier."""
+
 
 def test_the_table_of_examples_is_whole():
     listed = re.findall(r"^\| `(\w+)\.py` \|", (FOLDER / "README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == [path.stem for path in PROGRAMS] == sorted(PRINTED)
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow if path.stem in OPTIONAL else ()) for path in PROGRAMS],
+    ids=lambda path: path.stem,
+)
 def test_an_example_runs(path, tmp_path, monkeypatch, capsys):
     needs, printed = PRINTED[path.stem]
     for package in needs:

@@ -14,6 +14,8 @@ from tests.split_schedules import split_schedule
 pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings")
 
+pytestmark = pytest.mark.slow
+
 CONV = package.conv2d(n=1, c=16, h=14, w=14, k=32, r=3, s=3, padding=1, epilogue=("bias", "relu"))
 EXPORTS = {
     "cuda_75": ("t4", "cuda", package.matmul(64, 128, 64, epilogue=("bias",))),

@@ -15,6 +15,8 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.export.cli import files
 from anatune.export.triton.ranges import write_gpu_range
 
+pytestmark = pytest.mark.slow
+
 USE = """
 #include "rows.h"
 int main(void) {

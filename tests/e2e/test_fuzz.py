@@ -6,11 +6,17 @@ pytest.importorskip("tvm")
 
 from bench.fuzz.shrink import shrunk, signature
 from bench.fuzz.worker import Worker, can_run, kind_module
+from tests.tiers import slow_from
 
 CASES = {"onnx": 64, "kernels": 48, "logs": 120, "torch": 16, "compile": 6}
 """Kind -> how many seeds, from 0 on."""
 _PART = 8
-PARTS = [(kind, first) for kind, count in CASES.items() for first in range(0, count, _PART if kind != "logs" else 60)]
+PARTS = [
+    part
+    for kind, count in CASES.items()
+    for part in slow_from(1, [(kind, first) for first in range(0, count, _PART if kind != "logs" else 60)])
+]
+"""The first part of each kind is in the fast tier."""
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from anatune.export.cpu.write import CLibrary, write_c_library
 
 TRIPLE = "aarch64-linux-gnu"
 MISSING = [tool for tool in ("qemu-aarch64", f"{TRIPLE}-gcc", f"{TRIPLE}-objcopy") if shutil.which(tool) is None]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} cannot be found")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} cannot be found")]
 
 SPECS = {"arm_cortex_a72": "cortex-a72", "aws_graviton3": "max", "apple_m3": "max", "marvell_thunderx2": "max"}
 """Device -> the processor that the emulator plays: the only one of them that it knows, and one that has everything."""

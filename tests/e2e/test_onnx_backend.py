@@ -6,13 +6,14 @@ pytest.importorskip("tvm")
 pytest.importorskip("onnx")
 
 from bench.onnx_backend import KINDS, outcome_of, sampled
+from tests.tiers import slow_from
 
 _SAMPLE = 300
 _PART = 20
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", range(_SAMPLE // _PART))
+@pytest.mark.parametrize("part", slow_from(3, range(_SAMPLE // _PART)))
 def test_what_the_standard_says(part):
     cases = sampled(KINDS[:-1], _SAMPLE)[part * _PART : (part + 1) * _PART]
     assert len(cases) == _PART

@@ -18,6 +18,8 @@ from anatune.records.choice import COMPARED
 from anatune.records.store import RecordStore
 from tests.board_lab import Lab
 
+pytestmark = pytest.mark.slow
+
 WORKLOAD = anatune.matmul(24, 48, 32)
 LIMITS = Limits(build_s=60, run_s=3)
 TRIALS = 8

@@ -55,7 +55,21 @@ def folder(tmp_path, monkeypatch, environment, request):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", pages("sh", "console", "python"), ids=documents.name)
+OPTIONAL = (
+    *("export", "fleets", "helion", "inductor", "kernel_tuner", "metaschedule", "models", "optuna", "pages", "rtx4090"),
+    *("serving", "triton"),
+)
+"""Pages of optional packages, which are in the slow tier; README and tutorial show each of the most used ones."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem in OPTIONAL else ())
+        for page in pages("sh", "console", "python")
+    ],
+    ids=documents.name,
+)
 def test_a_page_runs(page, folder, anatune, request):
     found = blocks(page)
     if any("resnet50.onnx" in block.text for block in found):

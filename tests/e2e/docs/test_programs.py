@@ -21,12 +21,19 @@ ADAPTERS = (
     "scaled",
 )
 
+QUICK = ("docs/howto/optuna.md", "docs/howto/pruning.md")
+"""Pages whose programs are in the fast tier."""
+
 
 def test_each_adapter_has_a_program():
     assert {page.stem for page in PAGES if any(block.page == name(page) for block in PROGRAMS)} == set(ADAPTERS)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(one, marks=() if one.page in QUICK else pytest.mark.slow) for one in PROGRAMS],
+    ids=str,
+)
 def test_a_program_runs(program, environment, tmp_path):
     needs = program.text.splitlines()[0].removeprefix(PROGRAM)
     for package in filter(None, (word.strip() for word in needs.split(","))):

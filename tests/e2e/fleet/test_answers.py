@@ -9,6 +9,8 @@ from anatune.measure.run.build_processes import Limits
 from tests.e2e.fleet.lab import LIMITS, check_records, recorded
 from tests.e2e.fleet.pretended import time_of
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 12
 
 

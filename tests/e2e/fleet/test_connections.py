@@ -10,6 +10,8 @@ from anatune.fleet.cluster import dask_fleet, roster
 from tests.e2e.fleet.lab import check_records, recorded, wait_until
 from tests.e2e.fleet.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 12
 
 

@@ -6,6 +6,8 @@ from anatune.core.trial import Outcome
 from anatune.errors import DeviceError
 from tests.e2e.fleet.lab import check_records, recorded, wait_until
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 12
 
 

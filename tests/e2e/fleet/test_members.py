@@ -1,7 +1,11 @@
 """Who is in a fleet: strangers that are refused, workers that join and leave, sessions side by side, Ctrl-C."""
 
+import pytest
+
 from anatune.core.trial import Outcome
 from tests.e2e.fleet.lab import alive, check_records, descendants, recorded, wait_until
+
+pytestmark = pytest.mark.slow
 
 TRIALS = 12
 STRANGERS = {

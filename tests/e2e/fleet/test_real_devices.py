@@ -10,6 +10,8 @@ import pytest
 
 from tests.e2e.fleet.lab import Lab, Program, alive, check_records, descendants, wait_until
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 5
 QUICK = {
     "anatune.fleet.cluster.roster:MOST_OFF": {"cpu": 1e9, "gpu": 1e9},

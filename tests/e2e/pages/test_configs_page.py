@@ -7,6 +7,8 @@ from tests.e2e.pages.looks import flaws
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
+pytestmark = pytest.mark.slow
+
 EXPERTS = ("--experts", 128, "--intermediate", 768, "--hidden", 2048, "--top-k", 8)
 
 

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 import anatune
 from bench.pictures import take
+
+pytestmark = pytest.mark.slow
 
 PICTURE = Path(__file__).parents[3] / "docs" / "pictures" / "roofline.png"
 MOST_BYTES = 150_000

@@ -10,6 +10,8 @@ from tests.e2e.pages.looks import SIZES, flaws
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
+pytestmark = pytest.mark.slow
+
 PLANS = {"gpu": "rtx3090", "cpu": "xeon_gold_6230r"}
 
 

@@ -13,6 +13,8 @@ from tests.unit.report.recorded import EVIL, ran, recorded, session_of, usual
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
+pytestmark = pytest.mark.slow
+
 
 def of_a_fleet():
     return recorded(session_of("c"), [ran(1e-3 + 1e-5 * at, worker=name) for at, name in enumerate(("a", EVIL, "a"))])

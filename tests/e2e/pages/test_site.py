@@ -9,6 +9,8 @@ import pytest
 
 from tests.documents import ROOT
 
+pytestmark = pytest.mark.slow
+
 MOST_BYTES = 8_000_000
 """Of a page with nothing left out."""
 

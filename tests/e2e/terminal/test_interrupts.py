@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.e2e.terminal.pseudo import CEILING_S, Pseudo
+from tests.e2e.terminal.pseudo import CEILING_S, PATIENCE_S, Pseudo
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="terminals and processes are looked at as Linux has them"),
@@ -165,7 +165,11 @@ def test_a_signal_to_the_process_alone(script, environment, tmp_path):
         [script, "plan", "--hw", "xeon_gold_6230r", *_HUGE], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=environment | {"TMPDIR": str(tmp_path)}, text=True,
     ) as process:  # fmt: skip
-        time.sleep(2.5)
+        until = time.monotonic() + PATIENCE_S
+        while len(os.listdir(f"/proc/{process.pid}/task")) < 2:  # the other thread waits for signals
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        time.sleep(1.0)
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=CEILING_S)
     assert (process.returncode, out) == (130, "")

@@ -117,10 +117,10 @@ def test_what_is_wrong_with_a_server(postgres, url, monkeypatch):
     )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    refused(f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{port}/x", "refused", "check that the server runs")
+        port = free.getsockname()[1]  # nobody else can listen there as long as it is held
+        refused(f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{port}/x", "refused", "check that the server runs")
+        refused(f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{port}/x?nonsense=1", "nonsense")
     refused(f"postgresql://{USER}:{PASSWORD}@nowhere.invalid/x", "nowhere.invalid")
-    refused(f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{port}/x?nonsense=1", "nonsense")
     refused("postgresql://?service=none", "none")
 
 

@@ -110,6 +110,7 @@ def test_plans_are_measured_and_compared(lab, boards):
 
 
 @pytest.mark.skipif(bool(missing_for_arm()), reason=missing_for_arm() or "-")
+@pytest.mark.slow
 def test_an_emulated_board_of_another_processor(lab):
     name = lab.arm_board("arm")
     try:

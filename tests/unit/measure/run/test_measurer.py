@@ -41,7 +41,26 @@ def measurer(hardware, **more):
     return CpuMeasurer(WORKLOAD, hardware, **more)
 
 
-def test_every_fault_is_an_outcome_and_the_others_are_measured(hardware):
+@pytest.fixture(scope="module")
+def shared(hardware, tmp_path_factory):
+    """A measurer for tests that need no processes of their own; its temporary files are gone at the end, too."""
+    folder = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(folder))
+        opened = measurer(hardware).__enter__()
+    yield opened
+    opened.close()
+    assert os.listdir(folder) == []
+
+
+@pytest.fixture
+def session(shared):
+    """The shared measurer, as after its start."""
+    shared.incumbent = None
+    return shared
+
+
+def test_every_fault_is_an_outcome_and_the_others_are_measured(hardware, session):
     faults = {
         "": (Outcome.OK, ""),
         "wrong result": (Outcome.WRONG_RESULT, "C[0, 1] is 3, expected"),
@@ -57,8 +76,7 @@ def test_every_fault_is_an_outcome_and_the_others_are_measured(hardware):
         "no program": (Outcome.INVALID, "no such tile"),
     }
     asked = [schedule(hardware, fault, number) for number, fault in enumerate([*faults, ""])]
-    with measurer(hardware) as session:
-        answers = list(session.measure(asked))
+    answers = list(session.measure(asked))
     assert [answer[0] for answer in answers] == asked
     for given, measurement in answers:
         outcome, message = faults[given.options["fault"]]
@@ -70,7 +88,7 @@ def test_every_fault_is_an_outcome_and_the_others_are_measured(hardware):
         assert (measurement.max_rel_error is not None) == (outcome in (Outcome.OK, Outcome.WRONG_RESULT))
 
 
-def test_schedules_are_pulled_lazily_and_an_abandoned_session_goes_on(hardware):
+def test_schedules_are_pulled_lazily_and_an_abandoned_session_goes_on(hardware, session):
     pulled = []
 
     def endless():
@@ -78,33 +96,30 @@ def test_schedules_are_pulled_lazily_and_an_abandoned_session_goes_on(hardware):
             pulled.append(schedule(hardware, number=len(pulled)))
             yield pulled[-1]
 
-    with measurer(hardware) as session:
-        answers = session.measure(endless())
-        first, measurement = next(answers)
-        assert first == pulled[0]
-        assert measurement.outcome is Outcome.OK
-        assert len(pulled) <= 12
-        answers.close()
-        again = list(session.measure([schedule(hardware, "wrong result"), schedule(hardware)]))
-        assert [answer.outcome for _, answer in again] == [Outcome.WRONG_RESULT, Outcome.OK]
-        assert session.incumbent is not None
-        assert list(session.measure([])) == []
+    answers = session.measure(endless())
+    first, measurement = next(answers)
+    assert first == pulled[0]
+    assert measurement.outcome is Outcome.OK
+    assert len(pulled) <= 12
+    answers.close()
+    again = list(session.measure([schedule(hardware, "wrong result"), schedule(hardware)]))
+    assert [answer.outcome for _, answer in again] == [Outcome.WRONG_RESULT, Outcome.OK]
+    assert session.incumbent is not None
+    assert list(session.measure([])) == []
 
 
-def test_much_slower_candidates_stop_early(hardware):
-    with measurer(hardware) as session:
-        (_, first), (_, slow) = session.measure([schedule(hardware), schedule(hardware, "slow")])
+def test_much_slower_candidates_stop_early(hardware, session):
+    (_, first), (_, slow) = session.measure([schedule(hardware), schedule(hardware, "slow")])
     assert not first.stopped_early
     assert slow.stopped_early
     assert len(slow.times_s) == 2
 
 
-def test_contenders_are_compared_and_bad_ones_have_their_outcome(hardware):
+def test_contenders_are_compared_and_bad_ones_have_their_outcome(hardware, session):
     contenders = [schedule(hardware, fault) for fault in ("slow", "", "build fails", "wrong result")]
-    with measurer(hardware) as session:
-        list(session.measure(contenders[:2]))
-        slow, good, unbuilt, wrong = session.compare(contenders, budget_s=2.0)
-        assert session.compare([], budget_s=1.0) == []
+    list(session.measure(contenders[:2]))
+    slow, good, unbuilt, wrong = session.compare(contenders, budget_s=2.0)
+    assert session.compare([], budget_s=1.0) == []
     assert slow.stopped_early
     assert not good.stopped_early
     assert good.relative < slow.relative
@@ -184,7 +199,7 @@ def state(process):
     return letter
 
 
-def test_wrong_arguments_are_errors(hardware):
+def test_wrong_arguments_are_errors(hardware, session):
     with pytest.raises(DeviceError, match="is no CPU"):
         CpuMeasurer(WORKLOAD, anatune.hardware("rtx3090"))
     with pytest.raises(SpaceError, match="threads is 0"):
@@ -192,7 +207,7 @@ def test_wrong_arguments_are_errors(hardware):
     closed = measurer(hardware)
     with pytest.raises(RunError, match="not open"):
         next(closed.measure([schedule(hardware)]))
-    with measurer(hardware) as session, pytest.raises(SpaceError, match="serves one workload"):
+    with pytest.raises(SpaceError, match="serves one workload"):
         next(session.measure([schedule(hardware, workload=anatune.matmul(4, 4, 4))]))
 
 

@@ -23,6 +23,17 @@ def small():
     return anatune.matmul(8, 8, 4)
 
 
+@pytest.fixture(scope="module")
+def large():
+    return anatune.matmul(512, 4096, 1024)
+
+
+@pytest.fixture(scope="module")
+def planned(large, rtx3090):
+    """The first schedules of the plan of the large space."""
+    return anatune.plan(large, rtx3090, top_k=100).schedules
+
+
 def test_a_share_of_a_small_space(small, rtx3090):
     subset = anatune.prune(small, rtx3090, keep=0.002)
     kept = list(subset)
@@ -36,8 +47,8 @@ def test_a_share_of_a_small_space(small, rtx3090):
     assert all(subset.keeps(schedule) for schedule in kept)
 
 
-def test_verdicts(rtx3090):
-    workload = anatune.matmul(512, 4096, 1024)
+def test_verdicts(large, rtx3090):
+    workload = large
     subset = anatune.prune(workload, rtx3090, keep=30, distinct=True)
     kept = list(subset)
     assert len(kept) == 30
@@ -56,15 +67,14 @@ def test_verdicts(rtx3090):
     assert "\n" not in "".join(str(subset.explain(schedule)) for schedule in (kept[0], illegal, twin))
 
 
-def test_huge_spaces_are_read_from_the_beginning(rtx3090):
-    workload = anatune.matmul(512, 4096, 1024)
-    subset = anatune.prune(workload, rtx3090, keep=0.01)
+def test_huge_spaces_are_read_from_the_beginning(large, planned, rtx3090):
+    subset = anatune.prune(large, rtx3090, keep=0.01)
     assert subset.num_kept > 8_000_000
     kept = list(itertools.islice(subset, 3000))
     assert len(set(kept)) == 3000
-    assert kept[:100] == anatune.plan(workload, rtx3090, top_k=100).schedules
+    assert kept[:100] == planned
     assert subset.keeps(kept[-1])
-    assert "from a sample" in str(subset.explain(anatune.space(workload, rtx3090).sample(1, 0)[0]))
+    assert "from a sample" in str(subset.explain(anatune.space(large, rtx3090).sample(1, 0)[0]))
 
 
 @pytest.mark.parametrize("device", ["a100", "intel_xeon_gold_6130"])
@@ -174,18 +184,14 @@ def test_explaining_something_else(small, rtx3090):
         subset.explain(other)
 
 
-def test_few_are_kept_for_what_they_differ_in(rtx3090):
-    workload = anatune.matmul(512, 4096, 1024)
-    subset = anatune.prune(workload, rtx3090, keep=12)
-    kept = list(subset)
+def test_few_are_kept_for_what_they_differ_in(large, planned, rtx3090):
+    subset = anatune.prune(large, rtx3090, keep=12)
+    kept, first = list(subset), planned[:12]
     assert len(set(kept)) == 12 == subset.num_kept
-    assert list(anatune.prune(workload, rtx3090, keep=12)) == kept
-    times = anatune.predict(workload, rtx3090, kept).time_s
+    times = anatune.predict(large, rtx3090, kept).time_s
     assert (times.diff()[1:] >= 0).all()
-    first = anatune.prune(workload, rtx3090, keep=12, diverse=False)
-    assert list(first) == anatune.plan(workload, rtx3090, top_k=12).schedules
-    assert times[0] == pytest.approx(anatune.predict(workload, rtx3090, list(first)).time_s[0])
-    assert common(workload, rtx3090, kept) < 0.9 < common(workload, rtx3090, list(first))
+    assert times[0] == pytest.approx(anatune.predict(large, rtx3090, first).time_s[0])
+    assert common(large, rtx3090, kept) < 0.9 < common(large, rtx3090, first)
     assert [subset.explain(schedule).place for schedule in kept] == list(range(1, 13))
     twin = next(schedule for schedule in first if schedule not in kept)
     verdict = subset.explain(twin)
@@ -205,6 +211,10 @@ def test_distinct_and_diverse(rtx3090):
     workload = anatune.matmul(64, 64, 64)
     kept = list(anatune.prune(workload, rtx3090, keep=20, distinct=True))
     assert anatune.predict(workload, rtx3090, kept).time_s.nunique() == len(kept) == 20
+    diverse = list(anatune.prune(workload, rtx3090, keep=20))
+    assert list(anatune.prune(workload, rtx3090, keep=20)) == diverse
+    first = list(anatune.prune(workload, rtx3090, keep=20, diverse=False))
+    assert first == anatune.plan(workload, rtx3090, top_k=20).schedules
 
 
 def test_diverse_candidates(rtx3090):

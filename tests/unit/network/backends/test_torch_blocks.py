@@ -5,6 +5,7 @@ import warnings
 import pytest
 
 import anatune.network.backends.torch as adapter
+from tests.tiers import slow_from
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -102,7 +103,7 @@ def without_blocks(x):
 
 @pytest.mark.parametrize(
     "function",
-    [unread, unread_random, returns_nothing, writes, in_order, strided, several, without_blocks],
+    slow_from(4, [unread, writes, in_order, several, unread_random, returns_nothing, strided, without_blocks]),
     ids=lambda function: function.__name__,
 )
 def test_operators_run_once_a_call_in_order(function):
@@ -128,7 +129,7 @@ LINEAR_ALGEBRA = {
 }
 
 
-@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
+@pytest.mark.parametrize("name", slow_from(1, LINEAR_ALGEBRA))
 def test_linear_algebra_stays_with_pytorch_and_is_checked(name):
     """Between compiled blocks; a matrix that it cannot take is an error, as PyTorch says it."""
 

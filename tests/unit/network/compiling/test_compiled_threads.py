@@ -15,6 +15,7 @@ from tests.concurrency import at_once, is_true_in_child
 pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
 
+from tests.tiers import slow_from  # noqa: E402
 from tests.unit.network.compiling.decoders import WORDS, decoder, weights_of  # noqa: E402  after the skip
 
 CALLS = 150
@@ -168,7 +169,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("how", COPIES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_from(1, MODELS))
 def test_copies_compute_the_same(name, how):
     model = model_of(name)
     x = inputs_of(name, 5)

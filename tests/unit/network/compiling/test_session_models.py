@@ -5,6 +5,7 @@ import pytest
 
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.relax.originals import onnx_reference
+from tests.tiers import slow_from
 from tests.unit.network.compiling.models import difference
 
 pytest.importorskip("tvm")
@@ -22,7 +23,7 @@ FUSED = {
 }
 
 
-@pytest.mark.parametrize("write", onnx_models.MODELS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("write", slow_from(1, onnx_models.MODELS), ids=lambda one: one.__name__)
 def test_onnx_files_compute_what_float64_says(tmp_path, write):
     path = tmp_path / "model.onnx"
     write(path)

@@ -12,6 +12,8 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
+from tests.tiers import slow_from  # noqa: E402
+
 NUMBERS = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 7.0, -7.0, 0.5, -0.5, 3.0, -3.0, 1e-40], np.float32)
 ALONE = {
     **{name: (name, [], {}) for name in (
@@ -105,7 +107,7 @@ def pooled(x, kernel, strides, pads, dilations=(1, 1)):
     return windows.max(axis=(4, 5))
 
 
-@pytest.mark.parametrize("behind", ["", "Conv"])
+@pytest.mark.parametrize("behind", slow_from(1, ["", "Conv"]))
 def test_pools(behind, tmp_path):
     """Behind a convolution channels come last, and kernels are anatune's; alone they are TVM's."""
     sizes = {"padded": (3, 2, 1), "dense": (3, 1, 1), "plain": (2, 2, 0)}
@@ -136,7 +138,7 @@ def test_pools(behind, tmp_path):
 STEPS = {"Relu": {}, "Clip": {"low": 0.0, "high": 6.0}, "Gelu": {}, "HardSwish": {}, "LeakyRelu": {}, "Sigmoid": {}}
 
 
-@pytest.mark.parametrize("product", ["Gemm", "Conv1x1", "Conv3x3", "Depthwise"])
+@pytest.mark.parametrize("product", slow_from(2, ["Gemm", "Conv3x3", "Conv1x1", "Depthwise"]))
 def test_steps_fused_into_products(product, tmp_path):
     """A stride, for the convolution of 3x3 to be no Winograd kernel: its transforms make NaN of infinities."""
     random = np.random.default_rng(3)

@@ -51,6 +51,7 @@ def suggested(start, **settings):
     return np.array(changes)
 
 
+@pytest.mark.slow
 def test_as_published_suggestions_come_from_the_whole_domain():
     """From the model's ranking half of the candidates share genes with an input."""
     published = suggested("paper", num_random=16, round_trials=16)
@@ -84,6 +85,7 @@ def test_the_best_points_come_back_into_a_forgetful_memory():
     assert len(points) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"selection": "naive"}])
 def test_it_is_ahead_of_random_search(settings):
     _, found = search(varied(BayesStrategy, round_trials=16, **settings)(GPU, start="paper"), 128)

@@ -13,6 +13,7 @@ import anatune
 from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.network.compiling.memory import new_memory
 from anatune.network.compiling.sizes.varying import environments
+from tests.tiers import slow_from
 from tests.unit.network.compiling.onnx_models import _Net
 
 WIDTH, HEADS = 32, 2
@@ -128,7 +129,7 @@ _RIGHT_AT_ALL_SIZES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _OWN_SIZES)
+@pytest.mark.parametrize("name", slow_from(3, _OWN_SIZES))
 def test_numbers_that_depend_on_a_size_are_right_at_all_of_them_or_refused(tmp_path, name):
     """None of them may be what it is at the size that is planned."""
     model = onnx.parser.parse_model(
@@ -288,7 +289,7 @@ def test_a_small_range_has_constants_that_grow(tmp_path):
         np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x))
 
 
-@pytest.mark.parametrize("most", [4, 5, 7, 8, 12])
+@pytest.mark.parametrize("most", slow_from(2, [5, 8, 4, 7, 12]))
 def test_tables_may_have_as_many_rows_as_the_largest_size(tmp_path, most):
     net = _Net(8)
     size = net.op("Gather", net.op("Shape", "x"), net.numbers(0))
@@ -301,7 +302,7 @@ def test_tables_may_have_as_many_rows_as_the_largest_size(tmp_path, most):
         np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("most", [2, 4, 7])
+@pytest.mark.parametrize("most", slow_from(1, [4, 2, 7]))
 def test_squares_of_small_ranges_are_no_lines(tmp_path, most):
     net = _Net(8)
     scores = net.op("Sub", net.op("Unsqueeze", "x", net.numbers(0)), net.op("Unsqueeze", "x", net.numbers(1)))
@@ -323,7 +324,7 @@ def test_attention_without_heads(tmp_path):
         np.testing.assert_allclose(model(x), expected(tmp_path / "m.onnx", x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("steps", ["Relu", "Sigmoid", "bias", "add"])
+@pytest.mark.parametrize("steps", slow_from(2, ["Relu", "bias", "Sigmoid", "add"]))
 def test_products_with_two_sizes_that_vary_keep_what_follows_them(tmp_path, steps):
     net = _Net(10)
     scores = net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 2, 1]))

@@ -2,13 +2,19 @@
 
 import functools
 import math
+from unittest import mock
 
 import numpy as np
 import torch
 
 import anatune
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.measure.cuda.apart import compiled_kernels
 from anatune.measure.emulate.triton_interpreter import interpret
 from anatune.measure.run.correctness import array_dtype
+from anatune.network.compiling.targets.launched import LaunchedModel
+from anatune.tuning.machine import usable_cores
 from tests.unit.measure.false_driver import Kernel, false_device
 
 nn, functional = torch.nn, torch.nn.functional
@@ -146,6 +152,42 @@ def compiled(model, inputs, hw="h100", **more):
     return anatune.compile(model, inputs, hw=hw, **{"precision": "bfloat16", **more})
 
 
+def without_code():
+    """Let models have no machine code: plans, launches and texts, which the interpreter runs, are what they are.
+
+    Compiling takes most of the time; `machine_code` compiles the texts of many models at once.
+    """
+    return mock.patch("anatune.network.compiling.targets.triton.compiled_kernels", _stand_ins)
+
+
+def _stand_ins(wanted, hardware, workers, progress=None):
+    """Return images of which each is different, with a launch that asks for memory."""
+    facts = CompilerFacts(registers=32)
+    return [
+        Cubin(kernel.name, "", b"\x7fELF%d" % number, facts, threads=128, dynamic_shared_bytes=64, scratch_bytes=16)
+        for number, (_, kernel) in enumerate(wanted)
+    ]
+
+
+def written(model, inputs, hw="h100", **more):
+    """Return a model as `compiled` does, without machine code."""
+    with without_code():
+        return compiled(model, inputs, hw, **more)
+
+
+def machine_code(models):
+    """Return what Triton makes of each different text of `written` models, by the name of its kernel."""
+    texts = {}
+    for own in models:
+        texts.setdefault(own.summary.hardware, {}).update({text.source: text for text in own.program.programs})
+    assert texts
+    images = []
+    for hw, programs in texts.items():
+        wanted = [(text, kernel) for text in programs.values() for kernel in text.kernels]
+        images += compiled_kernels(wanted, anatune.hardware(hw), usable_cores())
+    return images
+
+
 def error(model, own, inputs):
     own.interprets = True
     got = own(*(one.numpy() for one in inputs))
@@ -176,16 +218,23 @@ def interpret_bytes(text, parameters, views):
         arrays[name][:] = array.reshape(-1)
 
 
-def decoder(batch=2, tokens=1, most=20, hw="h100", model=None, **more):
-    """Return a decoder with caches, and it compiled for steps of so many tokens."""
+@functools.cache
+def _decoder(tokens, most, hw, window):
     torch.manual_seed(0)
-    model = (model or LlamaLayers()).eval()
+    model = LlamaLayers(window=window).eval()
     count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=most)
-    past = [torch.zeros(batch, 2, 9, 16) for _ in range(4)]
-    own = anatune.compile(
-        model, (torch.zeros(batch, 7, 64), *past), hw=hw, precision="bfloat16",
+    past = [torch.zeros(2, 2, 9, 16) for _ in range(4)]
+    own = written(
+        model, (torch.zeros(2, 7, 64), *past), hw,
         dynamic_shapes=({1: count}, tuple({2: held} for _ in past)), sizes={"x_1": tokens},
-        state={f"output{number + 1}": f"past_{number}" for number in range(4)}, **more,
+        state={f"output{number + 1}": f"past_{number}" for number in range(4)},
     )  # fmt: skip
-    own.interprets = True
     return model, own
+
+
+def decoder(tokens=1, most=20, hw="h100", window=99):
+    """Return a decoder with caches, and it written for steps of so many tokens: a model of its own, nothing held."""
+    model, own = _decoder(tokens, most, hw, window)
+    new = LaunchedModel.of(own.summary, own.program, own.memory)
+    new.interprets = True
+    return model, new

@@ -8,7 +8,8 @@ from anatune.errors import SpaceError
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.unit.network.compiling.targets.gpu_models import compiled, nn  # noqa: E402
+from tests.tiers import slow_from  # noqa: E402
+from tests.unit.network.compiling.targets.gpu_models import compiled, machine_code, nn, written  # noqa: E402
 
 
 class Scaled(nn.Module):
@@ -23,8 +24,8 @@ class Scaled(nn.Module):
 
 
 def outputs(model, x, hw="h100", **more):
-    """Return a compiled model, what it gives in the interpreter, and what is right."""
-    own = compiled(model, (x,), hw, precision="fp8", **more)
+    """Return a model, what it gives in the interpreter, and what is right."""
+    own = written(model, (x,), hw, precision="fp8", **more)
     own.interprets = True
     return own, own(x).double(), model.double()(x.double()).detach()
 
@@ -33,7 +34,7 @@ def words(summary):
     return [kernel.workload.split()[0] for kernel in summary.kernels]
 
 
-@pytest.mark.parametrize("hw", ["h100", "mi300x", "rtx4090"])
+@pytest.mark.parametrize("hw", slow_from(1, ["h100", "mi300x", "rtx4090"]))
 def test_rows_and_columns_have_scales_of_their_own(hw):
     torch.manual_seed(0)
     model, x = Scaled().eval(), torch.randn(48, 512)
@@ -54,6 +55,7 @@ def test_rows_and_columns_have_scales_of_their_own(hw):
     assert not found[7].any()
 
 
+@pytest.mark.slow
 def test_sums_in_parts_have_been_scaled():
     torch.manual_seed(0)
     model, x = Scaled(16384, 64).eval(), torch.randn(4, 16384)
@@ -76,6 +78,7 @@ def test_products_are_of_8_bits_where_that_takes_less_time():
     assert found.weight_bytes < 0.55 * before.weight_bytes
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_the_same(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(16, 512)
@@ -97,3 +100,12 @@ def test_a_saved_model_is_the_same(tmp_path):
 def test_devices_without_8_bit_floats_are_named(hw, message):
     with pytest.raises(SpaceError, match=message):
         compiled(Scaled().eval(), (torch.zeros(4, 512),), hw, precision="fp8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hw", ["h100", "mi300x", "rtx4090"])
+def test_texts_of_8_bit_floats_are_compiled(hw):
+    models = [written(Scaled().eval(), (torch.randn(48, 512),), hw, precision="fp8")]
+    if hw == "h100":
+        models.append(written(Scaled(16384, 64).eval(), (torch.randn(4, 16384),), hw, precision="fp8"))
+    assert all(one.image[:4] == b"\x7fELF" for one in machine_code(models))

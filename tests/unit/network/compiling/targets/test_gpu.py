@@ -157,6 +157,7 @@ def test_tensor_cores_are_for_those_who_ask():
 
 
 @pytest.mark.parametrize("arguments", [("residual_network",), ("transformer_block", "a100", "relaxed")])
+@pytest.mark.slow
 def test_a_saved_model_is_right_on_an_emulated_gpu(arguments, tmp_path):
     """The whole way: the library that was saved, TVM's own CUDA runtime, launches, weights; kernels are emulated."""
     pytest.importorskip("torch")
@@ -172,6 +173,7 @@ def test_a_saved_model_is_right_on_an_emulated_gpu(arguments, tmp_path):
     assert {name for name in told["profile"] if name.startswith("anatune_")}
 
 
+@pytest.mark.slow
 def test_a_saved_model_whose_reductions_are_split_is_right_on_an_emulated_gpu(tmp_path):
     """Several launches a product, the workspace from TVM's memory."""
     pytest.importorskip("torch")
@@ -228,6 +230,7 @@ _ON_TENSOR_CORES = ("3x3 stride 2", "1x1", "dense gelu", "scores")
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.slow
 def test_each_kind_of_product_of_the_seven_models_is_right_in_the_emulator(kind):
     pytest.importorskip("tvm")
     workload, device = _KINDS[kind], api.hardware(GPU)

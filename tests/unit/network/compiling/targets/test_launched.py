@@ -15,13 +15,14 @@ import torch
 from anatune.errors import RunError, WorkloadError
 from anatune.network.compiling.targets import launched
 from tests.concurrency import at_once
+from tests.tiers import slow_from
 from tests.unit.measure.cuda.test_dlpack import OnDevice
-from tests.unit.network.compiling.targets.gpu_models import LlamaLayers, compiled, decoder, interpreted_device
+from tests.unit.network.compiling.targets.gpu_models import decoder, interpreted_device, machine_code, written
 
 nn = torch.nn
 
 
-@pytest.mark.parametrize(("hw", "tokens"), [("h100", 1), ("mi300x", 3)])
+@pytest.mark.parametrize(("hw", "tokens"), slow_from(1, [("h100", 1), ("mi300x", 3)]))
 def test_caches_stay_on_the_device(hw, tokens):
     model, own = decoder(tokens=tokens, hw=hw)
     assert own.summary.launches <= 18 + 2 + 2  # at both ends 16 bits are made or left; tables are read once
@@ -45,7 +46,7 @@ def test_caches_stay_on_the_device(hw, tokens):
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """A decoder, compiled, and a device that runs it."""
+    """A decoder and a device that runs it."""
     model, own = decoder()
     monkeypatch.setattr(own, "interprets", False)
     device, _ = interpreted_device(own.program)
@@ -53,6 +54,7 @@ def on_device(monkeypatch):
     return model, own, device
 
 
+@pytest.mark.slow
 def test_caches_stay_on_a_device_that_runs_them(on_device):
     model, own, _ = on_device
     x = torch.randn(2, 2, 64)
@@ -80,7 +82,7 @@ def test_sums_that_stay_keep_their_dtype():
             self.count += x
             return self.count * 2
 
-    own = compiled(Counter().eval(), (torch.zeros(4),))
+    own = written(Counter().eval(), (torch.zeros(4),))
     own.interprets = True
     for calls in (1, 2, 3):
         np.testing.assert_array_equal(own(np.ones(4, np.float32)), np.full(4, 2000.0 + 2 * calls))
@@ -88,7 +90,7 @@ def test_sums_that_stay_keep_their_dtype():
     own.prepared(np.ones(4, np.float32))()
     np.testing.assert_array_equal(own(np.ones(4, np.float32)), np.full(4, 2002.0))
     with pytest.raises(WorkloadError, match=r"keeps count between calls, which models of float32 for .* do not"):
-        compiled(Counter().eval(), (torch.zeros(4),), precision=None)
+        written(Counter().eval(), (torch.zeros(4),), precision=None)
 
 
 def test_tensors_on_the_device_are_not_copied(on_device):
@@ -121,7 +123,7 @@ def test_parts_of_a_state_may_become_each_other():
             self.last.copy_(x)
             return made
 
-    own = compiled(Delay().eval(), (torch.zeros(4),))
+    own = written(Delay().eval(), (torch.zeros(4),))
     own.interprets = True
     given = [np.full(4, float(number), np.float32) for number in (5, 7, 11, 13)]
     for x, before in zip(given, (1.0, 0.0, 5.0, 7.0), strict=True):
@@ -139,7 +141,7 @@ def test_copies_begin_with_the_state_and_threads_take_turns(how):
             self.total.add_(x)
             return self.total + 0
 
-    own = compiled(Sum().eval(), (torch.zeros(4),))
+    own = written(Sum().eval(), (torch.zeros(4),))
     own.interprets = True
     own(np.full(4, 2.0, np.float32))
     other = how(own)
@@ -149,6 +151,7 @@ def test_copies_begin_with_the_state_and_threads_take_turns(how):
     np.testing.assert_array_equal(own(np.ones(4, np.float32)), 3.0)
 
 
+@pytest.mark.slow
 def test_timing_leaves_the_state_as_it_is(monkeypatch):
     _, own = decoder()
     x = np.zeros((2, 1, 64), np.float32)
@@ -169,8 +172,9 @@ def test_timing_leaves_the_state_as_it_is(monkeypatch):
         own(torch.zeros(2, 1, 64, device="meta"))
 
 
+@pytest.mark.slow
 def test_windows_and_prompts_beside_a_cache():
-    model, own = decoder(most=40, model=LlamaLayers(window=12))
+    model, own = decoder(most=40, window=12)
     x = torch.randn(2, 15, 64)
     for step in range(15):
         got = own(x[:, step : step + 1].numpy())
@@ -183,3 +187,9 @@ def test_windows_and_prompts_beside_a_cache():
     assert np.abs(own(x.numpy()) - want).max() / np.abs(want).max() < 2e-2
     with pytest.raises(WorkloadError, match=r"21 of x_1 come in a call, and LlamaLayers holds 20 of past_0_2 at most"):
         decoder(tokens=21)
+
+
+@pytest.mark.slow
+def test_texts_with_caches_are_compiled():
+    models = [decoder()[1], decoder(tokens=3, hw="mi300x")[1], decoder(most=40, window=12)[1], decoder(tokens=20)[1]]
+    assert all(one.image[:4] == b"\x7fELF" for one in machine_code(models))

@@ -15,6 +15,7 @@ import torch
 from anatune.errors import DeviceError, RunError
 from anatune.network.compiling.targets import launched
 from anatune.network.compiling.targets.device_runner import DeviceRunner
+from tests.tiers import slow_from
 from tests.unit.measure.cuda.test_dlpack import OnDevice
 from tests.unit.measure.false_driver import false_device
 from tests.unit.network.compiling.targets.gpu_models import block, compiled, interpreted_device
@@ -90,7 +91,7 @@ def test_another_gpu_is_told(small, monkeypatch):
     assert not launched.is_here("gfx942")
 
 
-@pytest.mark.parametrize("hw", ["mi210", "mi300x", "mi355x"])
+@pytest.mark.parametrize("hw", slow_from(1, ["mi300x", "mi210", "mi355x"]))
 def test_machine_code_takes_what_launches_pass(hw):
     """Threads of a block, and pointers of tensors and of two kinds of scratch, as the code's own metadata has them."""
     model, inputs = block()

@@ -14,6 +14,7 @@ import anatune
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError, WorkloadError
 from anatune.network.compiling.targets import launched
 from anatune.network.compiling.targets.launched import LaunchedModel
+from tests.tiers import slow_from
 from tests.unit.network.compiling.models import residual_network
 from tests.unit.network.compiling.targets.gpu_models import (
     Experts,
@@ -23,6 +24,8 @@ from tests.unit.network.compiling.targets.gpu_models import (
     error,
     experts,
     interpreted_device,
+    machine_code,
+    written,
 )
 
 nn, functional = torch.nn, torch.nn.functional
@@ -50,11 +53,10 @@ def test_a_transformer_layer_is_eight_launches_and_right(transformer):
     assert all("import triton" in source for source in own.sources().values())
 
 
-@pytest.mark.parametrize("hw", ["mi300x", "rtx3090"])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("hw", "groups"), slow_from(1, [("mi300x", 1), ("rtx3090", 1), ("mi300x", 2), ("rtx3090", 2)]))
 def test_causal_attention_of_shared_heads_on_other_devices(hw, groups):
     model, inputs = block(causal=True, groups=groups)
-    own = compiled(model, inputs, hw)
+    own = written(model, inputs, hw)
     assert any("--causal" in kernel.workload for kernel in own.summary.kernels)
     assert error(model, own, inputs) < 2e-2
 
@@ -62,7 +64,7 @@ def test_causal_attention_of_shared_heads_on_other_devices(hw, groups):
 def test_a_layer_of_llama_is_nine_launches():
     torch.manual_seed(0)
     model, inputs = LlamaLayers().eval(), (torch.randn(2, 24, 64),)
-    own = compiled(model, inputs)
+    own = written(model, inputs)
     words = [kernel.workload.split()[0] for kernel in own.summary.kernels]
     # q, k, v are one product, and so are gate and up; the last one leaves float32
     assert words == ["matmul", "attention", "matmul", "matmul", "matmul", "matmul"]
@@ -70,10 +72,11 @@ def test_a_layer_of_llama_is_nine_launches():
     assert error(model, own, inputs) < 2e-2
 
 
+@pytest.mark.slow
 def test_an_attention_may_see_a_window_and_have_a_scale_of_its_own():
     torch.manual_seed(0)
     model, inputs = LlamaLayers(1, window=5, scale=0.4).eval(), (torch.randn(1, 24, 64),)
-    own = compiled(model, inputs)
+    own = written(model, inputs)
     (attention,) = (kernel.workload for kernel in own.summary.kernels if kernel.workload.startswith("attention"))
     assert "--causal --window 5" in attention
     assert error(model, own, inputs) < 2e-2
@@ -94,7 +97,7 @@ def test_weights_may_be_described():
 
 def test_tokens_choose_experts():
     model, inputs = experts()
-    own = compiled(model, inputs, check=True)
+    own = written(model, inputs, check=True)
     names = [launch.name for launch in own.program.launches]
     assert [name.split("_")[-1] for name in names if not name.startswith("convert")] == [
         "multiply", "matmul", "where", "sum", "4", "matmul", "matmul", "etc", "matmul"
@@ -109,16 +112,19 @@ def test_tokens_choose_experts():
 
 @pytest.mark.parametrize(
     ("hw", "options"),
-    [
-        ("mi300x", {"biased": True}),
-        ("h100", {"experts": 9, "top_k": 5, "tokens": 3}),
-        ("rtx3090", {"top_k": 1, "experts": 2, "tokens": 5}),
-        ("h100", {"tokens": 1}),
-    ],
+    slow_from(
+        1,
+        [
+            ("mi300x", {"biased": True}),
+            ("h100", {"experts": 9, "top_k": 5, "tokens": 3}),
+            ("rtx3090", {"top_k": 1, "experts": 2, "tokens": 5}),
+            ("h100", {"tokens": 1}),
+        ],
+    ),
 )
 def test_experts_in_other_numbers(hw, options):
     model, inputs = experts(**options)
-    own = compiled(model, inputs, hw, check=False)
+    own = written(model, inputs, hw, check=False)
     assert sum("grouped" in kernel.workload for kernel in own.summary.kernels) == 2
     assert error(model, own, inputs) < 1e-2
 
@@ -142,22 +148,23 @@ class Deep(nn.Module):
         return self.last(self.norm(other + self.product(x).relu()))
 
 
-@pytest.mark.parametrize("hw", ["h100", "mi300x"])
+@pytest.mark.parametrize("hw", slow_from(1, ["h100", "mi300x"]))
 def test_parts_of_sums_are_added_up_with_what_follows(hw):
     torch.manual_seed(0)
     model, inputs = Deep().eval(), (torch.randn(4, 16384), torch.randn(4, 64))
-    own = compiled(model, inputs, hw)
+    own = written(model, inputs, hw)
     names = [launch.name for launch in own.program.launches if not launch.name.startswith("convert")]
     assert [name.split("_")[0] for name in names] == ["anatune", "sum", "anatune"]
     assert names[1].startswith("sum_of_")
     assert error(model, own, inputs) < 1e-2
 
 
+@pytest.mark.slow
 def test_parts_of_a_convolution_lie_as_its_image_does():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(512, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 8, 1)).eval()
     inputs = (torch.randn(1, 512, 7, 7),)
-    own = compiled(model, inputs)
+    own = written(model, inputs)
     assert any(launch.name.startswith("sum_of_") for launch in own.program.launches)
     assert error(model, own, inputs) < 1e-2
 
@@ -165,7 +172,7 @@ def test_parts_of_a_convolution_lie_as_its_image_does():
 def test_a_residual_network_has_its_epilogues_in_its_kernels():
     model, image = residual_network()
     inputs = (image,)
-    own = compiled(model, inputs, precision="float16")
+    own = written(model, inputs, precision="float16")
     steps = {kernel.epilogue for kernel in own.summary.kernels}
     assert ("bias", "add", "relu") in steps
     assert {kernel.layout for kernel in own.summary.kernels} == {"NHWC", ""}
@@ -174,7 +181,7 @@ def test_a_residual_network_has_its_epilogues_in_its_kernels():
 
 def test_a_model_of_16_bits_keeps_its_inputs_and_outputs():
     model, inputs = block()
-    own = compiled(model.bfloat16(), inputs, "mi300x", precision=None)
+    own = written(model.bfloat16(), inputs, "mi300x", precision=None)
     assert own.summary.outputs[0].dtype == "bfloat16"
     own.interprets = True
     got = own(inputs[0].numpy())
@@ -183,7 +190,7 @@ def test_a_model_of_16_bits_keeps_its_inputs_and_outputs():
     assert np.abs(got.astype(np.float32) - want).max() / np.abs(want).max() < 5e-2
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", slow_from(1, [torch.float16, torch.bfloat16]))
 @pytest.mark.parametrize("returned", ["last", "both"])
 def test_nothing_is_cast_to_the_dtype_that_memory_has_already(dtype, returned):
     class Perceptron(nn.Module):
@@ -196,7 +203,7 @@ def test_nothing_is_cast_to_the_dtype_that_memory_has_already(dtype, returned):
             return (self.down(hidden), hidden) if returned == "both" else self.down(hidden)
 
     model, x = Perceptron().eval().to(dtype), torch.randn(20, 32).to(dtype)
-    own = compiled(model, (x,), precision=str(dtype).removeprefix("torch."))
+    own = written(model, (x,), precision=str(dtype).removeprefix("torch."))
     assert len(own.program.launches) == 2  # a product each
     own.interprets = True
     got, want = own(x), model(x)
@@ -205,6 +212,7 @@ def test_nothing_is_cast_to_the_dtype_that_memory_has_already(dtype, returned):
         assert (one - other).abs().max() / other.abs().max() < 3e-2
 
 
+@pytest.mark.slow
 def test_positions_are_not_multiplied_in_16_bits():
     class Turned(nn.Module):
         def forward(self, places, x):
@@ -213,7 +221,7 @@ def test_positions_are_not_multiplied_in_16_bits():
             return x * angles.cos()
 
     inputs = (torch.arange(1000, 1006)[None], torch.ones(1, 6, 8))
-    own = compiled(Turned().eval(), inputs)
+    own = written(Turned().eval(), inputs)
     own.interprets = True
     got = own(*(one.numpy() for one in inputs))
     np.testing.assert_allclose(got, Turned()(*inputs).numpy(), atol=2e-2)
@@ -221,7 +229,7 @@ def test_positions_are_not_multiplied_in_16_bits():
 
 def test_check_runs_all_launches_in_the_interpreter(tmp_path):
     model = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 16)).eval()
-    own = compiled(model, (torch.randn(20, 32),), check=True)
+    own = written(model, (torch.randn(20, 32),), check=True)
     assert own.summary.check is not None
     assert own.summary.check.error < 2e-2
 
@@ -229,7 +237,7 @@ def test_check_runs_all_launches_in_the_interpreter(tmp_path):
 def test_kernels_of_a_model_that_takes_long_are_checked_for_less_work(monkeypatch):
     monkeypatch.setattr("anatune.network.compiling.targets.triton._WHOLE_S", 0.0)
     model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).eval()
-    own = compiled(model, (torch.randn(600, 512),), check=True)
+    own = written(model, (torch.randn(600, 512),), check=True)
     assert own.summary.check is None
     assert 0 < own.summary.emulated < 1e-2
     assert "right in Triton's interpreter at smaller sizes" in own.report()
@@ -349,15 +357,37 @@ class Joined(nn.Module):
         return functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(2, 20, 64), query
 
 
-@pytest.mark.parametrize(
-    "kind", ["bias behind an activation", "an activation before an attention", "a mask that hides everything", "none"]
-)
+KINDS = ["bias behind an activation", "an activation before an attention", "a mask that hides everything", "none"]
+
+
+@pytest.mark.parametrize("kind", slow_from(2, KINDS))
 def test_products_side_by_side_are_what_they_were(kind):
     torch.manual_seed(0)
     model, x = Joined(kind).eval(), torch.randn(2, 20, 64)
-    own = compiled(model, (x,))
+    own = written(model, (x,))
     own.interprets = True
     got, want = own(x.numpy()), model(x)
     pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]
     for one, other in pairs:
         assert np.abs(one - other.detach().numpy()).max() / np.abs(other.detach().numpy()).max() < 2e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hw", ["h100", "mi300x", "rtx3090"])
+def test_texts_of_these_models_are_compiled(hw):
+    """Where the tests above read and interpret texts, what Triton's compiler says of each of them."""
+    torch.manual_seed(0)
+    deep, image = (torch.randn(4, 16384), torch.randn(4, 64)), torch.randn(1, 512, 7, 7)
+    convolutions = nn.Sequential(nn.Conv2d(512, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 8, 1)).eval()
+    residual, picture = residual_network()
+    cases = {
+        "mi300x": [(Deep().eval(), deep), block(causal=True, groups=1), experts(biased=True)],
+        "rtx3090": [block(causal=True, groups=1), block(causal=True), experts(top_k=1, experts=2, tokens=5)],
+        "h100": [
+            (LlamaLayers().eval(), (torch.randn(2, 24, 64),)), (Deep().eval(), deep), (convolutions, (image,)),
+            (LlamaLayers(1, window=5, scale=0.4).eval(), (torch.randn(1, 24, 64),)), (residual, (picture,)),
+            experts(), experts(experts=9, top_k=5, tokens=3), experts(tokens=1),
+            *((Joined(kind).eval(), (torch.randn(2, 20, 64),)) for kind in KINDS),
+        ],
+    }  # fmt: skip
+    assert all(one.image[:4] == b"\x7fELF" for one in machine_code(written(*case, hw) for case in cases[hw]))

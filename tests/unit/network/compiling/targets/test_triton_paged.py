@@ -11,7 +11,8 @@ import torch
 
 import anatune
 from anatune.errors import BuildError, WorkloadError
-from tests.unit.network.compiling.targets.gpu_models import compiled, error
+from tests.tiers import slow_from
+from tests.unit.network.compiling.targets.gpu_models import error, machine_code, without_code, written
 
 nn, functional = torch.nn, torch.nn.functional
 DIM, HEADS, GROUPS, SIZE, PAGE, PAGES, POOL = 32, 4, 2, 64, 16, 3, 9
@@ -71,12 +72,12 @@ def narrowed(inputs):
 CASES = [("h100", 1, torch.int32, PAGE * PAGES), ("mi300x", 3, torch.int64, PAGE * PAGES), ("h100", 1, torch.int32, 7)]
 
 
-@pytest.mark.parametrize(("hw", "count", "dtype", "window"), CASES)
+@pytest.mark.parametrize(("hw", "count", "dtype", "window"), slow_from(1, CASES))
 def test_keys_are_read_in_their_pages(hw, count, dtype, window):
     torch.manual_seed(0)
     model = Layer(window=window).eval()
     inputs = given(count, dtype=dtype)
-    own = compiled(model.bfloat16(), narrowed(inputs), hw)
+    own = written(model.bfloat16(), narrowed(inputs), hw)
     model.float()
     (kernel,) = (one.workload for one in own.summary.kernels if one.workload.startswith("attention"))
     assert "--page-size 16" in kernel
@@ -97,22 +98,24 @@ def test_keys_are_read_in_their_pages(hw, count, dtype, window):
     assert (wrong - model(*inputs)).abs().max() > 0.1 * wrong.abs().max()
 
 
+@pytest.mark.slow
 def test_pools_that_would_be_converted_are_gathered_from():
     torch.manual_seed(0)
     model, inputs = Layer().eval(), given()
-    own = compiled(model, inputs)
+    own = written(model, inputs)
     (kernel,) = (one.workload for one in own.summary.kernels if one.workload.startswith("attention"))
     assert "page" not in kernel
     assert error(model, own, inputs) < 2e-2
 
 
 @pytest.mark.parametrize(("hw", "puts"), [("h100", "pages"), ("mi300x", "slots")])
+@pytest.mark.slow
 def test_rows_are_put_into_their_pages(hw, puts):
     torch.manual_seed(0)
     model, count = Layer(puts).eval(), 3
     x, keys, values, table, lengths = given(count, (14, 40))
     state = {"state": {"output1": "keys", "output2": "values"}} if puts == "slots" else {}
-    own = compiled(model, (x, keys.clone(), values.clone(), table, lengths), hw, check=puts == "pages", **state)
+    own = written(model, (x, keys.clone(), values.clone(), table, lengths), hw, check=puts == "pages", **state)
     assert puts != "pages" or own.summary.check.error < 2e-2  # in the interpreter, with a state of its own
     (put,) = (launch for launch in own.program.launches if "put" in launch.name)
     assert sum(region.role == "state" for region in put.regions) == 2
@@ -149,11 +152,12 @@ def test_what_has_no_pages():
             return super().forward(x, keys, values, table.float(), lengths)
 
     with pytest.raises(WorkloadError, match="Wrong"):
-        compiled(Wrong().eval(), given())
+        written(Wrong().eval(), given())
     with pytest.raises(BuildError, match=r"scatter_elements: .* put rows into what is state"):
-        compiled(Layer("slots").eval(), given())
+        written(Layer("slots").eval(), given())
 
 
+@pytest.mark.slow
 def test_tokens_of_several_sequences_lie_behind_each_other():
     onnx = pytest.importorskip("onnx", reason="the model is ONNX's")
     tokens, helper = 4, onnx.helper
@@ -173,7 +177,10 @@ def test_tokens_of_several_sequences_lie_behind_each_other():
     ]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(helper.make_graph([node], "paged", *sides), opset_imports=opsets, ir_version=10)
-    own = anatune.compile(model, hw="h100", precision="bfloat16", state={"new_keys": "keys", "new_values": "values"})
+    with without_code():
+        own = anatune.compile(
+            model, hw="h100", precision="bfloat16", state={"new_keys": "keys", "new_values": "values"}
+        )
     assert [kernel.workload for kernel in own.summary.kernels if "--page-size 16" in kernel.workload]
     own.interprets = True
     own.state = {"keys": keys.numpy(), "values": values.numpy()}
@@ -188,3 +195,14 @@ def test_tokens_of_several_sequences_lie_behind_each_other():
         want = functional.scaled_dot_product_attention(query, *held, enable_gqa=True).view(-1)
         assert (got[token] - want).abs().max() < 2e-2 * want.abs().max()
     np.testing.assert_allclose(own.state["keys"], keys.numpy(), atol=2e-2)
+
+
+@pytest.mark.slow
+def test_texts_with_pages_are_compiled():
+    inputs = given(3, (14, 40))
+    models = [
+        written(Layer().eval().bfloat16(), narrowed(given(count, dtype=dtype)), hw) for hw, count, dtype, _ in CASES
+    ]
+    models.append(written(Layer("pages").eval(), inputs))
+    models.append(written(Layer("slots").eval(), inputs, "mi300x", state={"output1": "keys", "output2": "values"}))
+    assert all(one.image[:4] == b"\x7fELF" for one in machine_code(models))
