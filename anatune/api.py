@@ -28,10 +28,6 @@ from anatune.templates import make_model
 from anatune.templates.base.model import AnalyticalModel, Model, Progress
 from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
-from anatune.templates.cpu.space import CpuSpace
-from anatune.templates.cuda.pipelined_space import PipelinedSpace
-from anatune.templates.cuda.space import GpuSpace
-from anatune.templates.tensorcore.space import TensorCoreSpace
 from anatune.tuning.machine import choose_threads
 
 if TYPE_CHECKING:
@@ -39,6 +35,10 @@ if TYPE_CHECKING:
 
     from anatune.model.pruning.subset import Subset
     from anatune.records.place import ServerAddress
+    from anatune.templates.cpu.space import CpuSpace
+    from anatune.templates.cuda.pipelined_space import PipelinedSpace
+    from anatune.templates.cuda.space import GpuSpace
+    from anatune.templates.tensorcore.space import TensorCoreSpace
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 

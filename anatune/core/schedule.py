@@ -247,7 +247,7 @@ def _check(schedule: Schedule) -> None:
         raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
     if not isinstance(hardware, GpuSpec | CpuSpec):
         raise SpaceError(f"schedule: hardware is {hardware!r:.60}, expected a GpuSpec or a CpuSpec")
-    templates = tuple(known.name for known in known_templates().values() if known.kind == hardware.kind)
+    templates = known_templates().of_kind(hardware.kind)
     if not isinstance(template, str) or template not in templates:
         raise SpaceError(
             f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"

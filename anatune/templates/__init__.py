@@ -7,24 +7,24 @@ where they are. ``base`` and ``gpu`` have what rooms share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anatune.arguments import checked_choice
 from anatune.core.accuracy import STANDARD, admits
-from anatune.core.templates import REGISTERED
+from anatune.core.templates import REGISTERED, LateTemplate, TemplateTable
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.template import Template as Template
-from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
-from anatune.templates.cuda import CUDA, PIPELINED
-from anatune.templates.scaled import SCALED
-from anatune.templates.tensorcore import TENSORCORE
-from anatune.templates.thin import THIN
-from anatune.templates.triton import TRITON
-from anatune.templates.winograd import WINOGRAD
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # type checkers follow these imports; `_LATE` says the same to Python
     from anatune.templates.base.model import AnalyticalModel
+    from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
+    from anatune.templates.cuda import CUDA, PIPELINED
+    from anatune.templates.scaled import SCALED
+    from anatune.templates.tensorcore import TENSORCORE
+    from anatune.templates.thin import THIN
+    from anatune.templates.triton import TRITON
+    from anatune.templates.winograd import WINOGRAD
 
 __all__ = [
     "AMX",
@@ -48,10 +48,28 @@ __all__ = [
     "tuning_template",
 ]
 
-TEMPLATES: dict[str, Template] = REGISTERED
-"""Every template by its name. A new one stands in the next line."""
-_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, TRITON, CPU, WINOGRAD, SCALED, FP16_ACCUMULATION, AMX)
-TEMPLATES.update({room.name: room for room in _ROOMS})  # at once: another thread sees none or all
+_LATE = {
+    "cuda": ("gpu", "cuda:CUDA"),
+    "pipelined": ("gpu", "cuda:PIPELINED"),
+    "tensorcore": ("gpu", "tensorcore:TENSORCORE"),
+    "thin": ("gpu", "thin:THIN"),
+    "triton": ("gpu", "triton:TRITON"),
+    "cpu": ("cpu", "cpu:CPU"),
+    "winograd": ("cpu", "winograd:WINOGRAD"),
+    "scaled": ("cpu", "scaled:SCALED"),
+    "fp16_accumulation": ("cpu", "cpu:FP16_ACCUMULATION"),
+    "amx": ("cpu", "cpu:AMX"),
+}
+"""Name of a template -> the kind of its devices, and where it is. A new one stands in the next line."""
+TEMPLATES: TemplateTable = REGISTERED
+"""Every template by its name: those of other kinds of devices are not imported."""
+TEMPLATES.register({name: LateTemplate(kind, f"{__name__}.{place}") for name, (kind, place) in _LATE.items()})
+
+
+def __getattr__(name: str) -> Any:
+    if name.isupper() and name.lower() in _LATE:
+        return TEMPLATES[name.lower()]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class _Device(Protocol):
@@ -65,12 +83,13 @@ class _Device(Protocol):
 
 def template_named(name: str) -> Template:
     """Return the template of that name."""
-    return TEMPLATES[name]
+    template: Template = TEMPLATES[name]
+    return template
 
 
 def templates_of(hardware: _Device) -> tuple[Template, ...]:
     """Return the templates of a device's kind, its default first."""
-    return tuple(template for template in TEMPLATES.values() if template.kind == hardware.kind)
+    return tuple(TEMPLATES[name] for name in TEMPLATES.of_kind(hardware.kind))
 
 
 def joined_templates(workload: Workload, hardware: _Device, accuracy: str) -> tuple[Template, ...]:
@@ -98,11 +117,10 @@ def template_of(name: str | None, hardware: _Device) -> Template:
     SpaceError
         There is none of that name for the device.
     """
-    known = templates_of(hardware)
+    names = TEMPLATES.of_kind(hardware.kind)
     if name is None:
-        return known[0]
-    names = tuple(template.name for template in known)
-    return TEMPLATES[checked_choice("template", name, names, otherwise=f"for {hardware.name}")]
+        return template_named(names[0])
+    return template_named(checked_choice("template", name, names, otherwise=f"for {hardware.name}"))
 
 
 def check_accuracy(workload: Workload, template: Template, accuracy: str | None) -> None:

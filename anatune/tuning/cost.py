@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -23,8 +23,10 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
 from anatune.measure.run.cores import CorePlan
-from anatune.measure.run.timing import TimingProtocol
 from anatune.model.bound import TimeBound
+
+if TYPE_CHECKING:
+    from anatune.measure.run.timing import TimingProtocol
 
 __all__ = [
     "CostEstimate",

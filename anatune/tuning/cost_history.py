@@ -17,7 +17,6 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement, Trial
 from anatune.decoding import converted
 from anatune.files import read_file, replace_file
-from anatune.measure.devices import measurer_of
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
 from anatune.tuning.cost import CostEstimate, Measuring, SessionCost, estimate_session, session_cost
@@ -124,6 +123,8 @@ class SessionCosts:
         left_s: float | None = None,
     ) -> CostEstimate:
         """Return an estimate of what is left to measure after `history`; `left_s` is the rest of the time limit."""
+        from anatune.measure.devices import measurer_of  # late: costs of networks need no measurer
+
         is_built = target.manifest is not None
         cores = plan_cores(target.threads, physical_cores()) if place.is_here else None
         protocol = measurer_of(target.hardware).usual_protocol

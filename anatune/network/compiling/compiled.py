@@ -30,9 +30,7 @@ from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.summary import ModelSummary, TensorSummary
 from anatune.network.graph.torch.arrays import array_of_torch
 from anatune.network.relax.machine import Frame, Machine
-from anatune.network.report import model_lines
 from anatune.printable import printable
-from anatune.report.text import plain
 from anatune.threads import LockedProperty, in_turn, new_lock
 
 __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
@@ -275,6 +273,9 @@ class CompiledModel:
         measure : bool
             Run the model on random inputs and say the measured times, too.
         """
+        from anatune.network.report import model_lines  # late: the words are for those who print a model
+        from anatune.report.text import plain
+
         return plain(model_lines(self.summary, self.profile() if measure else None, width=_WIDTH))
 
     def save(self, path: str | Path) -> None:

@@ -18,7 +18,7 @@ from anatune.named import import_optional
 from anatune.network.compiling import folder
 from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets.launched import model_of
+from anatune.network.compiling.targets import model_of
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.onnx.dividing import Part, divided
 from anatune.network.graph.onnx.reading import onnx_dtype, place_of

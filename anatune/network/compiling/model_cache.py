@@ -28,7 +28,7 @@ from anatune.measure.cpu.features import lacking_features, processor_flags
 from anatune.model.learned.corrections import digest_of_cards
 from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets.launched import model_of
+from anatune.network.compiling.targets import model_of
 from anatune.network.graph.summary import ModelSummary
 from anatune.network.graph.torch.arrays import array_of_torch
 from anatune.resources import user_cache_folder

@@ -21,7 +21,6 @@ from anatune.errors import RecordError, SpaceError
 from anatune.network.graph.nodes import HALVES
 from anatune.network.graph.passes.precision import FP8, WIDE
 from anatune.records.place import ServerAddress, record_place
-from anatune.tuning.settings import TuningSettings
 
 if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
@@ -125,7 +124,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         checked_flag("compile: resume", self.resume)
         if not self.trials and self.is_elsewhere:
             raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many, or leave it out")
-        TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
+        if self.reuse is not True or self.is_elsewhere or any(value is not None for value in self.rules.values()):
+            from anatune.tuning.settings import TuningSettings
+
+            TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
         if not self.trials and any(value is not None for value in self.rules.values()):
             raise SpaceError("compile: stop_at and patience end measuring, but trials is 0; say how many")
         if self.records is not None:

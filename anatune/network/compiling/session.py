@@ -17,6 +17,7 @@ from anatune.network.compiling.compiled import CompiledModel, draw_inputs
 from anatune.network.compiling.memory import check_model
 from anatune.network.compiling.model_cache import ModelCache
 from anatune.network.compiling.request import Request
+from anatune.network.compiling.targets import is_all_triton, target_of
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.summary import Check, TensorSummary
 from anatune.report import units
@@ -185,7 +186,7 @@ def compile(
         from anatune.network.relax.frontends import imported  # late, as all that a model that is there does not need
 
         _check_packages(model, device, request)
-        target = _target(device, request)
+        target = target_of(device, request)
         source = imported(model, example_inputs, sizes, dynamic_shapes, state)
         if source.is_described:
             raise WorkloadError(
@@ -219,13 +220,13 @@ def _quantised(source: Imported, device: HardwareSpec, request: Request, data: o
             raise SpaceError(
                 f"compile: {refused}, which precision int8 does not take; {advice}, or leave precision out"
             )
-    target = _target(device, request)
+    target = target_of(device, request)
     costs = ModelCosts(device, target.threads, request, is_checked=False)
     costs.tell(source.graph(environments(source.ranges, source.state)[0]), calibrates=True)
     plain = msgspec.structs.replace(request, trials=0, records=None, resume=False, progress=None)
     with costs.part("calibrate"):
-        made = quantised(source.widened(), lambda: _target(device, plain), data, request.percentile)
-    compiled = _compiled(made.source, _target(device, msgspec.structs.replace(request, on_estimate=None, check=None)))
+        made = quantised(source.widened(), lambda: target_of(device, plain), data, request.percentile)
+    compiled = _compiled(made.source, target_of(device, msgspec.structs.replace(request, on_estimate=None, check=None)))
     check = None
     if request.check is not False:
         with costs.part("check"):
@@ -241,7 +242,7 @@ def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> Com
     from anatune.network.compiling.divided import divided_model
 
     def compile_part(part: Imported, asked: Request) -> CompiledModel:
-        return _compiled(part, _target(device, asked))
+        return _compiled(part, target_of(device, asked))
 
     return divided_model(source, target.request, target.threads, compile_part)
 
@@ -249,33 +250,17 @@ def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> Com
 def _check_packages(model: object, device: HardwareSpec, request: Request) -> None:
     """Raise MissingDependencyError for all that is missing of what reads the model and compiles for the device."""
     from anatune.codegen.compat import import_tvm
-    from anatune.codegen.toolchains import toolchain_of
     from anatune.named import check_all, import_optional
 
-    is_onnx, template = str(model).endswith(".onnx"), "triton" if _is_all_triton(device, request) else "cuda"
-    checks = [partial(import_optional, "onnx", "onnx", "anatune compile of ONNX files")] * is_onnx
-    chains = [partial(toolchain_of(template).check_target, device)] if device.kind == "gpu" else []
-    check_all(import_tvm, *checks, *chains)
-
-
-def _is_all_triton(device: HardwareSpec, request: Request) -> bool:
-    """Whether a GPU's kernels are all Triton's."""
-    return request.precision is not None or (device.kind == "gpu" and device.vendor == "amd")
-
-
-def _target(device: HardwareSpec, request: Request) -> ModelTarget:
-    """Return what a kind of device has to say when models are compiled for it."""
-    if device.kind == "gpu" and _is_all_triton(device, request):
-        from anatune.network.compiling.targets.triton import TritonTarget
-
-        return TritonTarget(device, request)
+    checks: list[Callable[[], object]] = [import_tvm]
+    if str(model).endswith(".onnx"):
+        checks.append(partial(import_optional, "onnx", "onnx", "anatune compile of ONNX files"))
     if device.kind == "gpu":
-        from anatune.network.compiling.targets.gpu import GpuTarget
+        from anatune.codegen.toolchains import toolchain_of
 
-        return GpuTarget(device, request)
-    from anatune.network.compiling.targets.cpu import CpuTarget
-
-    return CpuTarget(device, request)
+        template = "triton" if is_all_triton(device, request) else "cuda"
+        checks.append(partial(toolchain_of(template).check_target, device))
+    check_all(*checks)
 
 
 def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line, triple_of
-from anatune.codegen.cuda.device_modules import Cubins
 from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.linking import link_library
 from anatune.errors import BuildError
-from anatune.network.relax.gpu_kernels import GpuModelKernel
 from anatune.network.relax.objects import objects_of
 from anatune.network.relax.rest.legalising import LEGALISED
 from anatune.network.relax.rest.schedule import scheduled, with_gathers
 from anatune.network.relax.writing import WrittenModel
+
+if TYPE_CHECKING:
+    from anatune.codegen.cuda.device_modules import Cubins
+    from anatune.network.relax.gpu_kernels import GpuModelKernel
 
 __all__ = ["Built", "built", "built_for_gpu", "fused", "lowered", "split_module"]
 
@@ -151,6 +153,8 @@ def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target
     """
     tvm = import_tvm()
     from tvm import relax
+
+    from anatune.codegen.cuda.device_modules import Cubins
 
     cubins = Cubins(arch)
     modules = {kernel.kernel.name: cubins.module(kernel.part, kernel.cubin) for kernel in kernels}

@@ -26,16 +26,9 @@ from anatune.network.graph.onnx.reading import graph_of_onnx
 from anatune.network.graph.passes.precision import WIDE, widened
 from anatune.network.graph.state import StatePair, grown, paired, probes, with_state
 from anatune.network.graph.torch.arrays import any_array, array_of_torch, torch_of_array
-from anatune.network.graph.torch.reading import (
-    buffer_of,
-    graph_of_program,
-    symbols_of_program,
-    written_by,
-)
 from anatune.network.relax.onnx_files import onnx_model, onnx_shapes
 from anatune.network.relax.originals import Arrays, Reference, onnx_reference, reordered, torch_reference
 from anatune.network.relax.ranges import Ranges, Sizes, asked_ranges, name_of, narrowed, no_others, symbol_named
-from anatune.network.relax.reading import graph_of
 from anatune.untyped import OnnxObject, TorchObject
 
 __all__ = ["Imported", "decomposed", "exported", "imported"]
@@ -154,6 +147,8 @@ def imported(
     if "onnx.ModelProto" in kinds:
         return _onnx(model, "ONNX model", "ONNX model", example_inputs, asked)
     if "tvm.IRModule" in kinds:
+        from anatune.network.relax.reading import graph_of
+
         no_others({}, asked.ranges, "Relax module")
         return _with_state(Imported(lambda _: graph_of(model), "Relax module", None, _arrays(example_inputs)), asked)
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
@@ -255,6 +250,8 @@ def _nothing(_record: logging.LogRecord) -> bool:
 def _exported(
     program: TorchObject, name: str, example_inputs: Example, asked: _Asked, original: TorchObject = None
 ) -> Imported:
+    from anatune.network.graph.torch.reading import buffer_of, graph_of_program, symbols_of_program, written_by
+
     torch = _torch()
     example = _arrays(example_inputs)
     if example is None and program.example_inputs is not None:
@@ -400,6 +397,8 @@ def decomposed(program: TorchObject, name: str, *, may_write: bool = False) -> T
             simple = program.run_decompositions(_decompositions(program))
     except Exception as error:
         raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
+    from anatune.network.graph.torch.reading import written_by
+
     changed = written_by(simple)
     if changed and not may_write:
         raise WorkloadError(f"{name} writes into {changed[0][0]} in place, expected a model that only returns values")

@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from anatune.codegen.compat import TvmObject, parse_program
-from anatune.codegen.cpu.divisors import DivisorKernel, divisor_program
 from anatune.codegen.cpu.lower import program_of
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec
@@ -19,17 +18,13 @@ from anatune.emit.buffer import Buffer
 from anatune.errors import WorkloadError
 from anatune.network.graph.nodes import FOREIGN, HALVES, Graph, Node, Scalar, tensor_type, values_in
 from anatune.network.graph.operators import CONCAT, DIVISOR, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
-from anatune.network.kernels.attention import AttentionKernel, attention_program
-from anatune.network.kernels.moves import ConcatKernel, PermuteKernel, concat_program, permute_program
-from anatune.network.kernels.places import ScatterKernel, TopKernel, scatter_program, top_program
-from anatune.network.kernels.puts import PutKernel, put_program
-from anatune.network.kernels.recurrent import RecurrentKernel, recurrent_program
-from anatune.network.kernels.rows import RowKernel, row_program
-from anatune.network.kernels.windows import WindowKernel, window_program
 from anatune.network.relax.packing import Copy, copies_of
 from anatune.network.relax.ranges import name_of
 from anatune.templates.cpu.program.extents import FIXED, OneByOne
 from anatune.templates.cpu.program.ranged import ranged_program
+
+if TYPE_CHECKING:
+    from anatune.network.kernels.attention import AttentionKernel
 
 __all__ = [
     "KERNEL",
@@ -49,6 +44,10 @@ _PIECE = 256
 """Rows of a product with any number of them that one nest runs for."""
 OPAQUE = 8
 """TVM's word for a function that nothing is fused with."""
+
+
+_Program: TypeAlias = Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+"""What writes a kernel of a name, for so many threads of a CPU: TVMScript, and the LLVM IR that it calls."""
 
 
 class RangedCalls(NamedTuple):
@@ -177,6 +176,8 @@ def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: in
     SpaceError, BuildError
         As `model_kernel`.
     """
+    from anatune.network.kernels.attention import attention_program
+
     return _without_weights(name, "attention", attention_program(kernel, name, lanes, threads))
 
 
@@ -199,86 +200,109 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
                 "for fixed ones alone; compile the model for fixed sizes (example inputs)"
             )
         known = made.setdefault("rows" if operator.word == "rows" else "others", {})
-        kernel = operator.kernel_of(node)
+        kernel, program = operator.kernel_of(node)
         if kernel not in known:
             name = f"anatune_{operator.word}_{len(known)}_{kernel.kind}"
-            known[kernel] = _without_weights(name, kernel.kind, operator.program(kernel, name, threads, hardware))
+            known[kernel] = _without_weights(name, kernel.kind, program(kernel, name, threads, hardware))
         kernels[id(node)] = known[kernel]
     return kernels
 
 
-def _on_lanes(program: Callable[..., tuple[str, str]]) -> Callable[[Any, str, int, CpuSpec], tuple[str, str]]:
+def _on_lanes(program: Callable[..., tuple[str, str]]) -> _Program:
     """Return what writes the program of a kernel that asks for the elements of a vector alone."""
     return lambda kernel, name, threads, hardware: program(kernel, name, threads=threads, lanes=hardware.fp32_lanes)
 
 
-def _row_kernel(node: Node) -> RowKernel:
+def _row_kernel(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.rows import RowKernel, row_program
+
     rows, length = tensor_type(node).shape
-    own = node.attributes
+    own, program = node.attributes, _on_lanes(row_program)
     if node.op == SOFTMAX:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
-        return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
+        kind = RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
+        return kind, program
     assert node.op == LAYER_NORM
     operands, dtype = len(node.arguments) - 1, tensor_type(node).dtype
-    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=operands, dtype=dtype)
+    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=operands, dtype=dtype), program
 
 
-def _window(node: Node) -> WindowKernel:
+def _window(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.windows import WindowKernel, window_program
+
+    def program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
+        return window_program(
+            kernel,
+            name,
+            threads,
+            lanes=hardware.fp32_lanes,
+            registers=hardware.compute.num_vector_registers,
+            caches=(hardware.l1.size_bytes, hardware.l2.size_bytes),
+            rounds=hardware.dot_instruction("vdpbf16ps") is not None,
+        )
+
     batch, blocks, *sizes, channels = tensor_type(node.arguments[0]).shape
     dtypes = tuple(tensor_type(value).dtype for value in (*node.arguments, node))
-    return WindowKernel(
+    kernel = WindowKernel(
         batch=batch, blocks=blocks, channels=channels, sizes=(sizes[0], sizes[1]), dtypes=dtypes, **node.attributes
     )
+    return kernel, program
 
 
-def _window_program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
-    return window_program(
-        kernel,
-        name,
-        threads,
-        lanes=hardware.fp32_lanes,
-        registers=hardware.compute.num_vector_registers,
-        caches=(hardware.l1.size_bytes, hardware.l2.size_bytes),
-        rounds=hardware.dot_instruction("vdpbf16ps") is not None,
-    )
+def _recurrent(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.recurrent import RecurrentKernel, recurrent_program
 
-
-def _recurrent(node: Node) -> RecurrentKernel:
     steps, batch, _ = tensor_type(node.arguments[0]).shape
     own = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
-    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own)
+    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own), recurrent_program
 
 
-def _permute(node: Node) -> PermuteKernel:
-    return PermuteKernel(tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"]), tensor_type(node).dtype)
+def _permute(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.moves import PermuteKernel, permute_program
+
+    shape, axes = tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"])
+    return PermuteKernel(shape, axes, tensor_type(node).dtype), _on_lanes(permute_program)
 
 
-def _concat(node: Node) -> ConcatKernel:
+def _concat(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.moves import ConcatKernel, concat_program
+
     (outer, _), dtype = tensor_type(node)
-    return ConcatKernel(outer, tuple(tensor_type(part).shape[1] for part in node.arguments), dtype)
+    widths = tuple(tensor_type(part).shape[1] for part in node.arguments)
+    return ConcatKernel(outer, widths, dtype), _on_lanes(concat_program)
 
 
-def _divisor(node: Node) -> DivisorKernel:
-    return DivisorKernel(*tensor_type(node), node.attributes["operator"])
+def _divisor(node: Node) -> tuple[Any, _Program]:
+    from anatune.codegen.cpu.divisors import DivisorKernel, divisor_program
+
+    return DivisorKernel(*tensor_type(node), node.attributes["operator"]), divisor_program
 
 
-def _put(node: Node) -> PutKernel:
+def _put(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.puts import PutKernel, put_program
+
     (shape, dtype), places = tensor_type(node), node.arguments[2]
     first = places.value if isinstance(places, Scalar) and isinstance(places.value, int) else -1
-    return PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
+    kernel = PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
+    return kernel, _on_lanes(put_program)
 
 
-def _scatter(node: Node) -> ScatterKernel:
+def _scatter(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.places import ScatterKernel, scatter_program
+
     data, index, updates = map(tensor_type, node.arguments)
     own = node.attributes
-    return ScatterKernel(
+    kernel = ScatterKernel(
         data.shape, updates.shape, data.dtype, index.shape, index.dtype, own["axis"] % len(data.shape), own["reduction"]
     )
+    return kernel, scatter_program
 
 
-def _top(node: Node) -> TopKernel:
+def _top(node: Node) -> tuple[Any, _Program]:
+    from anatune.network.kernels.places import TopKernel, top_program
+
     (shape, dtype), own = tensor_type(node.arguments[0]), node.attributes
-    return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"])
+    return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"]), top_program
 
 
 def _is_open(node: Node) -> bool:
@@ -296,27 +320,26 @@ def _has_top(node: Node) -> bool:
 
 
 class _Operator(NamedTuple):
-    """An operator: its word in names of functions, what a node asks for, the code of that, and which nodes have it.
+    """An operator: its word in names of functions, what a node asks for with the code of that, and which nodes have it.
 
     Nodes whose sizes vary have none where it `is_fixed`: nobody else computes them.
     """
 
     word: str
-    kernel_of: Callable[[Node], Any]
-    program: Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+    kernel_of: Callable[[Node], tuple[Any, _Program]]
     takes: Callable[[Node], bool] = _is_float
     is_fixed: bool = False
 
 
 _OPERATORS: dict[str, _Operator] = {
-    **dict.fromkeys((SOFTMAX, LAYER_NORM), _Operator("rows", _row_kernel, _on_lanes(row_program))),
-    PUT: _Operator("moves", _put, _on_lanes(put_program), lambda _: True),
-    CONCAT: _Operator("moves", _concat, _on_lanes(concat_program)),
-    DIVISOR: _Operator("checks", _divisor, divisor_program, lambda _: True),
-    "permute_dims": _Operator("moves", _permute, _on_lanes(permute_program)),
-    RECURRENCE: _Operator("recurrent", _recurrent, recurrent_program, is_fixed=True),
-    SCATTER: _Operator("places", _scatter, scatter_program, lambda _: True, is_fixed=True),
-    "topk": _Operator("places", _top, top_program, _has_top),
-    WINDOW: _Operator("windows", _window, _window_program),
+    **dict.fromkeys((SOFTMAX, LAYER_NORM), _Operator("rows", _row_kernel)),
+    PUT: _Operator("moves", _put, lambda _: True),
+    CONCAT: _Operator("moves", _concat),
+    DIVISOR: _Operator("checks", _divisor, lambda _: True),
+    "permute_dims": _Operator("moves", _permute),
+    RECURRENCE: _Operator("recurrent", _recurrent, is_fixed=True),
+    SCATTER: _Operator("places", _scatter, lambda _: True, is_fixed=True),
+    "topk": _Operator("places", _top, _has_top),
+    WINDOW: _Operator("windows", _window),
 }
-"""What has kernels on CPUs that are not planned: rows, windows, moves."""
+"""What has kernels on CPUs that are not planned: rows, windows, moves. Their writers are imported for such nodes."""

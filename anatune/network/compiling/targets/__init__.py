@@ -1,1 +1,54 @@
-"""Devices that whole models are compiled for: what each kind has to say, as one interface."""
+"""Devices that whole models are compiled for: what each kind has to say, as one interface.
+
+A kind is imported when a model is for it: compiling for a CPU loads nothing of GPUs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anatune.core.hardware.spec import HardwareSpec
+
+if TYPE_CHECKING:
+    from anatune.network.compiling.compiled import CompiledModel
+    from anatune.network.compiling.memory import Memory
+    from anatune.network.compiling.request import Request
+    from anatune.network.compiling.targets.base import ModelTarget
+    from anatune.network.graph.summary import ModelSummary
+
+__all__ = ["is_all_triton", "model_of", "target_of"]
+
+
+def is_all_triton(device: HardwareSpec, request: Request) -> bool:
+    """Whether a GPU's kernels are all Triton's."""
+    return request.precision is not None or (device.kind == "gpu" and device.vendor == "amd")
+
+
+def target_of(device: HardwareSpec, request: Request) -> ModelTarget:
+    """Return what a kind of device has to say when models are compiled for it."""
+    if device.kind == "gpu" and is_all_triton(device, request):
+        from anatune.network.compiling.targets.triton import TritonTarget
+
+        return TritonTarget(device, request)
+    if device.kind == "gpu":
+        from anatune.network.compiling.targets.gpu import GpuTarget
+
+        return GpuTarget(device, request)
+    from anatune.network.compiling.targets.cpu import CpuTarget
+
+    return CpuTarget(device, request)
+
+
+def model_of(
+    summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_kept: bool = False
+) -> CompiledModel:
+    """Return a compiled model of any kind, as `CompiledModel` takes it."""
+    from anatune.network.compiling.compiled import CompiledModel
+
+    kind = CompiledModel
+    if summary.launches:
+        from anatune.network.compiling.targets.launched import LaunchedModel
+
+        kind = LaunchedModel
+    return kind(summary, library, memory, scratch, is_kept=is_kept)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -29,7 +28,7 @@ from anatune.network.relax.device.program import DeviceProgram
 from anatune.threads import LockedProperty, in_turn
 from anatune.untyped import TorchObject
 
-__all__ = ["LaunchedModel", "is_here", "model_of"]
+__all__ = ["LaunchedModel", "is_here"]
 
 _NAME = "model.gpu"
 
@@ -274,11 +273,3 @@ def is_here(arch: str) -> bool:
 
 def _is_of(device: GpuDevice, arch: str) -> bool:
     return device.arch in (arch, arch.rstrip("a"))  # "sm_90a" is sm_90 with all of its instructions
-
-
-def model_of(
-    summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_kept: bool = False
-) -> CompiledModel:
-    """Return a compiled model of any kind, as `CompiledModel` takes it."""
-    kind = LaunchedModel if summary.launches else CompiledModel
-    return kind(summary, library, memory, scratch, is_kept=is_kept)

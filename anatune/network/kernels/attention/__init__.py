@@ -11,8 +11,6 @@ as the same steps have one by one.
 """
 
 from anatune.network.kernels.attention.kernel import AttentionKernel, Blocks, pitch, tile_rows, tile_schedule
-from anatune.network.kernels.attention.planned import PlannedWriter
-from anatune.network.kernels.attention.run_time import RunTimeWriter
 
 __all__ = ["AttentionKernel", "Blocks", "attention_program", "pitch", "tile_rows", "tile_schedule"]
 
@@ -23,4 +21,10 @@ def attention_program(kernel: AttentionKernel, name: str, lanes: int, threads: i
     Its parameters: the tensors of queries, keys and values, the mask (mask_rows, keys), symbols of sizes that are known
     at run time, the result (batch * queries, heads * value_dim).
     """
-    return (RunTimeWriter if kernel.is_open else PlannedWriter)(kernel, name, lanes, threads).program()
+    if kernel.is_open:
+        from anatune.network.kernels.attention.run_time import RunTimeWriter
+
+        return RunTimeWriter(kernel, name, lanes, threads).program()
+    from anatune.network.kernels.attention.planned import PlannedWriter
+
+    return PlannedWriter(kernel, name, lanes, threads).program()

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
 
 from anatune.network.graph.onnx.call import Convert
-from anatune.network.graph.onnx.operators import (
-    attention,
-    constants,
-    control,
-    determinants,
-    elements,
-    images,
-    moves,
-    places,
-    pools,
-    products,
-    quantised,
-    recurrent,
-    reductions,
-    samples,
-)
-from anatune.network.graph.onnx.operators.control import OUTSIDE
+from anatune.network.graph.onnx.operators.control import OUTSIDE, REFUSED
 from anatune.untyped import OnnxObject
 
 __all__ = ["DEFAULTS", "MICROSOFT", "OUTSIDE", "READERS", "UNUSED"]
@@ -29,21 +15,43 @@ __all__ = ["DEFAULTS", "MICROSOFT", "OUTSIDE", "READERS", "UNUSED"]
 MICROSOFT = "com.microsoft"
 """The domain of onnxruntime's operators."""
 _FAMILIES = (
-    attention, constants, control, determinants, elements, images, moves, places, pools, products, quantised, recurrent,
-    reductions, samples,
+    "elements", "products", "moves", "reductions", "pools", "constants", "control", "quantised", "attention", "images",
+    "places", "recurrent", "samples", "determinants",
 )  # fmt: skip
-_STANDARD = {name: reader for family in _FAMILIES for name, reader in family.READERS.items()}
+"""Modules, the most common ones first: no operator is in two of them."""
+_IN_BOTH = ("GatherND", "GridSample", "Pad", "Range", "Trilu")
+"""Operators of the standard that onnxruntime has, too."""
 
-READERS: Mapping[tuple[str, str], Convert] = {
-    **{("", name): reader for name, reader in _STANDARD.items()},
-    **{(MICROSOFT, name): _STANDARD[name] for name in ("GatherND", "GridSample", "Pad", "Range", "Trilu")},
-    **{
-        (MICROSOFT, name): reader
-        for family in (attention, elements, products, quantised, reductions)
-        for name, reader in family.MICROSOFT.items()
-    },
-    **control.REFUSED,
-}
+
+class _Readers(Mapping[tuple[str, str], Convert]):
+    """Readers by domain and operator; the families are imported one after the other until one has it."""
+
+    def __getitem__(self, key: tuple[str, str]) -> Convert:
+        if key in REFUSED:
+            return REFUSED[key]
+        if key[0] in ("", MICROSOFT):
+            for family in _FAMILIES:
+                if key in (readers := _family(family)):
+                    return readers[key]
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter({**dict.fromkeys(key for family in _FAMILIES for key in _family(family)), **REFUSED})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@cache
+def _family(name: str) -> Mapping[tuple[str, str], Convert]:
+    """Return the readers of a family by domain and operator."""
+    module = import_module(f"{__name__}.{name}")
+    shared = {(MICROSOFT, word): module.READERS[word] for word in _IN_BOTH if word in module.READERS}
+    own = {(MICROSOFT, word): reader for word, reader in getattr(module, "MICROSOFT", {}).items()}
+    return {**{("", word): reader for word, reader in module.READERS.items()}, **shared, **own}
+
+
+READERS: Mapping[tuple[str, str], Convert] = _Readers()
 """Domain (the standard's is "") and operator -> what reads it."""
 
 _NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}

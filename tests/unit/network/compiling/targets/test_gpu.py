@@ -16,9 +16,9 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.operators import batch_matmul, conv2d, matmul
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError
+from anatune.measure import verify as verifying
 from anatune.measure.run.correctness import Verification
 from anatune.network.compiling.planning import without_steps
-from anatune.network.compiling.targets import base
 from anatune.network.compiling.targets.gpu_planning import choose_graph, in_both_orders, turning_s
 from anatune.network.graph.summary import ModelSummary
 from anatune.network.relax.gpu_kernels import gpu_kernels
@@ -97,10 +97,10 @@ def test_the_emulator_runs_every_kernel_where_it_is_asked_to(network, monkeypatc
         seen.append(schedule.key)
         return Verification(len(seen) < 4, 1e-7 * len(seen), "" if len(seen) < 4 else "C[0] is 1 instead of 2", 1e-5)
 
-    monkeypatch.setattr(base, "verify", verify)
+    monkeypatch.setattr(verifying, "verify", verify)
     with pytest.raises(RunError, match=r"anatune_3_conv2d .* is wrong in the emulator: C\[0\] is 1 instead of 2"):
         anatune.compile(module, x, hw=GPU, check=True)
-    monkeypatch.setattr(base, "verify", lambda schedule: Verification(True, 3e-7, "", 1e-5))
+    monkeypatch.setattr(verifying, "verify", lambda schedule: Verification(True, 3e-7, "", 1e-5))
     compiled = anatune.compile(module, x, hw=GPU, check=True)
     assert compiled.summary.emulated == 3e-7
     assert "right in the emulator" in compiled.report()
