@@ -48,6 +48,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _NUM_CALLS = 2
 _SYMBOL = re.compile(rb"anatune_[0-9a-f]{32}")
 """Symbols of functions in libraries: the hash is of the package's sources, too."""
+_SHAPE_FUNCTION = b"__tvm_ffi_shape_func"
 _PROGBITS, _ALLOCATED = 1, 2
 
 
@@ -72,16 +73,17 @@ def cases(cpu: str = CPU) -> Iterator[NetworkCase]:
         yield NetworkCase(network, device, precision)
 
 
-def sections(library: bytes) -> dict[str, bytes]:
-    """Return the sections of a 64-bit ELF library that hold code or constants, by name.
+class _Section(NamedTuple):
+    """A section of a library: its header in an ELF file, and its content."""
 
-    Hashes in the names of functions are replaced by zeros: they depend on the package's sources.
+    kind: int
+    flags: int
+    address: int
+    content: bytes
 
-    Raises
-    ------
-    ValueError
-        The library is no little-endian 64-bit ELF file.
-    """
+
+def _read_elf(library: bytes) -> dict[str, _Section]:
+    """Return the sections of a 64-bit ELF file by name."""
     if library[:6] != b"\x7fELF\x02\x01":
         raise ValueError("the library is no little-endian 64-bit ELF file, so its sections cannot be read")
     (table,) = struct.unpack_from("<Q", library, 40)
@@ -89,12 +91,48 @@ def sections(library: bytes) -> dict[str, bytes]:
     headers = [struct.unpack_from("<IIQQQQ", library, table + number * size) for number in range(count)]
     text = library[headers[names][4] :]
     return {
-        text[name : text.index(b"\0", name)].decode(): _SYMBOL.sub(
-            lambda match: match[0][:8] + b"0" * 32, library[offset : offset + length]
-        )
-        for name, kind, flags, _, offset, length in headers
-        if kind == _PROGBITS and flags & _ALLOCATED
+        text[name : text.index(b"\0", name)].decode(): _Section(kind, flags, address, library[start : start + length])
+        for name, kind, flags, address, start, length in headers
     }
+
+
+def _mask_shape_functions(read: dict[str, _Section]) -> bytes:
+    """Return the machine code with zeros for TVM's function of sizes.
+
+    The order of its statements is that of addresses in TVM's memory, so that it differs between two runs of one tree.
+    """
+    _, _, start, content = read[".text"]
+    code, names = bytearray(content), read[".dynstr"].content
+    symbols = [(names[name : names.index(b"\0", name)], value)
+               for name, _, _, _, value, _ in struct.iter_unpack("<IBBHQQ", read[".dynsym"].content)]  # fmt: skip
+    addresses = sorted({value for _, value in symbols if value >= start} | {start + len(code)})
+    for name, value in symbols:
+        if name.startswith(_SHAPE_FUNCTION) and value:
+            end = next(address for address in addresses if address > value)
+            code[value - start : end - start] = bytes(end - value)
+    return bytes(code)
+
+
+def sections(library: bytes) -> dict[str, bytes]:
+    """Return the sections of a 64-bit ELF library that hold code or constants, by name.
+
+    Zeros replace what depends on more than the model: hashes in the names of functions, which are also of the package's
+    sources, and TVM's function of sizes.
+
+    Raises
+    ------
+    ValueError
+        The library is no little-endian 64-bit ELF file.
+    """
+    read = _read_elf(library)
+    contents = {
+        name: section.content
+        for name, section in read.items()
+        if section.kind == _PROGBITS and section.flags & _ALLOCATED
+    }
+    if ".dynsym" in read and ".text" in read:
+        contents[".text"] = _mask_shape_functions(read)
+    return {name: _SYMBOL.sub(b"anatune_" + b"0" * 32, content) for name, content in contents.items()}
 
 
 def _encode(*parts: Any) -> bytes:
@@ -124,17 +162,23 @@ def _outputs(model: Any) -> bytes:
 
 def fields_of(model: Any) -> Iterator[tuple[str, bytes]]:
     """Yield what a compiled network consists of: the name of each field and its content."""
-    told = model.summary
-    yield "kernels", _encode(told.kernels)
-    yield "operators", _encode(told.operators, told.rows, told.unscheduled)
-    others = (operator.predicted_s or 0.0 for operator in (*told.operators, *told.rows))
-    yield "time", (sum(kernel.total_s for kernel in told.kernels) + sum(others) + told.turning_s).hex().encode()
-    yield "memory", _encode(told.weights, told.weight_bytes, told.launches, told.arena_bytes) + model.memory.tobytes()
-    yield "tensors", _encode(told.inputs, told.outputs, told.is_tuple, told.ranges, told.state, told.layouts)
+    summary = model.summary
+    yield "kernels", _encode(summary.kernels)
+    yield "operators", _encode(summary.operators, summary.rows, summary.unscheduled)
+    others = (operator.predicted_s or 0.0 for operator in (*summary.operators, *summary.rows))
+    yield "time", (sum(kernel.total_s for kernel in summary.kernels) + sum(others) + summary.turning_s).hex().encode()
+    yield (
+        "memory",
+        _encode(summary.weights, summary.weight_bytes, summary.launches, summary.arena_bytes) + model.memory.tobytes(),
+    )
+    yield (
+        "tensors",
+        _encode(summary.inputs, summary.outputs, summary.is_tuple, summary.ranges, summary.state, summary.layouts),
+    )
     yield "code", _code(model)
-    if told.launches:
+    if summary.launches:
         yield "launches", _encode(model.program.launches)
-    if told.device == "cpu":
+    if summary.device == "cpu":
         yield "outputs", _outputs(model)
 
 
