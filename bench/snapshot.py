@@ -1,12 +1,16 @@
 """Hashes of plans, predictions, samples and generated code: whether a change of the code changed an answer.
 
     python -m bench.snapshot write FILE [--part 0/40] [--specs FOLDER]
+    python -m bench.snapshot write FILE --networks [--hw CPU] [--part 0/10]
     python -m bench.snapshot compare BEFORE AFTER
 
 "write" plans every shipped device with every template of its kind, all layers of the papers on three of the devices,
 six drawn ones on the others: about 900 combinations, a line of JSON each, about ten CPU minutes. `--part 3/40`
 takes every 40th of them, from number 3 on (they count from 0); what is drawn is always the same, so that files of
 different parts can be compared where they overlap. "compare" names what differs; exit status 1 if anything does.
+
+`--networks` compiles six whole networks instead (`bench.networks`), for a CPU and some of them for GPUs, with nothing
+taken from caches on disk: ten lines. `bench.snapshot_networks` says what their fields are.
 
 | field | of |
 |---|---|
@@ -23,10 +27,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
+import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,6 +165,21 @@ def differences(before: Path, after: Path) -> tuple[list[str], int]:
     return lines, num_compared
 
 
+def _plan_rows(specs: Path | None) -> Iterator[Callable[[], dict[str, str]]]:
+    """Yield what makes each row of plans."""
+    for combination in combinations(specs or data_folder("hwspecs")):
+        yield partial(row_of, combination)
+
+
+def _network_rows(cpu: str | None) -> Iterator[Callable[[], dict[str, str]]]:
+    """Yield what makes each row of networks, without caches on disk."""
+    from bench.snapshot_networks import CPU, cases, row_of_network
+
+    os.environ["ANATUNE_CACHE"] = "off"  # else an earlier tree's answer would be hashed
+    for case in cases(cpu or CPU):
+        yield partial(row_of_network, case)
+
+
 def _part(text: str) -> tuple[int, int]:
     """Read "3/40"."""
     number, _, parts = text.partition("/")
@@ -175,6 +197,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write.add_argument(
         "--part", type=_part, default=(0, 1), metavar="I/N", help="every Nth combination from number I on"
     )
+    write.add_argument("--networks", action="store_true", help="of whole networks, not of plans")
+    write.add_argument(
+        "--hw", metavar="CPU", help="whose instructions this machine has, of networks (default: ryzen_7950x)"
+    )
     write.add_argument("--specs", type=Path, metavar="FOLDER", help="of the hardware specs (default: the shipped ones)")
     compare = commands.add_parser("compare", help="compare what two trees wrote")
     compare.add_argument("before", type=Path)
@@ -185,11 +211,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join([*lines, f"{num_compared} combinations compared, {len(lines)} differ"]))
         return int(bool(lines))
     first, step = options.part
+    rows = _network_rows(options.hw) if options.networks else _plan_rows(options.specs)
     with options.file.open("w", encoding="utf-8") as out:
-        for number, combination in enumerate(combinations(options.specs or data_folder("hwspecs"))):
-            if number % step == first:
-                out.write(json.dumps(row_of(combination)) + "\n")
-                out.flush()
+        for make_row in itertools.islice(rows, first, None, step):
+            out.write(json.dumps(make_row()) + "\n")
+            out.flush()
     return 0
 
 
