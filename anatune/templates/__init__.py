@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from anatune.arguments import checked_choice
 from anatune.core.accuracy import STANDARD, admits
-from anatune.core.templates import REGISTERED
+from anatune.core.templates import REGISTERED, note_removed
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.template import Template as Template
 from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
 from anatune.templates.cuda import CUDA, PIPELINED
 from anatune.templates.scaled import SCALED
-from anatune.templates.tensorcore import TENSORCORE
 from anatune.templates.thin import THIN
 from anatune.templates.triton import TRITON
 from anatune.templates.winograd import WINOGRAD
@@ -34,7 +33,6 @@ __all__ = [
     "PIPELINED",
     "SCALED",
     "TEMPLATES",
-    "TENSORCORE",
     "THIN",
     "TRITON",
     "WINOGRAD",
@@ -50,7 +48,7 @@ __all__ = [
 
 TEMPLATES: dict[str, Template] = REGISTERED
 """Every template by its name. A new one stands in the next line."""
-_ROOMS = (CUDA, PIPELINED, TENSORCORE, THIN, TRITON, CPU, WINOGRAD, SCALED, FP16_ACCUMULATION, AMX)
+_ROOMS = (CUDA, PIPELINED, THIN, TRITON, CPU, WINOGRAD, SCALED, FP16_ACCUMULATION, AMX)
 TEMPLATES.update({room.name: room for room in _ROOMS})  # at once: another thread sees none or all
 
 
@@ -102,7 +100,7 @@ def template_of(name: str | None, hardware: _Device) -> Template:
     if name is None:
         return known[0]
     names = tuple(template.name for template in known)
-    return TEMPLATES[checked_choice("template", name, names, otherwise=f"for {hardware.name}")]
+    return TEMPLATES[checked_choice("template", name, names, otherwise=f"for {hardware.name}{note_removed(name)}")]
 
 
 def check_accuracy(workload: Workload, template: Template, accuracy: str | None) -> None:
@@ -138,7 +136,7 @@ def make_model(
     Parameters
     ----------
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
+        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu", or where that does
         not take the workload the first that joins it and does.
     accuracy : {"standard", "relaxed"}, optional
