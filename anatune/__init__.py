@@ -75,7 +75,6 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.templates.cpu.space import CpuSpace as CpuSpace
     from anatune.templates.cuda.pipelined_space import PipelinedSpace as PipelinedSpace
     from anatune.templates.cuda.space import GpuSpace as GpuSpace
-    from anatune.templates.tensorcore.space import TensorCoreSpace as TensorCoreSpace
     from anatune.tuning.result import TuningInterrupted as TuningInterrupted
     from anatune.tuning.result import TuningProgress as TuningProgress
     from anatune.tuning.result import TuningResult as TuningResult
@@ -99,7 +98,6 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.templates.cpu.space": ("CpuSpace",),
         "anatune.templates.cuda.space": ("GpuSpace",),
         "anatune.templates.cuda.pipelined_space": ("PipelinedSpace",),
-        "anatune.templates.tensorcore.space": ("TensorCoreSpace",),
         "anatune.core.trial": ("Measurement", "Outcome", "Trial"),
         "anatune.core.workload.nest": ("Workload",),
         "anatune.core.workload.text": ("parse_workload",),

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from anatune.templates.cpu.space import CpuSpace
     from anatune.templates.cuda.pipelined_space import PipelinedSpace
     from anatune.templates.cuda.space import GpuSpace
-    from anatune.templates.tensorcore.space import TensorCoreSpace
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 
@@ -106,12 +105,6 @@ def model(
 
 @overload
 def space(
-    workload: Workload, hw: HardwareLike, *, template: Literal["tensorcore"], threads: int | None = None
-) -> TensorCoreSpace: ...
-
-
-@overload
-def space(
     workload: Workload, hw: HardwareLike, *, template: Literal["pipelined"], threads: int | None = None
 ) -> PipelinedSpace: ...
 
@@ -158,9 +151,9 @@ def plan(
     top_k : int
         How many schedules to return, >= 1.
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
-        Rank the schedules of one template alone: "tensorcore" for float16, bfloat16 and tf32 (float32 operands are
-        rounded) on tensor cores. Left out: the device's default and those that join it where they apply, in one order
+        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
+        Rank the schedules of one template alone: "triton" for float16, bfloat16 and tf32 (float32 operands are
+        rounded) on matrix units. Left out: the device's default and those that join it where they apply, in one order
         (GPUs: "cuda", "thin" and "triton"; CPUs: "cpu", "winograd", "scaled", "amx" and "fp16_accumulation").
     accuracy : {"standard", "relaxed"}, optional
         What arithmetic is admitted. "standard", the default: what errs about as much as a plain sum of the products,

@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-CHAINS = (("cpu", "winograd"), ("cuda", "tensorcore"))
+CHAINS = (("cpu", "winograd"), ("cuda", "thin"))
 """Models by the process that compiles them, one after the other: winograd's needs the functions of cpu's."""
 WORDS = {
     "cpu": ("plan", "--hw", "xeon_gold_6230r", "relu", "16x16", "--json"),
     "winograd": ("plan", "--hw", "xeon_gold_6230r", "conv2d", "1x16x8x8", "16x16x3x3", "--padding", "1", "--json"),
     "cuda": ("plan", "--hw", "rtx3090", "matmul", "64x64x64", "--json"),
-    "tensorcore": ("plan", "--hw", "a100", "matmul", "64x64x64", "--dtype", "float16", "--template", "tensorcore"),
+    "thin": ("plan", "--hw", "a100", "matmul", "1x64x64", "--template", "thin"),
 }
 _LIMIT_S = 300.0
 

@@ -55,7 +55,7 @@ FAULTS = (
     Fault("registers_of_partitions", "templates", ("occupancy",),
           "gpu.registers_sm // gpu.sub_partitions // registers_warp * gpu.sub_partitions // warps",
           "gpu.registers_sm // registers_warp // warps"),
-    Fault("ring_fills_while_others_compute", "templates", ("gpu/times/test_waves", "tensorcore"),
+    Fault("ring_fills_while_others_compute", "templates", ("gpu/times/test_waves",),
           "wave -= start * (1.0 - 1.0 / resident)", "wave -= start / resident"),
     Fault("pairs_beside_the_vectors", "templates", ("cpu_ranking", "ranking"),
           "elif pairs[depth + 1] > 1:", "elif pairs[depth + 1] > 0:"),
@@ -73,9 +73,6 @@ FAULTS = (
           "-((low - skip.size) // skip.dilation)", "((skip.size - low) // skip.dilation)"),
     Fault("guard_below_zero", "codegen", ("emulate/test_verify", "fetch"),
           'conditions.append(f"0 <= {index}")', "pass"),
-    Fault("results_in_shared_memory", "codegen", ("tensorcore",),
-          "max(self.stages * self.stage_elements * self.element_bytes, self.result_bytes)",
-          "self.stages * self.stage_elements * self.element_bytes"),
     Fault("other_minors", "codegen", ("requirements", "export_cuda"),
           "other_minors=arch[-1].isdigit()", "other_minors=True"),
     # -- measure

@@ -45,10 +45,11 @@ def checked_place(word: str | Path) -> RecordPlace:
 
 def _template(word: str) -> str:
     """Return the name of the template that a word names."""
+    from anatune.core.templates import note_removed
     from anatune.templates import TEMPLATES
 
     if word not in TEMPLATES:
-        raise typer.BadParameter(f"got {word!r}, expected one of {', '.join(TEMPLATES)}")
+        raise typer.BadParameter(f"got {word!r}, expected one of {', '.join(TEMPLATES)}{note_removed(word)}")
     return word
 
 
@@ -70,8 +71,8 @@ Template = Annotated[
         parser=_template,
         help="What schedules look like. GPUs: cuda (CUDA cores), pipelined (cuda with several shared-memory buffers "
         "and padded rows; tune takes it in cuda's place), thin (products with a vector or at most 16 "
-        "rows, long reductions), triton (products on the matrix units of NVIDIA and AMD; float32 as tf32 at accuracy "
-        "relaxed) or tensorcore (the same by TVM: mma.sync). CPUs: cpu, winograd (3x3 convolutions of stride 1 in "
+        "rows, long reductions) or triton (products on the matrix units of NVIDIA and AMD; float32 as tf32 at accuracy "
+        "relaxed). CPUs: cpu, winograd (3x3 convolutions of stride 1 in "
         "float32), scaled (products with weights of 8 and 4 bits), fp16_accumulation (float16 with AVX512_FP16, at "
         "accuracy relaxed) or amx (products of 16 and 8 bits on AMX's tiles). "
         "Left out: all that apply, together (GPUs: cuda, thin and triton).",

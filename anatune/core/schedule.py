@@ -20,7 +20,7 @@ from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.show import html_table
-from anatune.core.templates import LATE, known_templates
+from anatune.core.templates import LATE, known_templates, note_removed
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
@@ -39,12 +39,11 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         What is computed, and on which device the choice was made.
     template : str
         "cuda" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "pipelined" (the same with a staging
-        pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes), "triton" (block, tile | step, tile),
-        "cpu" (cache and register tiles), "thin", "winograd", "scaled", "fp16_accumulation" or "amx"; `rules.py` of a
-        template's room says what its factors are.
+        pipeline), "triton" (block, tile | step, tile), "cpu" (cache and register tiles), "thin", "winograd", "scaled",
+        "fp16_accumulation" or "amx"; `rules.py` of a template's room says what its factors are.
     tiles : mapping of str to tuple of int
         Axis -> factors from the outermost to the innermost loop; each product is the axis's extent or, on a GPU whose
-        last tile is guarded, just above it. Tensor cores: fused index ("m", "n", "k") -> factors, likewise.
+        last tile is guarded, just above it. Matrix units: fused index ("m", "n", "k") -> factors, likewise.
     unroll : int
         GPU: largest number of statements that is unrolled explicitly (TVM's auto_unroll_max_step). CPU: steps of the
         reduction that the microkernel unrolls.
@@ -251,6 +250,7 @@ def _check(schedule: Schedule) -> None:
     if not isinstance(template, str) or template not in templates:
         raise SpaceError(
             f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"
+            f"{note_removed(template)}"
         )
     for name, value in ((name, getattr(schedule, name)) for name in ("tiles", "vector", "options")):
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from anatune.named import resolve
 
-__all__ = ["LATE", "REGISTERED", "LateTemplate", "TemplateTable", "known_templates"]
+__all__ = ["LATE", "REGISTERED", "REMOVED", "LateTemplate", "TemplateTable", "known_templates", "note_removed"]
 
 
 class LateTemplate(NamedTuple):
@@ -62,6 +62,15 @@ REGISTERED = TemplateTable()
 LATE: dict[str, Callable[..., Any]] = {}
 """What ``anatune/__init__.py`` names, and what is imported when it is asked for: "templates" registers them; "lower"
 and "source" are functions of `codegen.devices`, "explain" is one of `report.explain`."""
+
+
+REMOVED = {"tensorcore": "; triton serves matrix units"}
+"""Name of a template of former versions -> what messages that refuse it end with. Records still hold such schedules."""
+
+
+def note_removed(name: object) -> str:
+    """Return what serves in the place of a template that former versions had; "" for all other names."""
+    return REMOVED.get(name, "") if isinstance(name, str) else ""
 
 
 def known_templates() -> TemplateTable:

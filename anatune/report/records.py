@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.templates import known_templates
 from anatune.core.trial import Measurement, Outcome
 from anatune.records.export import workload_text
 from anatune.records.schema import Record, Session
@@ -24,8 +26,11 @@ _MOST_REASONS = 5
 def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int, template: str = "") -> float:
     """Return the theoretical peak of as many cores as there are threads, operations a second; of a GPU, all of it.
 
-    With a template that of the unit that its kernels multiply on.
+    With a template that of the unit that its kernels multiply on; NaN for a template of another version, which is not
+    known here.
     """
+    if template and template not in known_templates():
+        return math.nan
     peak = peak_flop_per_s(hardware, dtype, template)
     return peak * min(1.0, threads / (hardware.most_threads or threads))
 
@@ -36,6 +41,8 @@ def rate_text(flop_per_s: float, peak_flop_per_s: float) -> str:
     More than the peak are operations that a transform saves, or a device that does more than its spec says.
     """
     rate = units.flop_rate(flop_per_s)
+    if math.isnan(peak_flop_per_s):
+        return rate
     if flop_per_s > peak_flop_per_s:
         return f"{rate}, above the spec's peak of {units.flop_rate(peak_flop_per_s)}"
     return f"{rate}, {units.percent(flop_per_s / peak_flop_per_s)} of peak"
@@ -49,6 +56,8 @@ def _speed(record: Record) -> tuple[str, str]:
         return "-", "-"
     rate = workload.flop / time_s
     share = rate / peak_of_threads(session.hardware, workload.dtype, trial.threads, trial.schedule.template)
+    if math.isnan(share):
+        return units.giga(rate), "-"
     return units.giga(rate), ">100%" if share > 1.0 else units.share(share)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from anatune.arguments import checked_choice
 from anatune.core.accuracy import STANDARD, admits
-from anatune.core.templates import REGISTERED, LateTemplate, TemplateTable
+from anatune.core.templates import REGISTERED, LateTemplate, TemplateTable, note_removed
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.template import Template as Template
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_LATE` says the same t
     from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
     from anatune.templates.cuda import CUDA, PIPELINED
     from anatune.templates.scaled import SCALED
-    from anatune.templates.tensorcore import TENSORCORE
     from anatune.templates.thin import THIN
     from anatune.templates.triton import TRITON
     from anatune.templates.winograd import WINOGRAD
@@ -34,7 +33,6 @@ __all__ = [
     "PIPELINED",
     "SCALED",
     "TEMPLATES",
-    "TENSORCORE",
     "THIN",
     "TRITON",
     "WINOGRAD",
@@ -51,7 +49,6 @@ __all__ = [
 _LATE = {
     "cuda": ("gpu", "cuda:CUDA"),
     "pipelined": ("gpu", "cuda:PIPELINED"),
-    "tensorcore": ("gpu", "tensorcore:TENSORCORE"),
     "thin": ("gpu", "thin:THIN"),
     "triton": ("gpu", "triton:TRITON"),
     "cpu": ("cpu", "cpu:CPU"),
@@ -120,7 +117,7 @@ def template_of(name: str | None, hardware: _Device) -> Template:
     names = TEMPLATES.of_kind(hardware.kind)
     if name is None:
         return template_named(names[0])
-    return template_named(checked_choice("template", name, names, otherwise=f"for {hardware.name}"))
+    return template_named(checked_choice("template", name, names, otherwise=f"for {hardware.name}{note_removed(name)}"))
 
 
 def check_accuracy(workload: Workload, template: Template, accuracy: str | None) -> None:
@@ -156,7 +153,7 @@ def make_model(
     Parameters
     ----------
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
+        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu", or where that does
         not take the workload the first that joins it and does.
     accuracy : {"standard", "relaxed"}, optional

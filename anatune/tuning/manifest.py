@@ -156,7 +156,7 @@ def build_manifest(
         Made; its manifest is replaced.
     trials : int
         How many schedules.
-    template : {"cuda", "pipelined", "tensorcore", "thin", "triton"}, optional
+    template : {"cuda", "pipelined", "thin", "triton"}, optional
         What the schedules look like; by default several in one order, as `tune` takes them.
     accuracy : {"standard", "relaxed"}
         What arithmetic is admitted.

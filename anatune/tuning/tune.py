@@ -79,7 +79,7 @@ def tune(
     time_limit_s : float, optional
         Ask for nothing new after this many seconds.
     template : str, optional
-        "cuda", "pipelined", "tensorcore", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
+        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
         What the schedules look like. By default on GPUs: CUDA cores, with a staging pipeline where there can be one,
         and "thin" and "triton" (where Triton is installed) if they apply; on CPUs all templates that apply. Of several
         `strategy` walks the space of each, and the trials go where most is to be gained (`anatune.search.shared`). With

@@ -73,9 +73,6 @@ def awkward_workloads() -> Iterator[tuple[str, Workload]]:
     yield "thin vector", matmul(1, 523, 131, transpose_b=True, epilogue=("bias",))
     yield "thin rows", matmul(3, 139, 509)
     yield "thin float16", matmul(7, 257, 514, dtype="float16")
-    yield "tensor", matmul(67, 61, 59, dtype="float16", epilogue=("bias", "relu"))
-    yield "tensor vectors", matmul(33, 72, 200, dtype="bfloat16", transpose_b=True)
-    yield "tensor conv2d", conv2d(1, 37, 7, 7, 41, 3, 3, padding=1, layout="NHWC", dtype="float16")
 
 
 def split_schedule(schedule: Schedule, draw: random.Random) -> Schedule:

@@ -17,10 +17,9 @@ from collections.abc import Container, Iterator
 import msgspec
 
 from anatune.core.schedule import Schedule
-from anatune.templates import PIPELINED, TENSORCORE, THIN
+from anatune.templates import PIPELINED, THIN
 from anatune.templates.cuda.program.nest import GpuNest
 from anatune.templates.gpu.kernel import CudaKernel
-from anatune.templates.gpu.split import split_of
 from anatune.templates.thin.program.layout import ThinLayout
 
 __all__ = ["mutants", "spare_barriers"]
@@ -38,16 +37,7 @@ def spare_barriers(schedule: Schedule) -> frozenset[int]:
     if schedule.template == PIPELINED.name:
         nest = GpuNest(schedule)
         return frozenset({2} if nest.through_registers and nest.stages > 1 else ())
-    if schedule.template != TENSORCORE.name:
-        return frozenset()
-    split, (steps, depth, _) = split_of(schedule.options), schedule.tiles["k"]
-    has_parts = split.is_split and not split.atomic and not split.whole
-    is_single = (steps if split.whole else split.steps(steps)) == 1
-    if schedule.options["stages"] == 1:
-        return frozenset({2} if has_parts and is_single else ())
-    is_early = depth % 2 == 0  # the next stage's fragments are read at the end of each stage
-    spare = {2} if is_early and is_single else set()
-    return frozenset(spare | ({2 + is_early} if has_parts else set()))
+    return frozenset()
 
 
 def mutants(kernel: CudaKernel, spare: Container[int] = ()) -> Iterator[tuple[str, CudaKernel]]:

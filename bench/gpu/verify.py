@@ -2,8 +2,8 @@
 
     python -m bench.gpu.verify [--points 7] [--hw rtx3090 ...] [--only conv2d] [--mutants 30] [--seed 0] [--json FILE]
 
-Half of the points become pipelined ones, with stages or padded rows of shared memory; names that begin with "tensor"
-use the template for tensor cores; those that begin with "awkward" have tiles that do not divide their
+Half of the points become pipelined ones, with stages or padded rows of shared memory; names that
+begin with "awkward" have tiles that do not divide their
 extents; those that begin with "thin" use the template for streams. All mutants change results or break a rule of the
 device (faults without effect are left out, see `mutants` and `guard_mutants`). Exit status 1 if a point was wrong or
 could not be generated, or if a mutant was not caught.
@@ -105,11 +105,6 @@ def workloads() -> Iterator[tuple[str, Workload]]:
     yield "reduction max", reduction((12, 10, 64), axes=(1, 2), kind="max")
     yield "einsum", einsum("bij,bkj->bik", [(3, 20, 16), (3, 24, 16)])
     yield "elementwise", elementwise((30, 64))
-    yield "tensor matmul float16", matmul(128, 96, 64, dtype="float16")
-    yield "tensor matmul bfloat16", matmul(96, 64, 64, dtype="bfloat16", transpose_b=True, epilogue=("bias", "relu"))
-    yield "tensor matmul tf32", matmul(64, 96, 64)
-    yield "tensor batch_matmul", batch_matmul(3, 32, 64, 32, dtype="float16")
-    yield "tensor conv2d", conv2d(1, 32, 8, 8, 64, 3, 3, padding=1, layout="NHWC", dtype="float16", epilogue=("bias",))
     for name, workload in awkward_workloads():
         yield f"awkward {name}", workload
     for name, workload in thin_workloads():
@@ -119,14 +114,10 @@ def workloads() -> Iterator[tuple[str, Workload]]:
 def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: int) -> list[Schedule]:
     draw = random.Random(seed)
     kind = name.removeprefix("awkward ")
-    if kind.startswith(("tensor", "thin")):
+    if kind.startswith("thin"):
         if (hardware.needed_capability(workload.dtypes) or 0.0) > (hardware.compute_capability or 0.0):
             return []
-        if kind.startswith("tensor") and (hardware.compute_capability or 0.0) < 8.0:
-            return []
-        found = anatune.space(workload, hardware, template=kind.split()[0].replace("tensor", "tensorcore")).sample(
-            count, seed
-        )
+        found = anatune.space(workload, hardware, template="thin").sample(count, seed)
         return found if kind == name else [split_schedule(schedule, draw) for schedule in found]
     if workload.dtype == "bfloat16" and (hardware.compute_capability or 0.0) < 8.0:
         return []

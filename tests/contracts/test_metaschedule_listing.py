@@ -143,8 +143,8 @@ def test_lines_of_a_cpu_are_schedules():
 
 
 def test_one_clear_line_where_it_does_not_apply():
-    with pytest.raises(SpaceError, match="template is tensorcore, expected cuda"):
-        lines_of(WORKLOADS["half"], template="tensorcore")
+    with pytest.raises(SpaceError, match="template is triton, expected cuda"):
+        lines_of(WORKLOADS["half"], template="triton")
     with pytest.raises(SpaceError, match="32 threads"):
         lines_of(anatune.matmul(2, 2, 2), keep=0.9)
 

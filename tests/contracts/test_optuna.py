@@ -12,7 +12,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 CASES = [
     ((128, 128, 128), "float32", "rtx3090", None),
     ((64, 64, 64), "float32", "rtx3090", "pipelined"),
-    ((128, 128, 128), "float16", "a100", "tensorcore"),
+    ((128, 128, 128), "float16", "a100", "triton"),
     ((256, 256, 256), "float32", "intel_xeon_gold_6130", None),
 ]
 

@@ -12,7 +12,7 @@ from anatune import api
 from anatune.adapters.optuna import schedule_space
 
 MATMUL = anatune.matmul(64, 48, 32)
-DEVICES = [("rtx3090", None), ("rtx3090", "pipelined"), ("a100", "tensorcore"), ("xeon_8124m", None), ("k80", None)]
+DEVICES = [("rtx3090", None), ("rtx3090", "pipelined"), ("a100", "triton"), ("xeon_8124m", None), ("k80", None)]
 
 # Of each kind of object something that it computes: said here and there.
 SAY = """

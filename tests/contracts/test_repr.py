@@ -15,7 +15,7 @@ WORKLOADS = {
     "matmul": anatune.matmul(64, 48, 32),
     "conv3d": anatune.conv3d(2, 8, 8, 9, 9, 16, 3, 3, 3, padding=1, epilogue=("bias", "relu")),
 }
-DEVICES = [("rtx3090", None), ("rtx3090", "pipelined"), ("a100", "tensorcore"), ("xeon_8124m", None)]
+DEVICES = [("rtx3090", None), ("rtx3090", "pipelined"), ("a100", "triton"), ("xeon_8124m", None)]
 MOST = 600
 
 

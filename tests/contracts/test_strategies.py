@@ -31,7 +31,7 @@ MODELS = {
     "gpu matmul": model(anatune.matmul(64, 96, 128), GPU),
     "gpu conv2d": model(CONV2D, GPU),
     "pipelined": make_model(anatune.matmul(32, 64, 48), GPU, "pipelined"),
-    "tensor cores": make_model(anatune.matmul(64, 128, 64, dtype="float16"), GPU, "tensorcore"),
+    "tensor cores": make_model(anatune.matmul(64, 128, 64, dtype="float16"), GPU, "triton"),
 }
 _RECORDED = model(anatune.matmul(64, 64, 256), GPU)
 _DRAWN = MODELS["matmul"].feature_table(MODELS["matmul"].space.sample_points(80, 0))

@@ -20,7 +20,7 @@ GOOD = """
 import numpy as np
 
 import anatune
-from anatune import CpuSpace, GpuSpace, GpuSpec, Guarantee, HardwareLike, Subset, TensorCoreSpace, Trial, Verdict
+from anatune import CpuSpace, GpuSpace, GpuSpec, Guarantee, HardwareLike, PipelinedSpace, Subset, Trial, Verdict
 
 
 def first(hw: HardwareLike) -> anatune.Schedule:
@@ -31,8 +31,8 @@ def first(hw: HardwareLike) -> anatune.Schedule:
     return plan.best
 
 
-def spaces(workload: anatune.Workload) -> tuple[GpuSpace | CpuSpace, TensorCoreSpace]:
-    return anatune.space(workload, "a100"), anatune.space(workload, "a100", template="tensorcore")
+def spaces(workload: anatune.Workload) -> tuple[GpuSpace | CpuSpace, PipelinedSpace]:
+    return anatune.space(workload, "a100"), anatune.space(workload, "a100", template="pipelined")
 
 
 def verdict(subset: Subset, schedule: anatune.Schedule) -> Verdict:

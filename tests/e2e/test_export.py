@@ -288,7 +288,7 @@ def test_the_best_record_of_a_template(anatune, tmp_path):
     from anatune.records.store import RecordStore
 
     workload, hardware = package.matmul(64, 64, 64), package.hardware("a100_sxm")
-    times = {"cuda": 2.0, "pipelined": 1.0, "tensorcore": 3.0}
+    times = {"cuda": 2.0, "pipelined": 1.0, "thin": 3.0}
     best = {template: package.plan(workload, hardware, top_k=1, template=template).best for template in times}
     with RecordStore(tmp_path / "r.sqlite") as store:
         session = store.new_session(workload, hardware, 1, "model", 0)
@@ -297,9 +297,9 @@ def test_the_best_record_of_a_template(anatune, tmp_path):
         assert store.best(workload).trial.schedule == best["pipelined"]
         assert store.best(workload, template="cuda").trial.schedule == best["cuda"]
     words = ("export", "--records", tmp_path / "r.sqlite", "matmul", "64x64x64", "--output", tmp_path / "out")
-    done = anatune(*words, "--template", "tensorcore", "--json")
+    done = anatune(*words, "--template", "thin", "--json")
     assert done.returncode == 0, done.stderr
-    assert package.Schedule.from_json(msgspec.json.encode(json.loads(done.stdout)["schedule"])) == best["tensorcore"]
+    assert package.Schedule.from_json(msgspec.json.encode(json.loads(done.stdout)["schedule"])) == best["thin"]
     done = anatune(*words, "--dtype", "float16", "--template", "cuda")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "of the template cuda" in done.stderr
@@ -354,10 +354,10 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         (("--hw", "mi50", "--target", "cuda", "matmul", "8x8x8"), 1, "expected an NVIDIA one"),
         ((tmp_path / "bad.json", "--format", "dll"), 2, "'dll', expected one of 'so', 'o', 'a', 'tvm', 'py'"),
         ((tmp_path / "gpu.json", "--format", "so"), 2, "--format so is for CPU schedules"),
-        ((tmp_path / "gpu.json", "--template", "tensorcore"), 2, "the schedule is of the template cuda"),
+        ((tmp_path / "gpu.json", "--template", "triton"), 2, "the schedule is of the template cuda"),
         ((tmp_path / "gpu.json", "--hw", "rtx3090"), 2, "leave out --hw"),
         ((tmp_path / "gpu.json", "--dtype", "float16"), 2, "--dtype is for a WORKLOAD"),
-        (("--hw", "rtx3090", "--template", "cpu", "matmul", "8x8x8"), 1, "expected one of cuda, pipelined, tensorcore"),
+        (("--hw", "rtx3090", "--template", "cpu", "matmul", "8x8x8"), 1, "expected one of cuda, pipelined, thin"),
         ((tmp_path / "bad.json", "--name", "1st"), 2, "C identifier"),
         ((tmp_path / "bad.json", "--name", "double"), 2, "C identifier"),
         ((tmp_path / "bad.json", "--threads", "0"), 2, "expected a number >= 1, got '0'"),

@@ -37,7 +37,7 @@ def check(text, template, count):
 
 
 @pytest.mark.parametrize(
-    ("hw", "template"), [("rtx3090", "cuda"), ("rtx3090", "pipelined"), ("a100", "tensorcore"), ("epyc_7763", "cpu")]
+    ("hw", "template"), [("rtx3090", "cuda"), ("rtx3090", "pipelined"), ("a100", "triton"), ("epyc_7763", "cpu")]
 )
 def test_plans_and_subsets(anatune, hw, template):
     options = ["--hw", hw, *MATMUL, "--template", template]

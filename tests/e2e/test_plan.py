@@ -236,9 +236,9 @@ def test_threads_that_do_not_apply_are_one_line(anatune, command, options, statu
     [
         (
             "--hw rtx3090",
-            "template: cuda (plan's default); --template names others: pipelined (tune's default), tensorcore",
+            "template: cuda (plan's default); --template names others: pipelined (tune's default), thin, triton",
         ),
-        ("--hw rtx3090 --template tensorcore", "others: cuda (plan's default), pipelined (tune's default)"),
+        ("--hw rtx3090 --template triton", "others: cuda (plan's default), pipelined (tune's default)"),
         ("--hw xeon_gold_6230r", "template: cpu guarantee: "),
     ],
 )
@@ -263,7 +263,7 @@ def test_time_limit_is_honest(anatune):
         assert json.loads(done.stdout)["guarantee"]["kind"] in ("best_found", "certified", "exhaustive")
 
 
-@pytest.mark.parametrize("options", ["--hw rtx3090", "--hw epyc_7763", "--hw a100 --template tensorcore", "--hw k80"])
+@pytest.mark.parametrize("options", ["--hw rtx3090", "--hw epyc_7763", "--hw a100 --template triton", "--hw k80"])
 def test_the_library_explains_in_the_same_words(anatune, options):
     done = anatune("plan", *options.split(), *["matmul", "64x64x48", "--explain", "--json", "--top-k", "3"])
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ def test_json_lists_the_plan_first(anatune):
     "words",
     [
         ["--hw", "rtx3090", "--keep", "5", "--distinct"],
-        ["--hw", "a100", "--keep", "5", "--template", "tensorcore"],
+        ["--hw", "a100", "--keep", "5", "--template", "triton"],
         ["--hw", "intel_xeon_gold_6130", "--keep", "5"],
     ],
 )
@@ -97,11 +97,11 @@ def test_most_is_said_where_it_ends_the_list(anatune, form):
         ("--hw intel_xeon_gold_6130 matmul 8x8x8 --for triton", 1, ["no GPU"]),
         ("--hw intel_xeon_gold_6130 matmul 8x8x8 --for kernel-tuner", 1, ["no GPU", "--for json"]),
         ("--hw a100 matmul 64x64x64 --for kernel-tuner --template pipelined", 1, ["pipelined", "cuda", "json"]),
-        ("--hw a100 matmul 64x64x64 --for metaschedule --template tensorcore", 1, ["is tensorcore", "cuda"]),
+        ("--hw a100 matmul 64x64x64 --for metaschedule --template triton", 1, ["is triton", "cuda"]),
         ("--hw rtx3090 matmul 2x2x2 --for metaschedule", 1, ["32 threads"]),
         ("--hw intel_xeon_gold_6130 matmul 8x8x8 --template pipelined", 1, ["pipelined", "cpu"]),
         ("--hw mi50 matmul 8x8x8 --template pipelined", 1, ["template pipelined", "template cuda"]),
-        ("--hw k80 matmul 8x8x8 --template tensorcore", 1, ["template tensorcore"]),
+        ("--hw k80 matmul 8x8x8 --template triton", 1, ["k80"]),
         ("--hw rtx9999 matmul 8x8x8", 1, ["rtx9999"]),
         ("--hw rtx3090", 2, ["workload is missing"]),
     ],

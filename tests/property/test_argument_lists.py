@@ -103,7 +103,7 @@ WORKLOADS = listed(
     f"einsum ij,jk->iz 8x8 8x8|einsum  8|nonsense|matmul {WIDE}x8x8|matmul 8xx8|matmul -1x8x8"
 )
 DEVICES = ["rtx3090", "a100_sxm", "h200", "t4", "mi50", "xeon_gold_6230r", "host", "host_gpu", "nonsense", *FILES[:8]]
-TEMPLATES = ["cuda", "pipelined", "tensorcore", "cpu", "winograd", "scaled", "fp16_accumulation", "gpu"]
+TEMPLATES = ["cuda", "pipelined", "triton", "tensorcore", "cpu", "winograd", "scaled", "fp16_accumulation", "gpu"]
 COUNTS = ["1", "2", "5", "300"]
 SHAPES = {
     "--stride": ["1", "2", "1,2"], "--padding": ["0", "1", "SAME"], "--dilation": ["1", "2"], "--groups": ["1", "2"],
@@ -202,7 +202,7 @@ def test_command_lines(capsys, seed):
 SMALL = anatune.matmul(8, 8, 8)
 GPU, CPU = anatune.hardware("rtx3090"), anatune.hardware("xeon_gold_6230r")
 SPACES = [anatune.space(SMALL, GPU), anatune.space(SMALL, CPU), anatune.space(SMALL, GPU, template="pipelined")]
-SPACES.append(anatune.space(anatune.matmul(64, 64, 64, dtype="float16"), "a100_sxm", template="tensorcore"))
+SPACES.append(anatune.space(anatune.matmul(64, 64, 64, dtype="float16"), "a100_sxm", template="triton"))
 POINT = SPACES[0].sample(1, 1)[0]
 PLAN = anatune.plan(SMALL, GPU, top_k=2)
 KEPT = anatune.prune(SMALL, GPU, keep=4)

@@ -21,7 +21,7 @@ WORKLOADS = (
     anatune.einsum("bij,bjk->ik", {"b": 3, "i": 4, "j": 8, "k": 5}),
     anatune.elementwise((6, 10), "add", "int8"),
 )
-WAYS = (("cuda", "rtx3090"), ("pipelined", "a100_sxm"), ("tensorcore", "a100_sxm"), ("cpu", "xeon_8124m"))
+WAYS = (("cuda", "rtx3090"), ("pipelined", "a100_sxm"), ("triton", "a100_sxm"), ("cpu", "xeon_8124m"))
 
 
 def originals(count: int = 1) -> list[Schedule]:

@@ -25,7 +25,7 @@ from tests.property.test_workload_properties import workloads
 
 GPUS = ["k80", "gtx1080ti", "v100_sxm2", "t4", "a100_sxm", "rtx3090", "h100_sxm"]
 CPUS = ["i7_3770", "xeon_8124m", "xeon_8480", "graviton3", "cortex_a72"]
-TEMPLATES = {"cuda": GPUS, "pipelined": GPUS, "tensorcore": GPUS, "cpu": CPUS}
+TEMPLATES = {"cuda": GPUS, "pipelined": GPUS, "thin": GPUS, "cpu": CPUS}
 
 
 @given(workloads, st.sampled_from(list(TEMPLATES)), st.data())
@@ -81,7 +81,7 @@ def test_tensors_cannot_be_called_what_programs_call_their_own(monkeypatch: pyte
         anatune.max_pool2d(1, 4, 9, 9, 3, 3, padding=1),
     ):
         own = {access.tensor for access in (*workload.reads, *workload.epilogue_reads, workload.write)}
-        for template, device in (("cuda", "rtx3090"), ("pipelined", "a100"), ("tensorcore", "a100"), ("cpu", "a72")):
+        for template, device in (("cuda", "rtx3090"), ("pipelined", "a100"), ("thin", "a100"), ("cpu", "a72")):
             try:
                 drawn = anatune.space(workload, anatune.hardware(device), template=template).sample(2, seed=1)
             except SpaceError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,9 +17,12 @@ from anatune.errors import RecordError
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
     from anatune.records.place import RecordPlace
+    from anatune.records.schema import Record
     from anatune.records.store import RecordStore
 
-__all__ = ["Damaged", "OutcomeName", "Place", "Selection", "Trials", "Words", "WorkerName", "opened"]
+__all__ = [
+    "Damaged", "OutcomeName", "Place", "Selection", "Trials", "Words", "WorkerName", "of_known_templates", "opened",
+]  # fmt: skip
 
 Words = Annotated[
     list[str] | None,
@@ -134,3 +138,15 @@ class Damaged:
         """Raise RecordError if there were any; `where` leads the message, and `done` says what became of the others."""
         if self.num_rows:
             raise RecordError(f"{where} are damaged and were left out; all others are {done}")
+
+
+def of_known_templates(records: Iterable[Record], tell: Callable[[str], None]) -> Iterator[Record]:
+    """Yield the records whose template this version has; `tell` hears once of each other template."""
+    from anatune.templates import TEMPLATES
+
+    for record in records:
+        template = record.trial.schedule.template
+        if template in TEMPLATES:
+            yield record
+        else:
+            tell(f"trials of the template {template} are left out, which this version lacks; `records list` shows them")

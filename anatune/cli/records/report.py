@@ -7,7 +7,7 @@ from pathlib import Path
 from anatune.cli.options import AsJson, Html, spread
 from anatune.cli.output import line_width, note_once, print_json, print_lines, print_text
 from anatune.cli.outputs import check_html, write_page
-from anatune.cli.records.place import Selection, Words, WorkerName, opened
+from anatune.cli.records.place import Selection, Words, WorkerName, of_known_templates, opened
 from anatune.errors import RecordError
 from anatune.named import load
 
@@ -29,7 +29,9 @@ def report_records(
     page_file = check_html(html, path if isinstance(path, Path) else None)
     with opened(path) as store:
         only = which.session_id(store)
-        trials = store.trials(workload, which.hw, only, which.threads, worker=worker, on_damage=note_once())
+        tell = note_once()
+        every = store.trials(workload, which.hw, only, which.threads, worker=worker, on_damage=tell)
+        trials = list(of_known_templates(every, tell))
     if not trials and page_file is not None:
         raise RecordError(f"no trials in {path} meet the conditions, no page was written; leave some of them out")
     views = session_views(trials)

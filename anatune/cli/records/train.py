@@ -11,7 +11,7 @@ import typer
 from anatune.cli.options import AsJson, spread
 from anatune.cli.output import UsageError, note_once, print_json, print_lines
 from anatune.cli.progress import Progress
-from anatune.cli.records.place import Place, Words, opened
+from anatune.cli.records.place import Place, Words, of_known_templates, opened
 from anatune.errors import RecordError
 
 __all__ = ["train_corrections"]
@@ -44,7 +44,8 @@ def train_corrections(
         check_correction_folder(output)
     with opened(path) as store, Progress(compiles=True) as progress:
         progress.begin(f"reading {path}")
-        families = families_of(store.iterate(workload, which.hw, on_damage=note_once()))
+        tell = note_once()
+        families = families_of(of_known_templates(store.iterate(workload, which.hw, on_damage=tell), tell))
     if not families:
         raise RecordError(
             f"{path}: no workload has 20 successful trials, expected two of one device at least; tune more first"

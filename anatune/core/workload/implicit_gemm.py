@@ -23,7 +23,6 @@ __all__ = [
     "FetchPattern",
     "ImplicitGemm",
     "Operand",
-    "fetch_pattern",
     "guarded_dimensions",
     "implicit_gemm",
     "pattern_of",
@@ -70,8 +69,6 @@ class ImplicitGemm(NamedTuple):
     batch, m, n, k : tuple of str
         Axes of each fused index.
     left, right : Operand
-    store_width : int
-        Results along n that can be stored at once, a power of two.
     extents : dict of str to int
         Fused index ("batch", "m", "n", "k") -> iterations.
     """
@@ -82,7 +79,6 @@ class ImplicitGemm(NamedTuple):
     k: tuple[str, ...]
     left: Operand
     right: Operand
-    store_width: int
     extents: dict[str, int]
 
     @property
@@ -177,7 +173,6 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     left, right = (second, first) if is_first else (first, second)
     m, n = (alone[1], alone[0]) if is_first else (alone[0], alone[1])
     k = min(reduction_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k))
-    store = vector_width(workload.write, n, workload, 4)
     fused = {
         name: math.prod(extents[axis] for axis in axes)
         for name, axes in (("batch", batch), ("m", m), ("n", n), ("k", k))
@@ -189,7 +184,6 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
         k,
         _operand(workload, left, "m", m, k),
         _operand(workload, right, "n", n, k),
-        store,
         fused,
     )
 
@@ -229,11 +223,6 @@ class FetchPattern(NamedTuple):
 
     run: int
     step: int
-
-
-def fetch_pattern(operand: Operand, gemm: ImplicitGemm, workload: Workload) -> FetchPattern:
-    """Return where the elements of a row lie in global memory."""
-    return pattern_of(operand.access, gemm.k if operand.along_k else gemm.axes(operand.rows), workload)
 
 
 def pattern_of(access: Access, fused: tuple[str, ...], workload: Workload) -> FetchPattern:

@@ -81,6 +81,7 @@ def find_schedule(asked: Asked, words: list[str], options: WorkloadOptions) -> t
     else:
         chosen = _from_file(words, options)
     schedule, _ = chosen
+    schedule.check()  # a record of a former version may be of a template that is gone
     _check(asked, schedule.hardware)
     if asked.form == "py" and template_named(schedule.template).toolchain != "triton":
         raise UsageError(f"--format py is for schedules of the template triton, this one is of {schedule.template}")

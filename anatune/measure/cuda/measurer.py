@@ -10,20 +10,17 @@ import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact
 from anatune.codegen.toolchains import entry_of
-from anatune.core.accuracy import TRUNCATION
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
-from anatune.errors import DeviceError, SpaceError
+from anatune.errors import DeviceError
 from anatune.measure.cuda.runner import GPU_PROTOCOL, check_l2
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
-from anatune.measure.run.correctness import Expected, expected, random_inputs
 from anatune.measure.run.measurer import Entries, Measurer, MeasurerSettings
 from anatune.measure.run.prebuilt import Prebuilt
-from anatune.measure.run.rounding import operands_used
-from anatune.templates import CUDA, template_named
+from anatune.templates import CUDA
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -58,7 +55,7 @@ class GpuMeasurer(Measurer):
     hardware
         A GPU: this machine's.
     template : str
-        Of the schedules; others may stand beside it whose kernels multiply the same operands.
+        Of the schedules; others may stand beside it.
     l2 : str
         "flush": the L2 cache holds nothing of the operands when a launch begins, as in a network, where other layers
         ran since. "warm": it holds what the launch before left.
@@ -92,30 +89,10 @@ class GpuMeasurer(Measurer):
     ) -> None:
         if hardware.kind != "gpu":
             raise DeviceError(f"{hardware.name} is no GPU; anatune.measure.cpu.measurer measures on CPUs")
-        self._template = template
         options = {"l2": check_l2(l2), "device": device, "backend": backend}
         if settings.get("entries") is None:
             settings["entries"] = entries_for(template)
         super().__init__(workload, hardware, options, **settings)
-
-    def _expected(self) -> Expected:
-        inputs = random_inputs(self.workload, self._seed)
-        if not _rounds(self._template):
-            return expected(self.workload, inputs)
-        sample = Schedule(self.workload, self.hardware, self._template, {})
-        want = expected(self.workload, operands_used(sample, inputs))
-        return want._replace(tolerance=TRUNCATION * want.tolerance)
-
-    def _job(self, schedule: Schedule) -> BuildJob:
-        if _rounds(schedule.template) != _rounds(self._template):
-            raise SpaceError(f"schedule is of the template {schedule.template!r}, expected {self._template!r}")
-        return super()._job(schedule)
-
-
-def _rounds(template: str) -> bool:
-    """Return whether kernels of a template round operands as `operands_used` says; others tell `GpuArtifact.error`."""
-    named = template_named(template)
-    return named.tensor_cores and named.toolchain != "triton"
 
 
 class ManifestMeasurer(Prebuilt, GpuMeasurer):

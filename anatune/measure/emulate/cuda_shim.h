@@ -4,7 +4,7 @@
 // for the block; warp operations wait inside their warp only, so that they cannot stand in for a missing block barrier.
 // No standard header is included: parsing them takes longer than compiling a kernel.
 //
-// For headers that add warp operations (mma.sync, ldmatrix, wmma), see "Warp operations" below:
+// For headers that add warp operations (shuffles, votes), see "Warp operations" below:
 //   shim_lane()                          lane of the running thread, 0..31
 //   shim_warp_deposit(&mine, __LINE__)   every lane gives a pointer; waits for all lanes of the warp; returns the 32
 //                                        pointers (null for lanes that do not exist)

@@ -22,7 +22,6 @@ _HEADERS = {
     "stdint.h": "SHIM_CSTDINT",
     "cuda_fp16.h": "SHIM_CUDA_FP16",
     "cuda_bf16.h": "SHIM_CUDA_BF16",
-    "mma.h": "SHIM_MMA",
 }
 _ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*\w+\s*\)\s*)?"
 _SHARED = re.compile(

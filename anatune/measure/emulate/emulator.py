@@ -31,7 +31,7 @@ __all__ = ["ALL_BLOCKS", "Blocks", "EmulatedKernel", "compiler", "written_by"]
 
 _COMPILE_LIMIT_S = 120.0
 _FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
-_KERNEL_HEADERS = ("cuda_shim.h", "cuda_shim_mma.h")
+_KERNEL_HEADERS = ("cuda_shim.h",)
 
 
 class Blocks(NamedTuple):

@@ -85,7 +85,7 @@ def compile(
     threads : int, optional
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
-        As `anatune.plan`. "relaxed" also admits tensor cores for float32, which they round to tf32.
+        As `anatune.plan`.
     precision : {"float32", "bfloat16", "float16", "int8", "fp8"}, optional
         Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
         where nothing but products reads it. By default the model's own, where the processor has instructions for it;

@@ -115,7 +115,7 @@ def fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Flo
 def _dram_bytes(
     problem: MatmulProblem, tiles: Tiles, grid: Grid, window: Floats, spec: GpuSpec, pieces: float
 ) -> Floats:
-    """Return the bytes of the operands that cross the DRAM boundary; as `tensorcore.times.time`, grouped."""
+    """Return the bytes of the operands that cross the DRAM boundary, for blocks that are grouped."""
     half = 0.5 * spec.l2.size_bytes
     run = tiles.block_k if problem.a_along_k else tiles.block_m
     elements = problem.touched[0] or problem.m * problem.k

@@ -65,7 +65,7 @@ WARP = 32
 LEAST_CAPABILITY = 8.0
 """Triton 3 makes tensor-core code and asynchronous copies from sm_80 on."""
 LEAST_REGISTERS = 24
-"""Addresses and loop counters when registers are short, as in `tensorcore.times.block`."""
+"""Addresses and loop counters when registers are short."""
 GRID = 2**31 - 1
 _DESCRIBED_REGISTERS = 26.0
 """Of a thread beside its sums, wgmma and tensor descriptors. Read off kernels of Triton 3.9 (128 sums: 154)."""

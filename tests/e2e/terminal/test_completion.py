@@ -36,7 +36,8 @@ def test_in_bash(script, environment):
     assert registered == "complete -o default -F _anatune_completion anatune"
     assert [line.split() for line in found] == [
         [], ["calibrate"], ["rtx3080", "rtx3080_10gb"],
-        ["C1", "C10", "C11", "C12"], ["conv1d", "conv2d", "conv3d"], [], ["droplet"], ["tensorcore"], ["--time-limit"],
+        ["C1", "C10", "C11", "C12"], ["conv1d", "conv2d", "conv3d"], [], ["droplet"], ["thin", "triton"],
+        ["--time-limit"],
     ]  # fmt: skip
 
 

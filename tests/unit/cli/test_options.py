@@ -62,7 +62,7 @@ def test_unknown_templates_are_one_line(capsys):
     assert main.main(["plan", "--hw", "rtx3090", "matmul", "64x64x64", "--template", "gpus"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "'gpus', expected one of cuda, pipelined, tensorcore, thin, triton, cpu" in said
+    assert "'gpus', expected one of cuda, pipelined, thin, triton, cpu" in said
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ def first(template: str, device: str, workload: Any = MATMUL) -> Schedule:
 
 CUDA = first("cuda", "rtx3090")
 PIPELINED = first("pipelined", "a100_sxm")
-TENSORCORE = first("tensorcore", "a100_sxm", HALF)
 CPU = anatune.space(MATMUL, "xeon_8124m").schedule(
     {"i": (1, 2, 1, 1, 17), "j": (1, 1, 1, 1, 32), "k": (1, 1, 8, 2)}, calls={"i": 2}
 )
@@ -50,14 +49,6 @@ RULES: list[tuple[Schedule, dict[str, Any], str]] = [
     (PIPELINED, {"options.stages": 4}, "stages is 4, expected one of 1, 2, 3"),
     (PIPELINED, {"options.pad": True}, "pad is True, expected one of 0, 4"),
     (PIPELINED, {"options.group": 1}, "options: unknown option 'group', expected some of stages, pad, split"),
-    (TENSORCORE, {"vector": {}}, r"vector\['A'\] is None, expected an integer >= 1"),
-    (TENSORCORE, {"vector.A": 3}, r"vector\['A'\] is 3, expected one of"),
-    (TENSORCORE, {"options": {}}, "option stages is None, expected an integer >= 1"),
-    (TENSORCORE, {"options.group": 0}, "option group is 0"),
-    (TENSORCORE, {"unroll": 16}, "unroll is 16"),
-    (TENSORCORE, {"tiles.m": (9, 1, 1, 16)}, "expected 3 first: as many blocks as cover the extent 48"),
-    (TENSORCORE, {"tiles.n": (4, 1, 1, 4)}, "the last one 8"),
-    (TENSORCORE, {"tiles.i": (1,)}, "unknown index 'i', expected some of m, n, k"),
     (CPU, {"options": {}}, "option simd_axis is None, expected one of i, j, k"),
     (CPU, {"options.simd_axis": 3}, "option simd_axis is 3"),
     (CPU, {"options.simd_lanes": (16,)}, "option simd_lanes is .16,., expected an integer >= 16"),

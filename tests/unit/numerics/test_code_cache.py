@@ -137,7 +137,7 @@ def multiplied(module, factor):
 def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(tmp_path):
     functions = [
         multiplied("anatune.templates.cuda.times.time", 2),
-        multiplied("anatune.templates.tensorcore.times.time", 3),
+        multiplied("anatune.templates.thin.times.time", 3),
     ]
     for hits in (0, 1):
         for function, expected in zip(functions, (42, 63), strict=True):
@@ -145,7 +145,7 @@ def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(tmp_path
             keep_code(dispatcher, function, tmp_path)
             assert dispatcher(21) == expected
             assert sum(dispatcher.stats.cache_hits.values()) == hits
-    assert sorted({path.name.split(".")[0] for path in tmp_path.glob("*.nbi")}) == ["cuda", "tensorcore"]
+    assert sorted({path.name.split(".")[0] for path in tmp_path.glob("*.nbi")}) == ["cuda", "thin"]
 
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])

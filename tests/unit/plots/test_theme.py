@@ -7,7 +7,6 @@ from anatune.templates.cpu.model import scoring as cpu
 from anatune.templates.cuda.model import scoring
 from anatune.templates.gpu.model import OWN_PARTS
 from anatune.templates.scaled import model as scaled
-from anatune.templates.tensorcore import model as tensorcore
 from anatune.templates.thin import model as thin
 from anatune.templates.triton import model as triton
 from anatune.templates.triton.attention import times as attention
@@ -36,7 +35,7 @@ def test_names_have_colours_of_their_own():
 
 @pytest.mark.parametrize(
     "parts",
-    [(*scoring.PARTS, *OWN_PARTS), cpu.PARTS, winograd.PARTS, thin.PARTS, (*tensorcore.PARTS, *OWN_PARTS),
+    [(*scoring.PARTS, *OWN_PARTS), cpu.PARTS, winograd.PARTS, thin.PARTS,
      triton.PARTS, attention.PARTS, rows.PARTS,
      scaled.PARTS],
 )  # fmt: skip

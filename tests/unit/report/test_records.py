@@ -1,9 +1,14 @@
 """Tables of records."""
 
+import math
+
 import pytest
 
 import anatune
-from anatune.core.trial import Outcome
+from anatune.cli import main
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Outcome, Trial
+from anatune.errors import SpaceError
 from anatune.records.store import RecordStore
 from anatune.report.records import best_lines, peak_of_threads, session_lines, trial_lines
 from anatune.report.roofline import peak_flop_per_s
@@ -37,6 +42,35 @@ def test_trials(store):
     assert "98.3" in lines[4].text
     assert " 2.00 " in lines[4].text
     assert lines[5].text.strip() == store.trials()[1].trial.schedule.describe()
+
+
+def test_trials_of_a_template_that_is_gone_are_listed_without_a_share(tmp_path, capsys):
+    """A file of a former version: no peak is known for its unit, and no schedule of it is planned or built."""
+    sizes = {"m": (4, 1, 1, 16), "n": (4, 1, 2, 8), "k": (4, 1, 16)}
+    device, half = anatune.hardware("a100_sxm"), anatune.matmul(64, 64, 64, dtype="float16")
+    gone = Schedule(half, device, "tensorcore", sizes, 0, {"A": 8, "B": 8}, {"stages": 3, "group": 1})
+    kept = anatune.space(half, device).sample(1, 0)[0]
+    path = tmp_path / "old.sqlite"
+    with RecordStore(path) as made:
+        session = made.new_session(half, device, 1, "model", 0)
+        made.append(session, Trial(gone, ok(times=(1e-6,)), 0))
+        made.append(session, Trial(kept, ok(times=(2e-6,)), 1))
+    assert math.isnan(peak_of_threads(device, "float16", 1, "tensorcore"))
+    for words in ("list", "best", "list --json", "best --json", "report", "export --format csv", "export"):
+        command, *options = words.split()
+        status = main.main(["records", command, str(path), *options])
+        captured = capsys.readouterr()
+        noted = "note: trials of the template tensorcore are left out, which this version lacks; `records list` shows"
+        assert status == 0, words
+        assert captured.err.startswith(noted) if command == "report" else captured.err == "", words
+        assert "m=4x1x1x16" in captured.out or "tensorcore" in captured.out or command == "report", words
+    assert main.main(["plan", "--hw", "a100_sxm", "matmul", "64x64x64", "--template", "tensorcore"]) == 2
+    assert "amx; triton serves matrix units" in capsys.readouterr().err
+    words = f"export --records {path} matmul 64x64x64 --dtype float16 --output {tmp_path / 'out'}"
+    assert main.main(words.split()) == 1
+    assert capsys.readouterr().err.endswith("for a100_sxm; triton serves matrix units\n")
+    with pytest.raises(SpaceError, match="for a100_sxm; triton serves matrix units"):
+        Schedule.from_json(gone.to_json())
 
 
 def test_lines_are_no_wider_than_the_terminal(store):

@@ -125,7 +125,7 @@ def test_summary():
 def test_which_template_and_how_to_get_others(workload, hw, template, text):
     said = template_text(workload, anatune.hardware(hw), template)
     assert said.startswith(text)
-    assert ("tensorcore" in said) == (workload is MATMUL and hw == "a100")  # which others do not have, or not for it
+    assert ("triton" in said) == (workload is MATMUL and hw == "a100")  # which others do not have, or not for it
 
 
 def test_how_the_plan_did():

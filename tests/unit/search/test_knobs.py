@@ -17,7 +17,7 @@ MODELS = {
     "cpu": model(anatune.conv2d(n=1, c=8, h=14, w=14, k=17, r=3, s=3, padding=1), CPU),
     "large": model(anatune.conv2d(n=128, c=64, h=224, w=224, k=64, r=3, s=3, padding=1), GPU),
     "pipelined": make_model(anatune.matmul(64, 96, 128), GPU, "pipelined"),
-    "tensor cores": make_model(anatune.matmul(64, 128, 64, dtype="float16"), GPU, "tensorcore"),
+    "tensor cores": make_model(anatune.matmul(64, 128, 64, dtype="float16"), GPU, "triton"),
     "scalar": model(anatune.matmul(1, 1, 1), CPU),
     "table": TableModel(MATMUL, np.unique(MATMUL.space.sample_points(900, 3), axis=0)),
 }

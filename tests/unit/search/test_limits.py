@@ -49,7 +49,7 @@ def test_neighbours_and_children():
     [
         model(anatune.matmul(48, 64, 36), anatune.hardware("xeon_gold_6230r")),
         model(anatune.matmul(2, 3, 4), anatune.hardware("rtx3090")),  # six results fill no warp
-        make_model(anatune.matmul(64, 64, 64, dtype="float16"), anatune.hardware("rtx3090"), "tensorcore"),
+        make_model(anatune.matmul(64, 64, 64, dtype="float16"), anatune.hardware("rtx3090"), "triton"),
     ],
     ids=["cpu", "tiny", "tensor cores"],
 )

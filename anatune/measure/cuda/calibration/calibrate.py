@@ -13,7 +13,7 @@ l2.bandwidth_bytes_per_s             the L2 term
 dram.reachable_fraction              the DRAM term: what reading reaches of the nominal bandwidth
 latencies in cycles                  the first load of a step; those of L2 and DRAM are seconds times the clock
 launch.overhead_s                    added to every kernel
-tensor_cores.mma_sync_fraction       the tensor-core template's arithmetic: the best ``mma.sync`` over the paper's rate
+tensor_cores.mma_sync_fraction       arithmetic of `triton`: the best ``mma.sync`` over the paper's rate
 tensor_cores.latency_cycles          its latency term
 ==================================== ===========================================================================
 

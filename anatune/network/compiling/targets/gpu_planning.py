@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from anatune import api
-from anatune.core.accuracy import RELAXED, STANDARD
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -33,7 +33,6 @@ from anatune.tuning.reuse import recorded_leaders
 
 __all__ = ["choose_graph", "in_both_orders", "predicted", "recorded", "turning_s"]
 
-_NARROW = ("float16", "bfloat16")
 _TURN = "permute_dims"
 
 
@@ -132,7 +131,7 @@ def _recorded(kernel: PlannedKernel, store: RecordStore, accuracy: str) -> Plann
     leaders = [
         leader
         for template in templates_of(hardware)
-        if _admitted(template, workload, hardware, accuracy)
+        if _admitted(template, workload, hardware)
         for leader in recorded_leaders(store, workload, hardware, 1, 1, template=template.name, accuracy=accuracy)
     ]
     if not leaders:
@@ -149,11 +148,9 @@ def predicted(schedule: Schedule) -> Prediction:
     return prediction
 
 
-def _admitted(template: Template, workload: Workload, hardware: HardwareSpec, accuracy: str) -> bool:
-    """Whether a model's product may get schedules of a template: tensor cores round float32, which is relaxed."""
-    exact = workload.dtype in _NARROW or accuracy == RELAXED
-    fits = template.toolchain != "triton" and (exact or not template.tensor_cores)
-    return fits and template.takes(workload, hardware)
+def _admitted(template: Template, workload: Workload, hardware: HardwareSpec) -> bool:
+    """Whether a model's product may get schedules of a template: TVM builds the module, and no kernels of Triton's."""
+    return template.toolchain != "triton" and template.takes(workload, hardware)
 
 
 def _sums_of(graph: Graph) -> tuple[Workload, ...]:
@@ -167,7 +164,7 @@ def _first_choice(
     plans = [
         api.plan(workload, hardware, 1, template=template.name, accuracy=accuracy, correction=NONE)
         for template in templates
-        if _admitted(template, workload, hardware, accuracy)
+        if _admitted(template, workload, hardware)
     ]
     choices = [_Choice(plan.schedules[0], plan.predictions[0]) for plan in plans if plan.schedules]
     return min(choices, key=lambda choice: choice.prediction.time_s, default=None)

@@ -3,7 +3,7 @@
 A stream is bound by memory if enough of it is on its way (Little's law): a step of a block takes at least a latency,
 and the blocks that an SM holds read what they have in flight in that time. Beside that: issue slots (loads with their
 predicates and addresses, conversions, products), multiply-adds, cycles of L1 (through which both operands go) and bytes
-from L2, as in `tensorcore.times.time`. The small operand comes from L2 once a block and from L1 afterwards.
+from L2. The small operand comes from L2 once a block and from L1 afterwards.
 
 At the end of a block sums meet: shuffles, shared memory, stores. Split sums go to memory and are summed by a second
 kernel.

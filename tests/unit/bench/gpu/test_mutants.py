@@ -35,27 +35,6 @@ CASES = {
         {"split": 16},
         {1},
     ),
-    "tensor cores, parts of one step": (
-        matmul(67, 61, 59, dtype="float16"),
-        "tensorcore",
-        {**HALF, "k": (2, 2, 16)},
-        {"stages": 2, "group": 4, "split": 2},
-        {2, 3},
-    ),
-    "tensor cores, parts": (
-        matmul(67, 61, 59, dtype="float16"),
-        "tensorcore",
-        {**HALF, "k": (4, 1, 16)},
-        {"stages": 2, "group": 4, "split": 2},
-        {2},
-    ),
-    "tensor cores": (
-        matmul(67, 61, 59, dtype="float16"),
-        "tensorcore",
-        {**HALF, "k": (2, 2, 16)},
-        {"stages": 2, "group": 4},
-        set(),
-    ),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import anatune
-from anatune.core.workload.implicit_gemm import fetch_pattern, implicit_gemm, vector_width
+from anatune.core.workload.implicit_gemm import implicit_gemm, pattern_of, vector_width
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
@@ -16,7 +16,6 @@ def test_matmul() -> None:
     assert gemm.extents == {"batch": 1, "m": 512, "n": 4096, "k": 1024}
     assert (gemm.left.access.tensor, gemm.left.along_k, gemm.left.width) == ("A", True, 8)
     assert (gemm.right.access.tensor, gemm.right.along_k, gemm.right.width) == ("B", False, 8)
-    assert gemm.store_width == 4
 
 
 def test_transposed_operands_turn_around() -> None:
@@ -28,7 +27,6 @@ def test_transposed_operands_turn_around() -> None:
 def test_rows_of_odd_length_allow_narrow_vectors_only(size: int, width: int) -> None:
     gemm = implicit_gemm(anatune.matmul(16, size, 64, dtype="float16"))
     assert gemm.right.width == width
-    assert gemm.store_width == min(4, width)
 
 
 def test_batch_axes_are_those_of_all_three_tensors() -> None:
@@ -42,7 +40,7 @@ def test_channels_last_convolution_walks_channels_innermost() -> None:
     assert (gemm.m, gemm.n, gemm.k) == (("n", "y", "x"), ("f",), ("ry", "rx", "rc"))
     assert (gemm.left.access.tensor, gemm.left.along_k, gemm.left.width) == ("data", True, 8)
     assert gemm.left.guarded == (False, True, True, False)
-    assert fetch_pattern(gemm.left, gemm, anatune.conv2d(1, 64, 56, 56, 32, 3, 3, layout="NHWC")).step == 1
+    assert pattern_of(gemm.left.access, gemm.k, anatune.conv2d(1, 64, 56, 56, 32, 3, 3, layout="NHWC")).step == 1
 
 
 def test_channels_first_convolution_puts_the_weights_on_the_left() -> None:
@@ -56,7 +54,7 @@ def test_pointwise_convolution_fuses_the_image() -> None:
     workload = anatune.conv2d(1, 64, 56, 56, 32, 1, 1, dtype="float16")
     gemm = implicit_gemm(workload)
     assert gemm.right.width == 8
-    assert fetch_pattern(gemm.right, gemm, workload).run == 56 * 56
+    assert pattern_of(gemm.right.access, gemm.n, workload).run == 56 * 56
 
 
 def test_groups_are_a_batch() -> None:

@@ -153,7 +153,7 @@ def test_all_missing_compilers_are_named_at_once(monkeypatch, tmp_path):
     for module, function in {"cuda.artifact": "check_arch", "triton.artifact": "check_target"}.items():
         monkeypatch.setattr(f"anatune.codegen.{module}.{function}", missing(module))
     with pytest.raises(MissingDependencyError, match=r"cuda\.artifact is missing; .*; triton\.artifact is missing"):
-        check_compiler(gpu("rtx3090"), ["cuda", "tensorcore", "triton"])
+        check_compiler(gpu("rtx3090"), ["cuda", "thin", "triton"])
     monkeypatch.setattr("anatune.named.import_optional", missing("onnx"))
     (tmp_path / "m.onnx").write_bytes(b"")
     with pytest.raises(MissingDependencyError, match=r"onnx is missing; .*; cuda\.artifact is missing"):

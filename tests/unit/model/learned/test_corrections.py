@@ -95,8 +95,8 @@ def test_damage_is_one_line(folder, damage):
 
 
 def test_another_template_is_refused(residual):
-    tensor_cores = api.model(anatune.matmul(256, 256, 256, dtype="float16"), anatune.hardware("rtx3090"), "tensorcore")
-    with pytest.raises(ModelVersionError, match=r"other features than TensorCoreModel of rtx3090 has \(\w+.*train it"):
+    tensor_cores = api.model(anatune.matmul(256, 256, 256, dtype="float16"), anatune.hardware("rtx3090"), "triton")
+    with pytest.raises(ModelVersionError, match=r"other features than TritonModel of rtx3090 has \(\w+.*train it"):
         CorrectedModel(tensor_cores, residual)
 
 
@@ -139,7 +139,7 @@ def test_the_users_own_correction_is_used_for_its_device_only(tmp_path, residual
     found = find_correction(anatune.hardware("rtx3090"), "cuda", user_folder=tmp_path)
     assert found.card.name == "rtx3090_cuda"
     assert find_correction(anatune.hardware("a100_sxm"), "cuda", user_folder=tmp_path) is None
-    assert find_correction(anatune.hardware("rtx3090"), "tensorcore", user_folder=tmp_path) is None
+    assert find_correction(anatune.hardware("rtx3090"), "triton", user_folder=tmp_path) is None
     assert find_correction(anatune.hardware("rtx3090"), "cuda", "none", user_folder=tmp_path) is None
 
 

@@ -32,7 +32,7 @@ def test_points_within_a_time_are_the_beginning_of_the_ranking(extents, template
     [
         ((512, 1024, 256), "rtx3090", None, "float32"),
         ((64, 64, 64), "rtx3090", "pipelined", "float32"),
-        ((128, 128, 64), "a100", "tensorcore", "float16"),
+        ((128, 128, 64), "a100", "triton", "float16"),
         ((512, 512, 512), "intel_xeon_gold_6130", None, "float32"),
     ],
 )

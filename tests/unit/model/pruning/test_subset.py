@@ -79,7 +79,7 @@ def test_huge_spaces_are_read_from_the_beginning(large, planned, rtx3090):
 
 @pytest.mark.parametrize("device", ["a100", "intel_xeon_gold_6130"])
 def test_other_templates(device):
-    template = "tensorcore" if device == "a100" else None
+    template = "triton" if device == "a100" else None
     workload, hardware = anatune.matmul(32, 32, 32), anatune.hardware(device)
     subset = anatune.prune(workload, hardware, keep=40, template=template)
     kept = list(subset)

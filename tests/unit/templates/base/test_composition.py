@@ -9,7 +9,6 @@ CPU = "xeon_gold_6230r"
 TIMED = {
     "cuda": ("matmul 509x4099x1021", GPU),
     "pipelined": ("matmul 512x4096x1024", GPU),
-    "tensorcore": ("matmul 512x4096x1024 --dtype float16", GPU),
     "thin": ("matmul 1x4096x4096", GPU),
     "triton": ("matmul 509x4099x1021 --dtype float16", "h100"),
     "cpu": ("conv2d 1x64x28x28 64x64x3x3 --padding 1", CPU),
@@ -44,12 +43,11 @@ def test_pieces_add_up_to_the_time(template):
 
 def test_the_tail_of_a_split_of_leftovers_is_that_of_its_last_wave():
     """246 of 256 tiles fill the device once; 10 are split: the first 246 are no tail."""
-    for template, words in (("cuda", "matmul 512x4096x1024"), ("tensorcore", "matmul 512x4096x1024 --dtype float16")):
-        plan = anatune.plan(anatune.parse_workload(words), GPU, 1, template=template, correction="none")
-        assert plan.best.options["whole"] > 0
-        (found,) = plan.predictions
-        assert found.bound_by in ("issue", "mma")
-        assert found.parts["tail_s"] < 0.1 * found.time_s
+    plan = anatune.plan(anatune.matmul(512, 4096, 1024), GPU, 1, template="cuda", correction="none")
+    assert plan.best.options["whole"] > 0
+    (found,) = plan.predictions
+    assert found.bound_by == "issue"
+    assert found.parts["tail_s"] < 0.1 * found.time_s
 
 
 def test_lanes_pass_beside_each_other():

@@ -15,7 +15,7 @@ CASES = {
     "conv2d": ("mi50", anatune.conv2d(2, 8, 14, 14, 16, 3, 3, padding=1), None),
     "elementwise": ("rtx3090", anatune.elementwise((32, 64)), None) if hasattr(anatune, "elementwise") else None,
     "cpu": ("ryzen_3700x", anatune.matmul(64, 96, 128), None),
-    "tensor cores": ("rtx3090", anatune.matmul(128, 128, 128, dtype="float16"), "tensorcore"),
+    "tensor cores": ("rtx3090", anatune.matmul(128, 128, 128, dtype="float16"), "triton"),
 }
 
 
@@ -67,7 +67,6 @@ def test_pipelined_features_are_those_of_the_template_cuda_and_the_pipelines():
 NAMES = {
     ("cuda", 1): "fffcc1c605bb0c10",
     ("pipelined", 1): "ad2d9e348b050e41",
-    ("tensorcore", 1): "9f9198591e80b8af",
     ("cpu", 2): "007570084d7a0dd6",
 }
 """Template and version of its features -> digest of their names: other features are another version."""
@@ -76,8 +75,7 @@ NAMES = {
 @pytest.mark.parametrize(("name", "version"), NAMES)
 def test_other_features_are_another_version(name, version):
     device = "ryzen_3700x" if name == "cpu" else "a100_sxm"
-    dtype = "float16" if name == "tensorcore" else "float32"
-    model = api.model(anatune.matmul(128, 128, 128, dtype=dtype), anatune.hardware(device), name)
+    model = api.model(anatune.matmul(128, 128, 128), anatune.hardware(device), name)
     names = model.feature_table(model.space.sample_points(1, 0)).names
     found = template_named(name).feature_version, hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
     assert found == (version, NAMES[name, version])

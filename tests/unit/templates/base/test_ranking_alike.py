@@ -24,7 +24,7 @@ def all_times(chosen):
     [
         ((8, 8, 8), "a100_sxm", "cuda"),
         ((8, 4, 4), "rtx3090", "pipelined"),
-        ((32, 16, 16), "a100_sxm", "tensorcore"),
+        ((32, 16, 16), "a100_sxm", "triton"),
     ],
 )
 def test_counts_are_those_of_all_points(extents, hw, template):

@@ -60,16 +60,6 @@ CASES = {
     "convolution": split_schedule(
         "a100", "cuda", anatune.conv2d(1, 12, 9, 9, 16, 3, 3, padding=1, epilogue=("relu",)), {"split": 4, "whole": 1}
     ),
-    **{
-        f"tensor cores, {what}": split_schedule("a100", "tensorcore", workload, options)
-        for what, workload, options in (
-            ("float16", anatune.matmul(61, 44, 177, dtype="float16", epilogue=("bias", "relu")), {"split": 3}),
-            ("leftovers", anatune.batch_matmul(3, 40, 48, 96, dtype="bfloat16"), {"split": 3, "whole": 2}),
-            ("tf32", anatune.matmul(80, 72, 200), {"split": 4, "whole": 1}),
-            ("atomic", anatune.matmul(50, 64, 100), {"split": 2, "whole": 1, "atomic": 1}),
-            ("convolution", anatune.conv2d(1, 24, 9, 9, 16, 3, 3, padding=1, dtype="float16"), {"split": 5}),
-        )
-    },
 }
 
 

@@ -1,1 +1,0 @@
-"""Schedules of tensor cores to TVMScript."""

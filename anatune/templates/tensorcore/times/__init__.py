@@ -1,1 +1,0 @@
-"""Times of tiles on tensor cores, compiled."""
