@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from anatune.named import resolve
@@ -17,44 +18,23 @@ class LateTemplate(NamedTuple):
     name: str
 
 
-class TemplateTable(MutableMapping[str, Any]):
-    """Name -> `base.template.Template`, in the order of registering; iterating over names imports none.
-
-    Threads may read it while others do.
-    """
-
-    def __init__(self) -> None:
-        self._entries: dict[str, Any] = {}
+class TemplateTable(UserDict[str, Any]):
+    """Name -> `base.template.Template`, in the order of registering; names alone import none. Threads may share it."""
 
     def __getitem__(self, name: str) -> Any:
         """Return a template, which is imported with the modules of its rules."""
-        entry = self._entries[name]
+        entry = self.data[name]
         if isinstance(entry, LateTemplate):
-            entry = self._entries[name] = resolve(entry.name)
+            entry = self.data[name] = resolve(entry.name)
         return entry
-
-    def __setitem__(self, name: str, template: Any) -> None:
-        self._entries[name] = template
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def register(self, entries: Mapping[str, LateTemplate]) -> None:
         """Add templates at once: another thread sees none or all of them."""
-        self._entries.update(entries)
+        self.data.update(entries)
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """Return the names of the templates of a kind of device, its default first; imports none."""
-        return tuple(name for name, entry in self._entries.items() if entry.kind == kind)
+        return tuple(name for name, entry in self.data.items() if entry.kind == kind)
 
 
 REGISTERED = TemplateTable()

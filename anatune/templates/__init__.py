@@ -7,7 +7,7 @@ where they are. ``base`` and ``gpu`` have what rooms share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anatune.arguments import checked_choice
 from anatune.core.accuracy import STANDARD, admits
@@ -63,9 +63,9 @@ TEMPLATES: TemplateTable = REGISTERED
 TEMPLATES.register({name: LateTemplate(kind, f"{__name__}.{place}") for name, (kind, place) in _LATE.items()})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Template:
     if name.isupper() and name.lower() in _LATE:
-        return TEMPLATES[name.lower()]
+        return template_named(name.lower())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -48,6 +48,8 @@ OPAQUE = 8
 
 _Program: TypeAlias = Callable[[Any, str, int, CpuSpec], tuple[str, str]]
 """What writes a kernel of a name, for so many threads of a CPU: TVMScript, and the LLVM IR that it calls."""
+_Coded: TypeAlias = tuple[Any, _Program]
+"""A kernel, and what writes it."""
 
 
 class RangedCalls(NamedTuple):
@@ -213,7 +215,7 @@ def _on_lanes(program: Callable[..., tuple[str, str]]) -> _Program:
     return lambda kernel, name, threads, hardware: program(kernel, name, threads=threads, lanes=hardware.fp32_lanes)
 
 
-def _row_kernel(node: Node) -> tuple[Any, _Program]:
+def _row_kernel(node: Node) -> _Coded:
     from anatune.network.kernels.rows import RowKernel, row_program
 
     rows, length = tensor_type(node).shape
@@ -227,7 +229,7 @@ def _row_kernel(node: Node) -> tuple[Any, _Program]:
     return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=operands, dtype=dtype), program
 
 
-def _window(node: Node) -> tuple[Any, _Program]:
+def _window(node: Node) -> _Coded:
     from anatune.network.kernels.windows import WindowKernel, window_program
 
     def program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
@@ -249,7 +251,7 @@ def _window(node: Node) -> tuple[Any, _Program]:
     return kernel, program
 
 
-def _recurrent(node: Node) -> tuple[Any, _Program]:
+def _recurrent(node: Node) -> _Coded:
     from anatune.network.kernels.recurrent import RecurrentKernel, recurrent_program
 
     steps, batch, _ = tensor_type(node.arguments[0]).shape
@@ -257,14 +259,14 @@ def _recurrent(node: Node) -> tuple[Any, _Program]:
     return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own), recurrent_program
 
 
-def _permute(node: Node) -> tuple[Any, _Program]:
+def _permute(node: Node) -> _Coded:
     from anatune.network.kernels.moves import PermuteKernel, permute_program
 
     shape, axes = tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"])
     return PermuteKernel(shape, axes, tensor_type(node).dtype), _on_lanes(permute_program)
 
 
-def _concat(node: Node) -> tuple[Any, _Program]:
+def _concat(node: Node) -> _Coded:
     from anatune.network.kernels.moves import ConcatKernel, concat_program
 
     (outer, _), dtype = tensor_type(node)
@@ -272,13 +274,13 @@ def _concat(node: Node) -> tuple[Any, _Program]:
     return ConcatKernel(outer, widths, dtype), _on_lanes(concat_program)
 
 
-def _divisor(node: Node) -> tuple[Any, _Program]:
+def _divisor(node: Node) -> _Coded:
     from anatune.codegen.cpu.divisors import DivisorKernel, divisor_program
 
     return DivisorKernel(*tensor_type(node), node.attributes["operator"]), divisor_program
 
 
-def _put(node: Node) -> tuple[Any, _Program]:
+def _put(node: Node) -> _Coded:
     from anatune.network.kernels.puts import PutKernel, put_program
 
     (shape, dtype), places = tensor_type(node), node.arguments[2]
@@ -287,7 +289,7 @@ def _put(node: Node) -> tuple[Any, _Program]:
     return kernel, _on_lanes(put_program)
 
 
-def _scatter(node: Node) -> tuple[Any, _Program]:
+def _scatter(node: Node) -> _Coded:
     from anatune.network.kernels.places import ScatterKernel, scatter_program
 
     data, index, updates = map(tensor_type, node.arguments)
@@ -298,7 +300,7 @@ def _scatter(node: Node) -> tuple[Any, _Program]:
     return kernel, scatter_program
 
 
-def _top(node: Node) -> tuple[Any, _Program]:
+def _top(node: Node) -> _Coded:
     from anatune.network.kernels.places import TopKernel, top_program
 
     (shape, dtype), own = tensor_type(node.arguments[0]), node.attributes
@@ -326,7 +328,7 @@ class _Operator(NamedTuple):
     """
 
     word: str
-    kernel_of: Callable[[Node], tuple[Any, _Program]]
+    kernel_of: Callable[[Node], _Coded]
     takes: Callable[[Node], bool] = _is_float
     is_fixed: bool = False
 
