@@ -9,7 +9,6 @@ from anatune.network.graph.onnx.operators import (
     attention,
     constants,
     control,
-    determinants,
     elements,
     images,
     moves,
@@ -29,7 +28,7 @@ __all__ = ["DEFAULTS", "MICROSOFT", "OUTSIDE", "READERS", "UNUSED"]
 MICROSOFT = "com.microsoft"
 """The domain of onnxruntime's operators."""
 _FAMILIES = (
-    attention, constants, control, determinants, elements, images, moves, places, pools, products, quantised, recurrent,
+    attention, constants, control, elements, images, moves, places, pools, products, quantised, recurrent,
     reductions, samples,
 )  # fmt: skip
 _STANDARD = {name: reader for family in _FAMILIES for name, reader in family.READERS.items()}
