@@ -108,7 +108,7 @@ Tls = Annotated[
     typer.Option(
         "--tls",
         metavar="DIR",
-        help="Certificates of the cluster (`anatune cluster certificates DIR`); without, the loopback alone.",
+        help="Certificates of the cluster: ca.pem, cert.pem, key.pem; without, the loopback alone.",
     ),
 ]
 Tracker = Annotated[

@@ -1,9 +1,8 @@
-"""``anatune cluster``: certificates of a lab, a scheduler, who is in it; ``anatune worker``: this machine joins."""
+"""``anatune cluster``: a scheduler, who is in it; ``anatune worker``: this machine joins."""
 
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,41 +13,7 @@ from anatune.cli.panels import subcommands
 
 __all__ = ["app", "worker"]
 
-app = subcommands("Machines that tune together (Dask): make certificates, run a scheduler, see who is there.")
-
-
-@app.command("certificates")
-def certificates(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make, with ca.pem, cert.pem, key.pem.")],
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host",
-            metavar="NAME|IP",
-            help="A machine's name or address, once for each; Dask does not look at them, other programs may.",
-        ),
-    ] = None,
-    days: Annotated[
-        int, typer.Option("--days", metavar="N", min=1, max=3650, help="How long the certificates last.")
-    ] = 365,
-    as_json: AsJson = False,
-) -> None:
-    """Make the certificates of a lab: one folder that every machine of the cluster gets a copy of.
-
-    Whoever has the folder can run programs on every machine of the cluster as the user that the worker runs as: copy it
-    by scp or rsync, never by mail, and make a new one when somebody has it who should not.
-    """
-    from anatune.fleet.cluster.certificates import make_certificates
-
-    made = make_certificates(folder, host or (), days)
-    if as_json:
-        print_json({"folder": str(made.folder), "hosts": made.hosts, "expires": made.expires.isoformat()})
-        return
-    print_text(
-        f"wrote {made.authority}, {made.certificate.name} and {made.key.name}, valid until {made.expires:%Y-%m-%d}\n"
-        f"copy the folder to all machines (scp -rp {folder} MACHINE:), then `anatune cluster scheduler --host 0.0.0.0 "
-        f"--tls {folder}`"
-    )
+app = subcommands("Machines that tune together (Dask): run a scheduler, see who is there.")
 
 
 @app.command("scheduler")

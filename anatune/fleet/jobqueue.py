@@ -42,7 +42,7 @@ def queue_cluster(
     kind : type
         ``dask_jobqueue.SLURMCluster``, or another of its clusters.
     tls : path
-        Folder of certificates (``anatune cluster certificates``), where every node sees it.
+        Folder of certificates (ca.pem, cert.pem, key.pem), where every node sees it.
     device, build_only, builders
         As `anatune worker` takes them; a job has one device.
     scheduler_options, **options

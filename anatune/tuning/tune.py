@@ -104,7 +104,7 @@ def tune(
         Who builds and measures: a Dask cluster whose workers are ``anatune worker``, by its address ("tls://lab:8786")
         or a client; an executor builds, and this machine measures.
     tls : str or Path, optional
-        Folder of the cluster's certificates, as ``anatune cluster certificates`` makes it.
+        Folder of the cluster's certificates: ca.pem, cert.pem, key.pem (docs/howto/fleets.md).
     tracker, key : str, optional
         Boards that measure: TVM's RPC tracker, "host:port", and the key of its servers.
     reuse : bool

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from anatune.cli.main import whole_command
+from tests.certificates import make_certificates
 
 pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
@@ -21,12 +22,8 @@ ELSEWHERE = "192.0.2.1:8786"
 
 
 @pytest.fixture(scope="module")
-def tls(anatune, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lab") / "tls"
-    done = anatune("cluster", "certificates", folder, "--host", "gpu1.lab", "--json")
-    assert done.returncode == 0, done.stderr
-    assert "gpu1.lab" in json.loads(done.stdout)["hosts"]
-    return folder
+def tls(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("lab") / "tls")
 
 
 @contextlib.contextmanager
@@ -98,8 +95,7 @@ def test_the_three_machines_of_the_page(script, environment, anatune, tmp_path):
     """All of it on one machine: what begins with `laptop$` and `gpu1$`; of the boxes the first alone measures."""
     pytest.importorskip("tvm", reason="pip install '.[tvm]'")
     tls, records, best = tmp_path / "tls", tmp_path / "r.sqlite", tmp_path / "best.json"
-    done = anatune(*of_page("cluster certificates", tls=tls))
-    assert done.returncode == 0, done.stderr
+    make_certificates(tls)
     with contextlib.ExitStack() as lab:
         words = [*of_page("cluster scheduler", "0.0.0.0", tls=tls), "--port", 0]
         scheduler = lab.enter_context(serving(script, environment, *words))
@@ -173,7 +169,7 @@ TUNE = "tune --hw host matmul 8x8x8 "
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (f"cluster status {ELSEWHERE}", ["beyond this machine's loopback", "anatune cluster certificates"]),
+        (f"cluster status {ELSEWHERE}", ["beyond this machine's loopback", "make certificates"]),
         (f"worker {ELSEWHERE}", ["beyond this machine's loopback"]),
         (f"{TUNE}--cluster {ELSEWHERE}", ["beyond this machine's loopback"]),
         ("cluster scheduler --host 0.0.0.0", ["0.0.0.0", "beyond this machine's loopback"]),
@@ -194,8 +190,6 @@ TUNE = "tune --hw host matmul 8x8x8 "
         (f"{TUNE}--cluster LAB --tls OLD", ["expired on", "make a new set"]),
         ("worker LAB --tls OLD", ["expired on"]),
         ("cluster scheduler --tls OLD", ["expired on"]),
-        ("cluster certificates TLS", ["already", "name another folder"]),
-        ("cluster certificates NEW --host a:1", ["'a:1'", "gpu1.lab"]),
         ("worker 127.0.0.1:1 --device nonsense", ["nonsense", "anatune hw list"]),
         ("worker 127.0.0.1:1 --device no.such.module:function", ["no.such.module:function"]),
     ],
@@ -207,16 +201,11 @@ def test_bad_words(anatune, lab, tls, others, words, parts):
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
-    """A set of certificates of another lab, one that has expired, a place for a new one."""
-    import datetime
-
-    from anatune.fleet.cluster.certificates import make_certificates
-
+    """A set of certificates of another lab, and one that has expired."""
     folder = tmp_path_factory.mktemp("others")
-    long_ago = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=9)
     make_certificates(folder / "other")
-    make_certificates(folder / "old", days=1, now=long_ago)
-    return {"OTHER": folder / "other", "OLD": folder / "old", "NEW": folder / "new"}
+    make_certificates(folder / "old", days=-1)
+    return {"OTHER": folder / "other", "OLD": folder / "old"}
 
 
 @pytest.mark.parametrize(
@@ -225,8 +214,6 @@ def others(tmp_path_factory):
         ("cluster", ["command"]),
         ("cluster nonsense", ["nonsense"]),
         ("cluster status", ["ADDRESS"]),
-        ("cluster certificates", ["DIR"]),
-        ("cluster certificates d --days 0", ["--days", "'0'"]),
         ("cluster scheduler --port 70000", ["--port", "65535"]),
         ("worker", ["SCHEDULER"]),
         ("worker 127.0.0.1:1 --builders -1", ["--builders"]),

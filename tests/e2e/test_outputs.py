@@ -39,7 +39,6 @@ FOLDERS = {
     "records train --output": (("records", "train", "--records", "{records}", "--output"), "card.json"),
     "export --output": (("export", *CPU, "--name", "f", "--output"), "f.json"),
     "tune --build-only": (("tune", "--hw", "h200", "matmul", "64x64x64", "--build-only"), "manifest.json"),
-    "cluster certificates DIR": (("cluster", "certificates"), "key.pem"),
     "configs vllm --output": (("configs", "vllm", *EXPERTS, "--output"), "anatune-configs.json"),
     "configs sglang --output": (
         ("configs", "sglang", "--triton-version", "3.4.0", *EXPERTS, "--output"),
@@ -134,8 +133,6 @@ def test_a_file_takes_the_place_of_nothing_else(written, places, tmp_path, words
 
 @pytest.mark.parametrize(("words", "name"), FOLDERS.values(), ids=FOLDERS)
 def test_a_folder_takes_the_place_of_nothing_else(written, places, tmp_path, words, name):
-    if "cluster" in words:
-        pytest.importorskip("cryptography")
     if "--build-only" in words or words[0] == "export":
         pytest.importorskip("tvm")
         pytest.importorskip("cuda.bindings.nvrtc")

@@ -143,7 +143,7 @@ def cluster_address(address: object, tls: object = None) -> str:
         if not is_loopback(found):
             raise SecurityError(
                 f"cluster: {_joined(host, port)} is beyond this machine's loopback, where whoever can connect can run "
-                "programs as you: make certificates (`anatune cluster certificates DIR`), copy DIR to all machines, "
+                "programs as you: make certificates in a folder DIR (docs/howto/fleets.md), copy DIR to all machines, "
                 "and name it with --tls DIR (in Python tls=DIR)"
             )
         host = found
@@ -158,7 +158,7 @@ def check_client(client: Client) -> None:
         return
     raise SecurityError(
         f"cluster: the client talks to {address} without TLS, beyond the loopback; make the cluster and the client "
-        "with security=anatune.fleet.cluster.security.security_of(DIR); `anatune cluster certificates DIR` makes DIR"
+        "with security=anatune.fleet.cluster.security.security_of(DIR), a folder of certificates (docs/howto/fleets.md)"
     )
 
 

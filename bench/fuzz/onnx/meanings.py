@@ -118,12 +118,6 @@ def _log_softmax(own: Mapping[str, Any], x: Array) -> Array:
     return away - np.log(np.exp(away).sum(own.get("axis", -1), keepdims=True))
 
 
-def _determinant(own: Mapping[str, Any], x: Array) -> Array:
-    from scipy import linalg
-
-    return np.asarray(linalg.det(x, check_finite=False))
-
-
 def _lp_norm(own: Mapping[str, Any], x: Array) -> Array:
     axis = own.get("axis", -1)
     length = np.abs(x).sum(axis, keepdims=True) if own.get("p", 2) == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
@@ -221,7 +215,6 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "LRN": _lrn,  # the reference takes the number of batches for that of channels
     "QuantizeLinear": _quantised,  # the reference wraps around where quotients exceed int32
     "ReduceSumSquare": _square_sum,  # the reference sums int32 in int64
-    "Det": _determinant,  # the reference takes a logarithm meanwhile, which loses digits of large ones
     "LogSoftmax": _log_softmax,  # the reference has the logarithm of a softmax of 0
     "LpNormalization": _lp_norm,  # the reference takes no magnitudes where p is 1
     "GlobalLpPool": _global_lp_pool,

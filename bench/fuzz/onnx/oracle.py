@@ -49,7 +49,7 @@ _SHAKEN = {"Resize": (0,), "TopK": (0,), "LayerNormalization": (0, 1, 2), "Group
 _MOST_SCORE = {"float16": 1e4, "float32": 1e38, "bfloat16": 1e38}
 _OF_FINITE = words(
     """Resize GridSample DeformConv DFT STFT AveragePool LpPool AffineGrid DynamicQuantizeLinear ReduceLogSumExp
-    RoiAlign Det GRU LSTM RNN"""
+    RoiAlign GRU LSTM RNN"""
 )
 """Operators of finite numbers: whether those outside of a window, or with a weight of 0, count is open."""
 
@@ -252,8 +252,6 @@ def _sampled_step(step: Step, opset: int, values: Mapping[str, Any], noises: Seq
         errors, native = _computed_natively(run, operands, results[0])
         if step.op == "Resize" and is_float(dtypes[0]):  # places between elements are numbers of float32
             errors = [errors[0] + 64 * 2.0**-23 * float(np.abs(results[0][0]).max(initial=0))]
-        if step.op == "Det":
-            errors = [errors[0] + _error_of_elimination(operands[0][0][0], dtypes[0])]
         # Infinities and zeros of the dtype inside of this operator, and of those before it.
         results[2] = _computed_natively(run, operands, results[2], sample=2)[1] or results[2]
     for place, result in enumerate(results[0]):
@@ -331,26 +329,6 @@ def _with_open_places(step: Step, values: Sequence[Array], samples: Sequence[Arr
     ends = [np.squeeze(one, axis) if is_reduced else one for one in ends]
     differs = (stack != stack[0]).any(0)
     return [*samples[:-2], *(np.where(differs, end, one) for end, one in zip(ends, samples[-2:], strict=True))]
-
-
-def _error_of_elimination(matrices: Array, dtype: str) -> Array:
-    """Return how far determinants may be off: as if elements were rounded in the size that elimination gives them.
-
-    An element is a sum of products of the triangular factors, each of which is rounded (Higham, chapter 9).
-    """
-    from scipy import linalg
-
-    errors = np.zeros(matrices.shape[:-2])
-    for place in np.ndindex(errors.shape):
-        matrix = matrices[place]
-        try:
-            inverse = linalg.inv(matrix)
-        except linalg.LinAlgError:
-            continue
-        order, lower, upper = linalg.lu(matrix)
-        sizes = order @ (np.abs(lower) @ np.abs(upper))
-        errors[place] = np.abs(linalg.det(matrix)) * (np.abs(inverse.T) * sizes).sum() * np.finfo(dtype).eps
-    return np.nan_to_num(errors, posinf=0.0)
 
 
 def _computed_natively(

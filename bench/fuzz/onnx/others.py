@@ -190,22 +190,10 @@ def _regions(b: Builder) -> None:
     b.add("RoiAlign", [x, b.given(corners.astype(b.dtype), weight=True), b.indices((3,), 0, 2)], {**mode, **size})
 
 
-def _mel(b: Builder) -> None:
-    sizes = [b.given(np.array(one, "int64"), weight=True) for one in (b.integer(2, 6), 16, 8000)]
-    bounds = [b.given(np.array(one, "float32"), weight=True) for one in (20.0, 3800.0)]
-    y = b.add("MelWeightMatrix", [*sizes, *bounds])
-    b.add("MatMul", [b.new((2, 9), "float32", weight=False), y])
-
-
 def _stft(b: Builder) -> None:
     x = b.new((b.integer(1, 2), 24, 1), "float32", weight=False)
     step, length = (b.given(np.array(one, "int64"), weight=True) for one in (b.integer(2, 5), 8))
     b.add("STFT", [x, step, "", length], {"onesided": b.integer(0, 1)})
-
-
-def _det(b: Builder) -> None:
-    size = b.integer(1, 4)
-    b.add("Det", [b.new((*b.shape(0, 1), size, size), weight=False)])
 
 
 def _affine(b: Builder) -> None:
@@ -251,14 +239,12 @@ OTHERS: dict[str, Draw] = {
     **{op: functools.partial(_linear_one, op) for op in ("QLinearSigmoid", "QLinearLeakyRelu")},
     "Resize": _resize,
     "GridSample": _grid_sample,
-    "Det": _det,
     "AffineGrid": _affine,
     "Col2Im": _col2im,
     "DFT": _dft,
     "If": _if,
     "Loop": _loop,
     "Scan": _scan,
-    "MelWeightMatrix": _mel,
     "STFT": _stft,
     "RoiAlign": _regions,
 }

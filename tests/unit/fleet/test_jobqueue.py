@@ -14,14 +14,14 @@ distributed = pytest.importorskip("distributed", reason="pip install '.[cluster]
 pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
 
 from anatune.adapters.jobqueue import queue_cluster  # noqa: E402
-from anatune.fleet.cluster.certificates import make_certificates  # noqa: E402
+from tests.certificates import make_certificates  # noqa: E402
 
 NODE = {"cores": 8, "memory": "32GB"}
 
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("shared") / "tls").folder
+    return make_certificates(tmp_path_factory.mktemp("shared") / "tls")
 
 
 def test_the_job_script_of_slurm(tls):

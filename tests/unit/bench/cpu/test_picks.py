@@ -58,12 +58,3 @@ def test_a_layer_that_one_template_takes_has_no_rival():
     assert (found.rival, found.speed, found.is_wrong) == (None, None, False)
     assert "picked" not in "\n".join(lines([found]))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Row) == found
-
-
-def test_the_table_marks_wrong_picks_and_sums_them_up():
-    text = "\n".join(lines([row(1.0, 1.5), row(1.0, 0.8), row(1.0, 1.25, template="cpu")]))
-    assert text.count("  wrong") == 1
-    assert "winograd picked 2 times, 1 of them wrong; against the best of another template 1.095" in text
-    assert "at least 0.800" in text
-    assert "cpu picked 1 times, 0 of them wrong" in text
-    assert "all picks over the best that was measured of any template: 0.928" in text

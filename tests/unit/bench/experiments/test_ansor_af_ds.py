@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from bench.experiments import ansor_af_ds
 
 
@@ -23,8 +21,3 @@ def test_the_quick_form_is_read_again(tmp_path, capsys):
     first = capsys.readouterr().out
     ansor_af_ds.main(["--read", str(out), "--out", str(tmp_path / "again.json")])
     assert capsys.readouterr().out == first
-
-
-def test_an_unknown_benchmark_is_one_line(tmp_path):
-    with pytest.raises(SystemExit, match="no_such"):
-        ansor_af_ds.main(["--benchmark", "bert:no_such", "--out", str(tmp_path / "out.json")])

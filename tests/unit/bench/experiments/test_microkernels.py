@@ -1,15 +1,9 @@
-"""The bench of two microkernels against one: its spaces, its quick form, and what it joins of earlier runs."""
-
-import json
-
-import msgspec
-import pytest
+"""The bench of two microkernels against one: its spaces, draws and sizes."""
 
 import anatune
 from bench.cpu.layers import LAYERS
 from bench.experiments import microkernels
 from bench.experiments.microkernel_spaces import blis_like, draws, either, ends, one, padded, space_of
-from bench.experiments.microkernels import Measured
 from bench.layers import Matmul
 
 HARDWARE = anatune.hardware("xeon_gold_6130").with_threads(1)
@@ -57,31 +51,3 @@ def test_padding_adds_columns_of_results_only():
 
 def test_the_kernel_of_blis_covers_all_rows():
     assert blis_like(128, 128, 17, HARDWARE).tiles["i"] == (1, 1, 1, 2, 12)
-
-
-def made_up(part, layer, kind, share):
-    flop = 1_000_000
-    return Measured(part, layer, kind, "k", flop, 1e-5, 1e-5, share, share / 0.5, share / 0.6, share / 0.4, True)
-
-
-def test_runs_are_joined(tmp_path, capsys):
-    out = tmp_path / "out.json"
-    microkernels.main(["--quick", "--out", str(out)])
-    result = json.loads(out.read_text())
-    assert {(space["layer"], space["kind"]) for space in result["spaces"]} == {
-        (layer, kind) for layer in ("R11", "Y9") for kind in microkernels.KINDS
-    }
-    capsys.readouterr()
-    measured = [made_up("layers", "Y9", kind, 0.5) for kind in microkernels.KINDS]
-    more, both = tmp_path / "more.json", tmp_path / "both.json"
-    more.write_bytes(msgspec.json.encode({"environment": {}, "measured": measured}))
-    microkernels.main(["--read", str(out), str(more), "--out", str(both)])
-    joined = json.loads(both.read_text())
-    assert joined["spaces"] == result["spaces"]
-    assert [one["kind"] for one in joined["measured"]] == list(microkernels.KINDS)
-    assert "Y9, either: 50 % of the peak, 1.000 times as fast as one" in capsys.readouterr().out
-
-
-def test_an_unknown_processor_is_one_line(tmp_path):
-    with pytest.raises(SystemExit, match="no_such"):
-        microkernels.main(["--parts", "predicted", "--hw", "no_such", "--out", str(tmp_path / "out.json")])

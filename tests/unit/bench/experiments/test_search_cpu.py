@@ -2,8 +2,6 @@
 
 import math
 
-import pytest
-
 from bench.experiments import search_cpu
 
 
@@ -20,10 +18,3 @@ def test_curves_are_summed_up():
     table = search_cpu.summary(curves, 8).splitlines()
     assert "1.040" in table[-1]
     assert table[-1].split()[-3:] == ["3", "100%", "3.3"]
-
-
-@pytest.mark.parametrize("given", [["--workload", "nope"], ["--strategy", "nope"]])
-def test_what_fits_nothing_is_refused(tmp_path, monkeypatch, given):
-    monkeypatch.setattr(search_cpu, "here", lambda folder: None)
-    with pytest.raises(SystemExit, match=r"nothing fits .*nope.*, expected some of"):
-        search_cpu.main(["--folder", str(tmp_path), *given])

@@ -62,18 +62,6 @@ def test_launches_do_not_scale_and_memory_is_a_floor():
     assert replace(row, plan=plan(time_s=(1.6 * 11 + 2 + 1e-6) * 1e-6)).is_far
 
 
-def test_what_misses_is_printed_with_its_parts():
-    rows = [
-        awkward.Row(plan("near", 11e-6, 1e6), plan("n", 10e-6, 1e6), 1e12, 0.0),
-        awkward.Row(plan("far", 20e-6, 1e6), plan("m", 10e-6, 1e6), 1e12, 0.0),
-    ]
-    head, *rest = awkward.summary_lines(rows)
-    assert "geometric mean 1.483 (aim 1.15: missed), with launches 1.483 (missed), without a floor 1.483" in head
-    assert "worst 2.00 (far; aim 1.6: missed), above it 1 of 2, 1 by the times" in head
-    assert rest == ["  2.00 far: cuda i=1: fma 20.0", "  2.00 m: cuda i=1: fma 10.0"]
-    assert len(awkward.summary_lines(rows[:1])) == 1
-
-
 def test_compulsory_bytes_are_those_that_are_read():
     bandwidth = GPU.dram.bandwidth_bytes_per_s * GPU.dram.reachable_fraction
     assert awkward.compulsory_s(anatune.matmul(2, 3, 5), GPU) == pytest.approx(4 * (10 + 15 + 6) / bandwidth)

@@ -137,29 +137,6 @@ def test_a_kernel_that_breaks_the_device_is_left_out_from_then_on(tmp_path):
     assert system.benched == [("M0", ["16", "plan"]), ("M0", ["plan"]), ("M2", ["16", "plan"])]
 
 
-@pytest.mark.parametrize("arguments", [["--stage", "rest"], ["--dtypes", "int4"], ["--layers", "Q1", "--dry-run"]])
-def test_unknown_words_are_one_line(arguments, tmp_path):
-    with pytest.raises(SystemExit, match="is unknown, expected"):
-        device_gpu.main(["--state", str(tmp_path), *arguments])
-
-
-def test_without_a_gpu_it_ends_with_one_line(monkeypatch, tmp_path):
-    from bench.gpu import system as system_gpu
-
-    def nothing(index):
-        raise DeviceError("no GPU can be used here: no driver")
-
-    monkeypatch.setattr(system_gpu, "open_device", nothing)
-    with pytest.raises(SystemExit, match=r"^bench.gpu.device: no GPU can be used here: no driver$"):
-        device_gpu.main(["--state", str(tmp_path)])
-
-
-def test_a_damaged_state_is_one_line(tmp_path):
-    (tmp_path / "state.json").write_text("{")
-    with pytest.raises(SystemExit, match="remove it or name another folder"):
-        call(tmp_path)
-
-
 SMALL = Matmul("S0", EXTRA, 32, 64, 16)
 
 
@@ -300,13 +277,6 @@ def test_a_layer_of_which_nothing_was_built_is_built_again(tmp_path):
     assert [line for line in told if "too late" in line] == [
         "build S0-float16: 0 of 1 kernels, 0.0 MB altogether; too late"
     ] * 2
-
-
-def test_kernels_for_another_architecture_are_one_line(pretended, monkeypatch):
-    monkeypatch.setattr(pretended, "_kernels", "kernels")
-    monkeypatch.setattr(pretended, "_any_manifest", lambda: argparse.Namespace(hardware=anatune.hardware("a100")))
-    with pytest.raises(SystemExit, match=r"kernels has kernels for .* \(sm_80\), here is NVIDIA H200 \(sm_90\)"):
-        pretended.spec()
 
 
 def test_kernels_built_elsewhere(pretended, monkeypatch, tmp_path, capsys):

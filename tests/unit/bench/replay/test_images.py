@@ -44,14 +44,3 @@ def test_groups(written):
     small = groups["t", "d", "7x7"]
     assert sorted(one.loss for one in small) == [1.25, math.inf]  # all of the first 8 failed
     assert math.isnan(groups["t", "d", "17x17"][0].spearman)
-
-
-def test_program(written, capsys):
-    images.main([str(written), str(written), "--sides", "7", "17"])
-    lines = capsys.readouterr().out.splitlines()
-    assert next(line.split()[-4:] for line in lines if " 17x17 " in line) == ["-", "1.500", "-", "1.500"]
-    with pytest.raises(SystemExit, match="cannot read"):
-        images.main([str(written.parent / "none.json")])
-    written.write_text("{}")
-    with pytest.raises(SystemExit, match=r"is no result of the ranking.*--json FILE"):
-        images.main([str(written)])

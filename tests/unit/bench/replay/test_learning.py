@@ -42,8 +42,3 @@ def test_a_difference_beyond_noise():
     assert outcomes(slow, slow).slower() == 0.0
     assert outcomes(slow[:1], fast[:1]).slower() == 0.0  # one search says nothing of noise
     np.testing.assert_allclose(outcomes(slow, fast).best("records"), 1.1)
-
-
-def test_too_few_workloads_are_one_line(tmp_path):
-    with pytest.raises(SystemExit, match="more than 20 workloads"):
-        learning.main([str(tmp_path)])

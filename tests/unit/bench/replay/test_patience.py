@@ -35,11 +35,3 @@ def test_what_search_wrote_becomes_a_table(tmp_path, capsys):
     patience.main([str(path), "--patience", "2", "9", "--json", str(tmp_path / "rows.json")])
     assert "random" in capsys.readouterr().out
     assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 4
-
-
-def test_other_files_are_one_line(tmp_path):
-    with pytest.raises(SystemExit, match="cannot read"):
-        read_curves(tmp_path / "none.json")
-    (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(SystemExit, match=r"expected what `python -m bench\.replay\.search"):
-        read_curves(tmp_path / "other.json")

@@ -1,6 +1,5 @@
 """Pruning recorded tables: definitions on made-up rows, the committed excerpts, searches of Kernel Tuner."""
 
-import json
 import math
 from pathlib import Path
 
@@ -37,22 +36,6 @@ def test_what_is_copied_was_recorded_on_both(gemms):
     assert pruning.copied(first, []) == {}
     itself = pruning.copied(first, [first])
     assert itself["copied best"].loss[0.01] == 1.0
-
-
-def test_the_program_prints_every_table(tmp_path, capsys):
-    pruning.main([str(RECORDED), "--json", str(tmp_path / "out.json"), "--samples", "50"])
-    printed = capsys.readouterr().out
-    assert "all GEMM tables" in printed
-    kept = json.loads((tmp_path / "out.json").read_text())["kept"]
-    assert {one["method"] for one in kept} >= {"plain", "plain (space)", "random", "copied best", "copied first n"}
-    plain = [one for one in kept if one["method"] == "plain"]
-    assert {one["table"] for one in plain} == {path.name.split(".")[0] for path in RECORDED.glob("*.csv.gz")}
-    assert all(one["loss"]["0.05"] <= one["loss"]["0.01"] for one in plain if one["loss"]["0.05"] is not None)
-
-
-def test_a_folder_without_tables_is_one_line(tmp_path):
-    with pytest.raises(SystemExit, match="holds no tables"):
-        pruning.main([str(tmp_path)])
 
 
 def test_kernel_tuner_searches_recorded_configurations(gemms):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime
 import socket
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import threading
 import pytest
 
 from anatune.errors import DeviceError, MissingDependencyError, SecurityError
-from anatune.fleet.cluster.certificates import make_certificates
 from anatune.fleet.cluster.security import (
     check_client,
     cluster_address,
@@ -19,6 +17,7 @@ from anatune.fleet.cluster.security import (
     security_of,
     server_options,
 )
+from tests.certificates import make_certificates
 
 distributed = pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
@@ -29,12 +28,12 @@ NOBODY = "192.0.2.1"
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("tls") / "ours").folder
+    return make_certificates(tmp_path_factory.mktemp("tls") / "ours")
 
 
 @pytest.fixture(scope="module")
 def other_tls(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("tls") / "others").folder
+    return make_certificates(tmp_path_factory.mktemp("tls") / "others")
 
 
 @contextlib.contextmanager
@@ -119,7 +118,7 @@ def test_addresses(address, tls, expected):
         ("127.0.0.1:x", None, "expected HOST:PORT"),
         ("a b:1", "dir", "expected HOST:PORT"),
         ("fd00::1", "dir", "expected HOST:PORT"),
-        (f"{NOBODY}:8786", None, "is beyond this machine's loopback.*anatune cluster certificates DIR"),
+        (f"{NOBODY}:8786", None, "is beyond this machine's loopback.*make certificates in a folder DIR"),
         (f"tcp://{NOBODY}:8786", None, "is beyond this machine's loopback"),
         ("0.0.0.0:8786", None, "is beyond this machine's loopback"),
         ("tls://127.0.0.1:8786", None, "speaks TLS, which needs certificates: --tls DIR"),
@@ -209,8 +208,7 @@ def test_plain_to_tls_and_back(plain, secure, tls):
 
 
 def test_expired_ones(tmp_path, tls):
-    long_ago = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=20)
-    old = make_certificates(tmp_path / "old", days=10, now=long_ago).folder
+    old = make_certificates(tmp_path / "old", days=-1)
     with pytest.raises(SecurityError, match="expired on"):
         security_of(old)
     with pytest.raises(SecurityError, match="expired on"):

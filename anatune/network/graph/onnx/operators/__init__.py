@@ -16,7 +16,7 @@ MICROSOFT = "com.microsoft"
 """The domain of onnxruntime's operators."""
 _FAMILIES = (
     "elements", "products", "moves", "reductions", "pools", "constants", "control", "quantised", "attention", "images",
-    "places", "recurrent", "samples", "determinants",
+    "places", "recurrent", "samples",
 )  # fmt: skip
 """Modules, the most common ones first: no operator is in two of them."""
 _IN_BOTH = ("GatherND", "GridSample", "Pad", "Range", "Trilu")

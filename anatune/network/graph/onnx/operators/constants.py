@@ -51,24 +51,6 @@ def _eye_like(call: Call) -> Value:
     return constant(np.eye(rows, columns, call.attributes["k"]), call.dtype("dtype", call.kind().dtype))
 
 
-def _mel_weights(call: Call) -> Value:
-    """Return triangles over the bins of a spectrum, whose corners are evenly apart on the mel scale."""
-    names = ("the number of bins", "the length", "the rate", "the lowest frequency", "the highest frequency")
-    count, length, rate, low, high = (call.known(place, name).item() for place, name in enumerate(names))
-    check_table(count + 2, length // 2 + 1)
-    low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (low, high))
-    mel = np.arange(count + 2) * ((high - low) / (count + 2)) + low
-    corners = (((length + 1) * (700 * (10 ** (mel / 2595) - 1))) // rate).astype(np.int64)
-    left, top, right = corners[:-2], corners[1:-1], corners[2:]
-    bins = np.arange(length // 2 + 1)[:, None]
-    with np.errstate(all="ignore"):
-        rising = np.where((bins >= left) & (bins <= top), (bins - left) / (top - left), 0)
-        falling = np.where((bins >= top) & (bins < right), (right - bins) / (right - top), 0)
-    found = np.where(bins < top, rising, falling)
-    found[top, np.arange(count)] = 1
-    return constant(found, call.dtype("output_datatype"))
-
-
 # ---- Fourier transforms ----
 
 
@@ -150,7 +132,6 @@ READERS: dict[str, Convert] = {
     "ConstantOfShape": _constant_of_shape,
     "DFT": _dft,
     "EyeLike": _eye_like,
-    "MelWeightMatrix": _mel_weights,
     "Range": _range,
     "STFT": _stft,
 }

@@ -261,7 +261,6 @@ OPERANDS = {
         real(rng, 1, 4, 5, 6), real(rng, 4, 4 // own.get("group", 1), 2, 3), real(rng, 1, 12, 4, 4),
     ],
     "DepthToSpace": lambda rng, opset, own: [real(rng, 1, 8, 4, 6)], "DequantizeLinear": _numbers,
-    "Det": lambda rng, opset, own: [real(rng, 2, 3, 3)],
     "Einsum": lambda rng, opset, own: [real(rng, 2, 3, 4), real(rng, 2, 4, 5)],
     "Expand": lambda rng, opset, own: [real(rng, 3, 1), integers(2, 1, 4)],
     "EyeLike": lambda rng, opset, own: [real(rng, 3, 4)], "GRU": _recurrent(3), "LSTM": _recurrent(4),
