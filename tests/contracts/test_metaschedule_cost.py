@@ -150,7 +150,6 @@ def test_fetch_widths_belong_to_the_operands_that_the_block_reads():
                           "weight": {3: 1}.get(tiling.fetch[1], tiling.fetch[1])}  # fmt: skip
 
 
-@pytest.mark.slow
 def test_the_filter_names_the_rule_and_counts():
     module = large_matmul()
     judge = postproc(GPU)
@@ -177,7 +176,6 @@ def test_the_filter_names_the_rule_and_counts():
     assert judge.passed + sum(judge.rejected.values()) == len(schedules)
 
 
-@pytest.mark.slow
 def test_sums_that_do_not_fit_the_registers_are_rejected():
     module = matmul()
     judge = postproc(GPU)
@@ -195,7 +193,6 @@ def test_sums_that_do_not_fit_the_registers_are_rejected():
     assert judge.rejected[REGISTERS_RULE] == 1
 
 
-@pytest.mark.slow
 def test_a_design_space_with_the_filter_holds_only_what_it_keeps():
     module = matmul(512, 512, 512)
     judge = postproc(GPU)
