@@ -64,6 +64,10 @@ class PlannedModel(NamedTuple):
         The last inputs and outputs.
     is_single : bool
         Whether a call returns one tensor, whatever the graph returns.
+    precision : str
+        Dtype of what products multiply, where kernels exist for it.
+    decisions : object
+        What its target decided: for the model at its other sizes, and for checks.
     """
 
     graph: Graph
@@ -74,6 +78,8 @@ class PlannedModel(NamedTuple):
     ranges: Ranges = {}  # noqa: RUF012
     state: tuple[StatePair, ...] = ()
     is_single: bool = False
+    precision: str = WIDE
+    decisions: object = None
 
     @property
     def time_s(self) -> float:
@@ -116,7 +122,7 @@ class Checked(NamedTuple):
 
 
 class ModelTarget(ABC):
-    """One device, as one call of ``anatune.compile`` asks for it.
+    """One device, as one call of ``anatune.compile`` asks for it. Nothing of it changes: a `PlannedModel` has the rest.
 
     Attributes
     ----------
@@ -130,22 +136,16 @@ class ModelTarget(ABC):
         LLVM's names of the instructions that code may use.
     measures : bool
         Whether `tuned` is asked for.
-    varies : bool
-        Whether sizes of the model vary.
     widens : bool
         Whether models of 16 bits are read as float32, and passes look for what they know of that.
     keeps_state : bool
         Whether models may keep something from call to call.
-    precision : str
-        Dtype of what products multiply, where kernels exist for it.
     """
 
     features: tuple[str, ...] = ()
     measures = False
-    varies = False
     widens = True
     keeps_state = True
-    precision = WIDE
 
     def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
@@ -156,8 +156,13 @@ class ModelTarget(ABC):
         return self.features
 
     @abstractmethod
-    def planned(self, graph: Graph) -> PlannedModel:
+    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels.
+
+        Parameters
+        ----------
+        varies : bool
+            Whether sizes of the model vary: `for_all_sizes` follows.
 
         Raises
         ------
@@ -221,7 +226,7 @@ class ModelTarget(ABC):
             machine=platform.machine(),
             features=self.features_for(planned),
             threads=self.threads,
-            precision=self.precision,
+            precision=planned.precision,
             is_tuple=graph.is_tuple and not planned.is_single,
             inputs=inputs_of(graph)[: len(graph.inputs) - count],
             outputs=outputs_of(graph)[: len(graph.outputs) - count],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,7 +21,7 @@ from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.network.compiling.attention import PlannedAttention, plan_attentions
+from anatune.network.compiling.attention import plan_attentions
 from anatune.network.compiling.checking import TOLERANCE, Suspects, checked
 from anatune.network.compiling.layouts.choice import chosen_layouts
 from anatune.network.compiling.plan_cache import PlanCache
@@ -41,7 +42,7 @@ from anatune.network.graph.passes.attention import with_attention
 from anatune.network.graph.passes.layouts import Form, laid_out
 from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.network.graph.passes.precision import FP8, WIDE, marked, precision_of, stored
-from anatune.network.graph.summary import LayoutSummary, TuningSummary
+from anatune.network.graph.summary import TuningSummary
 from anatune.network.relax.building import built
 from anatune.network.relax.frontends import Imported
 from anatune.network.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
@@ -101,6 +102,19 @@ def _check_precision(hardware: CpuSpec, precision: str) -> None:
     )
 
 
+class _Decisions(NamedTuple):
+    """What is decided of a model at the first of its sizes: orders of activations, and which attentions pay."""
+
+    planner: SumPlanner
+    orders: list[Form | None]
+    pay: list[bool]
+
+
+def _decisions_of(planned: PlannedModel) -> _Decisions:
+    assert isinstance(planned.decisions, _Decisions)
+    return planned.decisions
+
+
 class CpuTarget(ModelTarget):
     """A CPU that runs here; see `ModelTarget`.
 
@@ -130,70 +144,68 @@ class CpuTarget(ModelTarget):
             raise SpaceError(
                 f"compile: precision is {FP8}, which is for GPUs, and {hardware.name} is none; take {HALVES[1]} or int8"
             )
-        self._planner: SumPlanner | None = None
-        self._decided: tuple[list[Form | None], list[bool]] = ([], [])
 
     def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
         """Return what a processor has to have for a model: tiles, too, if a kernel uses them."""
         uses_tiles = any(kernel.schedule.template == AMX.name for kernel in planned.kernels)
         return (*self.features, *(("amx-tile", *tile_features(self.hardware)) if uses_tiles else ()))
 
-    def planned(self, graph: Graph) -> PlannedModel:
+    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels."""
         own = precision_of(graph)
-        self.precision = self.request.precision or (own if has_instruction(_product(own), self.hardware) else WIDE)
-        graph, attentions, layouts = self._prepared(graph)
-        assert self._planner is not None
-        return PlannedModel(graph, plan_products(graph, self._planner, self.request.progress), attentions, layouts)
+        precision = self.request.precision or (own if has_instruction(_product(own), self.hardware) else WIDE)
+        planned = self._prepared(graph, precision, varies=varies)
+        products = plan_products(planned.graph, _decisions_of(planned).planner, self.request.progress)
+        return planned._replace(kernels=products)
 
     def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
         """See `ModelTarget`."""
-        assert self._planner is not None
         first, ranges = planned.graph, varying(source.ranges)
         at, within = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
 
         def read(sizes: Mapping[str, int]) -> Graph:
-            return first if sizes == at[0] else self._as_decided(source.graph(sizes))
+            return first if sizes == at[0] else self._as_decided(source.graph(sizes), planned)
 
         graph, nodes = read_together(read, at, source.name, ranges, within)
         return planned._replace(
             graph=graph,
-            kernels=list(ranged_products(planned.kernels, nodes, self._planner, ranges)),
+            kernels=list(ranged_products(planned.kernels, nodes, _decisions_of(planned).planner, ranges)),
             attentions=[ranged_attention(one, nodes) for one in planned.attentions],
             ranges=ranges,
         )
 
-    def _prepared(self, graph: Graph) -> tuple[Graph, list[PlannedAttention], LayoutSummary | None]:
-        """Return what is planned of an imported model, its attentions, and its layouts; a second time the same."""
-        graph = self._marked(after(CPU, self._with_known(graph)))
-        is_first = self._planner is None
-        accuracy = self.request.accuracy
-        self._planner = self._planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
-        choice, layouts = chosen_layouts(graph, self._planner, self.request.progress if is_first else None)
+    def _prepared(
+        self, graph: Graph, precision: str, planner: SumPlanner | None = None, *, varies: bool = False
+    ) -> PlannedModel:
+        """Return an imported model with its layouts and attentions, without kernels; `planner`: of an equal one."""
+        graph = self._marked(after(CPU, self._with_known(graph)), precision)
+        accuracy, progress = self.request.accuracy, self.request.progress if planner is None else None
+        planner = planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
+        choice, layouts = chosen_layouts(graph, planner, progress)
         orders = [choice.get(id(node)) for node in graph.nodes()]
         pay: list[bool] = []
         graph = after(CPU_KERNELS, laid_out(graph, choice))
-        graph, attentions = plan_attentions(graph, self.cores, pay, is_open=self.varies)
-        self._decided = orders, pay
-        return graph, attentions, layouts
+        graph, attentions = plan_attentions(graph, self.cores, pay, is_open=varies)
+        decisions = _Decisions(planner, orders, pay)
+        return PlannedModel(graph, [], attentions, layouts, precision=precision, decisions=decisions)
 
     def _with_known(self, graph: Graph) -> Graph:
         """Return a graph with products with weights of few bits where the CPU has kernels for them, else without."""
         return (with_byte_weights if self.cores.compute.isa in ISAS else unpacked_products)(graph)
 
-    def _as_decided(self, graph: Graph) -> Graph:
+    def _as_decided(self, graph: Graph, planned: PlannedModel) -> Graph:
         """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
-        graph = self._marked(after(CPU, self._with_known(graph)))
-        orders, pay = self._decided
+        graph = self._marked(after(CPU, self._with_known(graph)), planned.precision)
+        _, orders, pay = _decisions_of(planned)
         choice = {id(node): form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
         return stored(with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False)))
 
-    def _marked(self, graph: Graph) -> Graph:
+    def _marked(self, graph: Graph, precision: str) -> Graph:
         """Return a graph whose products have the chosen precision."""
-        if self.precision not in HALVES:
+        if precision not in HALVES:
             return graph
-        return marked(graph, self.precision, lambda workload: has_instruction(workload, self.hardware))
+        return marked(graph, precision, lambda workload: has_instruction(workload, self.hardware))
 
     def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Return kernels with the best measured schedules, and what measuring came to."""
@@ -224,11 +236,16 @@ class CpuTarget(ModelTarget):
 
     def check(self, build: ModelBuild, source: Imported) -> Checked:
         """Return how far outputs are from the original's; an error names the operator that is wrong."""
-        allowed = max((error_of(one.schedule) for one in build.planned.kernels), default=0.0)
+        planned = build.planned
+        allowed = max((error_of(one.schedule) for one in planned.kernels), default=0.0)
+
+        def prepare(graph: Graph) -> Graph:
+            planner, varies = _decisions_of(planned).planner, bool(planned.ranges)
+            return self._prepared(graph, planned.precision, planner, varies=varies).graph
+
         suspects = Suspects(
-            build.planned.graph, build.kernels, build.planned.kernels, self.target, self.threads, source.graph,
-            lambda graph: self._prepared(graph)[0],
-        )  # fmt: skip
-        allowed = max(allowed, TOLERANCE[self.precision] if self.precision in HALVES else 0.0)
-        rounds = has_integers(build.planned.graph)
+            planned.graph, build.kernels, planned.kernels, self.target, self.threads, source.graph, prepare
+        )
+        allowed = max(allowed, TOLERANCE[planned.precision] if planned.precision in HALVES else 0.0)
+        rounds = has_integers(planned.graph)
         return Checked(check=checked(build.compiled, source, suspects.named, allowed=allowed, rounds=rounds))

@@ -65,7 +65,7 @@ class GpuTarget(ModelTarget):
         super().__init__(hardware, 1, request, gpu_target_of(hardware))
         check_arch(hardware.arch)
 
-    def planned(self, graph: Graph) -> PlannedModel:
+    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model with channels first or last, and the model's or the records' choices of kernels."""
         request = self.request
         if precision_of(graph) == HALVES[1]:

@@ -42,6 +42,6 @@ def check_sizes(source: Imported, target: ModelTarget) -> None:
 
 def planned_model(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
     """Return an imported model with its kernels; `graph`: of the first of its sizes."""
-    target.varies = bool(varying(source.ranges))
-    planned = target.planned(graph)._replace(state=source.state, is_single=source.is_single)
-    return target.for_all_sizes(planned, source) if target.varies else planned
+    varies = bool(varying(source.ranges))
+    planned = target.planned(graph, varies=varies)._replace(state=source.state, is_single=source.is_single)
+    return target.for_all_sizes(planned, source) if varies else planned

@@ -72,91 +72,21 @@ _PROGRAM_S, _FLOP_PER_S = 3e-3, 2e8
 _ADVICE = "anatune.verify says of each planned kernel's schedule whether the interpreter agrees"
 
 
-class TritonTarget(ModelTarget):
-    """A GPU with matrix units, which need not be there; see `ModelTarget`.
+class _Planner:
+    """What is planned of one model in numbers of one precision; it remembers its first choices."""
 
-    Raises
-    ------
-    SpaceError
-        Threads were asked for, or a precision that its matrix units have not.
-    DeviceError
-        Trials were asked for.
-    BuildError
-        Triton compiles nothing for it.
-    """
-
-    hardware: GpuSpec
-
-    def __init__(self, hardware: GpuSpec, request: Request) -> None:
-        if request.threads is not None:
-            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
-        if request.trials or request.records is not None:
-            raise DeviceError(
-                f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
-                "and records out"
-            )
-        if request.precision not in (None, *HALVES, FP8):
-            raise SpaceError(
-                f"compile: precision is {request.precision}, expected {', '.join(HALVES)} or {FP8} for {hardware.name}"
-            )
-        super().__init__(hardware, 1, request, bare_target("x86_64"))
+    def __init__(self, hardware: GpuSpec, request: Request, precision: str) -> None:
+        self.hardware, self.request, self.precision = hardware, request, precision
         self._choices: dict[Workload, tuple[Schedule, Prediction]] = {}
-        check_target(hardware)
-        self._check_units(_of_memory(request.precision) or HALVES[0])
-        if request.precision == FP8:
-            float8_of(hardware)
 
-    def _check_units(self, precision: str) -> None:
-        """Raise SpaceError unless the GPU's matrix units multiply numbers of a precision."""
-        TRITON.supports(workload_named("matmul", m=512, n=512, k=512, dtype=precision), self.hardware)
-
-    # -- planning ----------------------------------------------------------------------------------------------------
-
-    def planned(self, graph: Graph) -> PlannedModel:
-        """Return an imported model behind all passes, with the model's first choices of kernels."""
-        if has_integers(graph):
-            raise BuildError(
-                f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
-                "compile the float32 model"
-            )
-        self.precision = _of_memory(self.request.precision) or precision_of(graph)
-        if self.precision not in HALVES:
-            raise SpaceError(
-                f"compile: the model is {self.precision}, which {self.hardware.name}'s matrix units do not multiply "
-                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]})"
-            )
-        self._check_units(self.precision)
-        return PlannedModel(graph, []) if self.varies else self._with_kernels(self._attended(graph))
-
-    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
-        """Return a model that keeps tensors that grow, for fixed sizes of everything else."""
-        (symbol,) = varying(source.ranges)
-        pairs = [pair for pair in source.state if pair.symbol]
-        most = min(pair.most for pair in pairs)
-        fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
-        # tables are those of all positions, whatever comes in a call
-        free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
-        ranges = {**source.ranges, **free}
-        at = environments(ranges, source.state)
-        largest = self._attended(source.graph(at[-1]))
-        windows = [node.attributes["window"] for node in largest.nodes() if node.op == ATTENTION]
-
-        def read(sizes: Mapping[str, int]) -> Graph:
-            return largest if sizes is at[-1] else with_windows(self._attended(source.graph(sizes)), windows)
-
-        graph, _ = read_together(read, at, source.name, varying(ranges))
-        graph = counted(graph, fixed, symbol, most, len(source.state), source.name)
-        found = self._with_kernels(simplified(graph))
-        return found._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
-
-    def _attended(self, graph: Graph) -> Graph:
+    def attended(self, graph: Graph) -> Graph:
         """Return an imported model behind the passes that find attentions."""
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
         graph = with_attention(graph, lambda node: self._attention(node) is not None)
         return rewritten(graph, without_mask)
 
-    def _with_kernels(self, graph: Graph) -> PlannedModel:
+    def with_kernels(self, graph: Graph) -> PlannedModel:
         """Return a model whose attentions are found, with the model's first choices of kernels."""
         graph = with_joined_products(graph, takes_columns=True)
         if self.request.precision == FP8:
@@ -165,7 +95,7 @@ class TritonTarget(ModelTarget):
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
         for node in graph.nodes():
-            workload, offsets = self._workload(node, is_output=id(node) in written)
+            workload, offsets = self.workload(node, is_output=id(node) in written)
             if workload is not None:
                 kernels.setdefault((workload, offsets), []).append(node)
         choices = self._chosen(list(dict.fromkeys(workload for workload, _ in kernels)))
@@ -173,11 +103,11 @@ class TritonTarget(ModelTarget):
         for number, ((workload, _), nodes) in enumerate(kernels.items()):
             name = f"anatune_{number}_{workload.operator}"
             planned.append(PlannedKernel(name, *choices[workload], tuple(nodes)))
-        return PlannedModel(graph, planned)
+        return PlannedModel(graph, planned, precision=self.precision, decisions=self)
 
     def _plain(self, node: Node) -> Workload | None:
         """Return the workload of a product that is no output; None: no template takes it."""
-        return self._workload(node, is_output=False)[0]
+        return self.workload(node, is_output=False)[0]
 
     def _times(self, workloads: Sequence[Workload]) -> dict[Workload, float]:
         """Return the predicted times of first choices, s."""
@@ -187,7 +117,7 @@ class TritonTarget(ModelTarget):
         """Return a node, without what is fused into it where no template takes it."""
         return unfused(node) if node.op in PRODUCTS and self._plain(node) is None else node
 
-    def _workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
+    def workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
         """Return what a node asks of a planned kernel, and the offsets of its operands; None: no template takes it."""
         if node.op == ATTENTION:
             found = self._attention(node)
@@ -237,6 +167,91 @@ class TritonTarget(ModelTarget):
         self._choices |= in_parallel(first, new, lambda done: tell(done, len(new)) if tell is not None else None)
         return self._choices
 
+
+def _planner_of(planned: PlannedModel) -> _Planner:
+    assert isinstance(planned.decisions, _Planner)
+    return planned.decisions
+
+
+class TritonTarget(ModelTarget):
+    """A GPU with matrix units, which need not be there; see `ModelTarget`.
+
+    Raises
+    ------
+    SpaceError
+        Threads were asked for, or a precision that its matrix units have not.
+    DeviceError
+        Trials were asked for.
+    BuildError
+        Triton compiles nothing for it.
+    """
+
+    hardware: GpuSpec
+
+    def __init__(self, hardware: GpuSpec, request: Request) -> None:
+        if request.threads is not None:
+            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
+        if request.trials or request.records is not None:
+            raise DeviceError(
+                f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
+                "and records out"
+            )
+        if request.precision not in (None, *HALVES, FP8):
+            raise SpaceError(
+                f"compile: precision is {request.precision}, expected {', '.join(HALVES)} or {FP8} for {hardware.name}"
+            )
+        super().__init__(hardware, 1, request, bare_target("x86_64"))
+        check_target(hardware)
+        self._check_units(_of_memory(request.precision) or HALVES[0])
+        if request.precision == FP8:
+            float8_of(hardware)
+
+    def _check_units(self, precision: str) -> None:
+        """Raise SpaceError unless the GPU's matrix units multiply numbers of a precision."""
+        TRITON.supports(workload_named("matmul", m=512, n=512, k=512, dtype=precision), self.hardware)
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
+        """Return an imported model behind all passes, with the model's first choices of kernels."""
+        if has_integers(graph):
+            raise BuildError(
+                f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
+                "compile the float32 model"
+            )
+        precision = _of_memory(self.request.precision) or precision_of(graph)
+        if precision not in HALVES:
+            raise SpaceError(
+                f"compile: the model is {precision}, which {self.hardware.name}'s matrix units do not multiply "
+                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]})"
+            )
+        self._check_units(precision)
+        planner = _Planner(self.hardware, self.request, precision)
+        if varies:
+            return PlannedModel(graph, [], precision=precision, decisions=planner)
+        return planner.with_kernels(planner.attended(graph))
+
+    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+        """Return a model that keeps tensors that grow, for fixed sizes of everything else."""
+        planner, (symbol,) = _planner_of(planned), varying(source.ranges)
+        pairs = [pair for pair in source.state if pair.symbol]
+        most = min(pair.most for pair in pairs)
+        fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
+        # tables are those of all positions, whatever comes in a call
+        free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
+        ranges = {**source.ranges, **free}
+        at = environments(ranges, source.state)
+        largest = planner.attended(source.graph(at[-1]))
+        windows = [node.attributes["window"] for node in largest.nodes() if node.op == ATTENTION]
+
+        def read(sizes: Mapping[str, int]) -> Graph:
+            return largest if sizes is at[-1] else with_windows(planner.attended(source.graph(sizes)), windows)
+
+        graph, _ = read_together(read, at, source.name, varying(ranges))
+        graph = counted(graph, fixed, symbol, most, len(source.state), source.name)
+        found = planner.with_kernels(simplified(graph))
+        return found._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
+
     # -- building ----------------------------------------------------------------------------------------------------
 
     def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
@@ -260,13 +275,13 @@ class TritonTarget(ModelTarget):
         for view, first in zip(views(memory, initial), firsts, strict=True):
             view[...] = first
         facts = {launch.name: device.kernels[launch.kernel].facts for launch in reversed(device.launches)}
-        summary = summary_of(planned, made, self.hardware, self.request.precision or self.precision, facts)
+        summary = summary_of(planned, made, self.hardware, self.request.precision or planned.precision, facts)
         return ModelBuild(LaunchedModel.of(summary, device, memory), planned, stubs)
 
     def described(self, planned: PlannedModel) -> ModelSummary:
         """Return what is predicted of a planned model, nothing compiled; errors as `build`."""
         made, _ = self._lowered(planned)
-        return summary_of(planned, made, self.hardware, self.request.precision or self.precision, {})
+        return summary_of(planned, made, self.hardware, self.request.precision or planned.precision, {})
 
     def programs(self, planned: PlannedModel) -> DeviceProgram:
         """Return the machine code and the launches of a planned model without its weights; errors as `build`."""
@@ -285,14 +300,14 @@ class TritonTarget(ModelTarget):
             operands: Sequence[Access] = kernel.workload.operands
             offsets: tuple[int, ...] = ()
             if kernel.nodes[0].op in (ATTENTION, EXPERTS):
-                _, offsets = self._workload(kernel.nodes[0], is_output=False)
+                _, offsets = _planner_of(planned).workload(kernel.nodes[0], is_output=False)
             elif program.workspace is not None:  # the parts are the result
                 operands, space = kernel.workload.reads, program.workspace.tensor
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
             calls[kernel.name] = Planned(program, names, offsets or (0,) * len(names))
         self._add_plain(planned.graph, stubs, calls)
-        made = lowered(planned.graph, stubs, calls, self.precision, self.hardware, self.target, len(planned.state))
+        made = lowered(planned.graph, stubs, calls, planned.precision, self.hardware, self.target, len(planned.state))
         self._check_memory(planned.graph, made)
         return made, stubs
 
@@ -392,7 +407,7 @@ class TritonTarget(ModelTarget):
         if not is_here(self.hardware.arch):  # what this one holds is not carried to a GPU
             model = LaunchedModel.of(model.summary, model.program, model.memory)
             model.interprets = True
-        allowed = _MOST_ERROR[self.request.precision or self.precision]
+        allowed = _MOST_ERROR[self.request.precision or build.planned.precision]
         return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
 
 
