@@ -1,3 +1,3 @@
-"""The version: apart from the public names, so that every floor may know it."""
+"""The version: apart from the public names, so that every layer may know it."""
 
 __version__ = "0.1.0"

@@ -40,7 +40,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     template : str
         "cuda" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "pipelined" (the same with a staging
         pipeline), "triton" (block, tile | step, tile), "cpu" (cache and register tiles), "thin", "winograd", "scaled",
-        "fp16_accumulation" or "amx"; `rules.py` of a template's room says what its factors are.
+        "fp16_accumulation" or "amx"; `rules.py` of a template's folder says what its factors are.
     tiles : mapping of str to tuple of int
         Axis -> factors from the outermost to the innermost loop; each product is the axis's extent or, on a GPU whose
         last tile is guarded, just above it. Matrix units: fused index ("m", "n", "k") -> factors, likewise.

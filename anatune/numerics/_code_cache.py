@@ -22,10 +22,10 @@ from numba.core.dispatcher import Dispatcher
 
 from anatune.files import reason
 
-__all__ = ["ROOMS", "keep_code"]
+__all__ = ["TEMPLATES", "keep_code"]
 
-ROOMS = "anatune.templates."
-"""Where compiled functions are, each in the folder ``times`` of its room."""
+TEMPLATES = "anatune.templates."
+"""Where compiled functions are, each in the folder ``times`` of its folder."""
 
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -78,7 +78,7 @@ class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
     def __init__(self, function: Callable[..., object], folder: Path) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = _Locator(function, folder)
-        module = function.__module__.removeprefix(ROOMS)  # two rooms may have files of one name
+        module = function.__module__.removeprefix(TEMPLATES)  # two folders may have files of one name
         name = f"{module}.{function.__qualname__}"
         self._filename_base = self.get_filename_base(name, "")
 

@@ -75,7 +75,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
         name, began = self._open.pop()
         inside_s, whole_s = self._inside_s.pop(), time.perf_counter() - began
         self._inside_s[-1] += whole_s
-        if _jit.room_of(name):
+        if _jit.folder_of(name):
             self._done[name] = self._done.get(name, 0.0) + whole_s - inside_s
         if not self._open:
             self._progress(len(self._done), len(self._done), None)
@@ -86,8 +86,8 @@ class _Listener(event.Listener):  # type: ignore[misc]
         """Add the functions of models that were imported meanwhile."""
         if self._known is None:
             self._known = _read()
-        rooms = {_jit.room_of(name) for name, _ in self._open}
-        for name, size in _functions(rooms).items():
+        folders = {_jit.folder_of(name) for name, _ in self._open}
+        for name, size in _functions(folders).items():
             if not self._known or name in self._known:
                 self._expected[name] = self._known.get(name, size * _SECONDS_PER_BYTE)
 
@@ -112,11 +112,11 @@ def _name(event: event.Event) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _functions(rooms: set[str]) -> dict[str, int]:
-    """Return the functions of some rooms that numba may compile -> bytes of their bytecode."""
+def _functions(folders: set[str]) -> dict[str, int]:
+    """Return the functions of some folders that numba may compile -> bytes of their bytecode."""
     found = {}
     for module_name, module in list(sys.modules.items()):
-        if _jit.room_of(module_name) in rooms - {""}:
+        if _jit.folder_of(module_name) in folders - {""}:
             for one in vars(module).values():
                 if isinstance(one, Dispatcher) and one.py_func.__module__ == module_name:
                     found[f"{module_name}.{one.py_func.__qualname__}"] = len(one.py_func.__code__.co_code)

@@ -18,20 +18,20 @@ from typing import Any, TypeVar
 import numba
 from numba.core import config, event
 
-from anatune.numerics._code_cache import ROOMS, keep_code
+from anatune.numerics._code_cache import TEMPLATES, keep_code
 from anatune.resources import user_cache_folder
 from anatune.writable import can_write
 
 __all__ = [
     "cache_folder",
     "first_compilation_s",
+    "folder_of",
     "has_cached_code",
     "jit",
     "jit_helper",
     "jit_inline",
     "jit_scalar",
     "jit_sequence",
-    "room_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -67,34 +67,36 @@ def cache_folder() -> Path | None:
 _FOLDER = cache_folder()
 
 
-def has_cached_code(room: str) -> bool:
-    """Whether an earlier process left compiled code of a room of ``anatune/templates``, such as ``cpu``."""
-    return _FOLDER is not None and any(_FOLDER.glob(f"{room}.*.nbi"))
+def has_cached_code(folder: str) -> bool:
+    """Whether an earlier process left compiled code of a folder of ``anatune/templates``, such as ``cpu``."""
+    return _FOLDER is not None and any(_FOLDER.glob(f"{folder}.*.nbi"))
 
 
-def first_compilation_s(room: str) -> float:
-    """Return about how many seconds the first use of a room will compile, 0 if an earlier process left its code."""
-    return 0.0 if has_cached_code(room) else _FIRST_S.get(room, 0.0)
+def first_compilation_s(folder: str) -> float:
+    """Return about how many seconds the first use of a folder will compile, 0 if an earlier process left its code."""
+    return 0.0 if has_cached_code(folder) else _FIRST_S.get(folder, 0.0)
 
 
-def room_of(module: str) -> str:
-    """Return the room of ``anatune/templates`` that a module is in, "" if it is in none."""
-    return module.removeprefix(ROOMS).partition(".")[0] if module.startswith(ROOMS) else ""
+def folder_of(module: str) -> str:
+    """Return the folder of ``anatune/templates`` that a module is in, "" if it is in none."""
+    return module.removeprefix(TEMPLATES).partition(".")[0] if module.startswith(TEMPLATES) else ""
 
 
 class _Teller(event.Listener):  # type: ignore[misc]
-    """Says, once for each room, that it is compiled: at its first use, whichever command that is."""
+    """Says, once for each folder, that it is compiled: at its first use, whichever command that is."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def on_start(self, event: event.Event) -> None:
         module = event.data["dispatcher"].py_func.__module__ or ""  # of anybody's function: some have none
-        room = room_of(module)
-        if room in _FIRST_S and room not in self._said:
-            self._said.add(room)
-            rest, about = ("the rest of ", "") if has_cached_code(room) else ("", f" (about {_FIRST_S[room]:.0f} s)")
-            _log.info("compiling %sthe model of %s kernels%s, %s", rest, room, about, _kept())
+        folder = folder_of(module)
+        if folder in _FIRST_S and folder not in self._said:
+            self._said.add(folder)
+            rest, about = (
+                ("the rest of ", "") if has_cached_code(folder) else ("", f" (about {_FIRST_S[folder]:.0f} s)")
+            )
+            _log.info("compiling %sthe model of %s kernels%s, %s", rest, folder, about, _kept())
 
     def on_end(self, event: event.Event) -> None:
         """Say nothing."""

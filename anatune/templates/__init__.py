@@ -1,8 +1,8 @@
-"""Templates: kinds of schedules, a room each.
+"""Templates: kinds of schedules, a folder each.
 
-A room holds all of a template: ``rules`` (what is a schedule of it), ``space`` (which of them are tried), ``times``
+A folder holds all of a template: ``rules`` (what is a schedule of it), ``space`` (which of them are tried), ``times``
 (compiled code of its model), ``model`` and ``program`` (its code), and exports the `base.template.Template` that tells
-where they are. ``base`` and ``gpu`` have what rooms share.
+where they are. ``base`` and ``gpu`` have what folders share.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class TrialModel(AnalyticalModel):
 
 
 class TrialTemplate(CpuTemplate):
-    name, room = "trial", "cpu"
+    name, folder = "trial", "cpu"
     check = staticmethod(check)
     levels = staticmethod(levels_of)
 

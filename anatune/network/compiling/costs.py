@@ -191,7 +191,7 @@ class ModelCosts:
             request,
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
-            compile_s=sum(first_compilation_s(code) for code in {template.room for template in self._templates}),
+            compile_s=sum(first_compilation_s(code) for code in {template.folder for template in self._templates}),
             calibrates=calibrates,
         )
         if request.on_estimate is not None:

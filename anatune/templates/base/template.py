@@ -1,4 +1,4 @@
-"""What a template has to tell: one object a room, whose parts are imported when they are asked for."""
+"""What a template has to tell: one object a folder, whose parts are imported when they are asked for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TemplateOf(ABC, Generic[Device]):
         On the command line, in schedules, JSON, records and cards.
     kind : {"cpu", "gpu"}
         Of the devices that it is for. The first registered template of a kind is its default.
-    room : str
+    folder : str
         Folder of ``anatune/templates`` whose compiled code its model runs.
     model_name : str
         Its analytical model as ``module:class`` within its folder; unused where `model_class` chooses.
@@ -78,7 +78,7 @@ class TemplateOf(ABC, Generic[Device]):
 
     name: ClassVar[str]
     kind: ClassVar[str]
-    room: ClassVar[str]
+    folder: ClassVar[str]
     model_name: ClassVar[str]
     toolchain: ClassVar[str] = "cpu"
     tensor_cores: ClassVar[bool] = False
@@ -112,7 +112,7 @@ class TemplateOf(ABC, Generic[Device]):
 
     def _import(self, name: str) -> Any:
         """Return what is called ``module:object`` within the folder: its parts are imported when they are needed."""
-        return resolve(f"anatune.templates.{self.room}.{name}")
+        return resolve(f"anatune.templates.{self.folder}.{name}")
 
     @abstractmethod
     def program(self, *schedule: Any, **how: Any) -> Any:

@@ -29,7 +29,7 @@ __all__ = ["AMX", "CPU", "FP16_ACCUMULATION"]
 class NestTemplate(CpuTemplate):
     """A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
 
-    name = room = "cpu"
+    name = folder = "cpu"
     model_name = "model.model:CpuModel"
     has_ranges = True
     learner = "ranked"

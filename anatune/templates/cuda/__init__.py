@@ -21,7 +21,7 @@ __all__ = ["CUDA", "PIPELINED"]
 class CudaTemplate(GpuTemplate):
     """Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
 
-    name = room = "cuda"
+    name = folder = "cuda"
     model_name = "model.model:GpuModel"
     writer_name = "program.program:GpuProgram"
     has_ranges = True

@@ -19,7 +19,7 @@ __all__ = ["GpuProgram", "GpuTemplate"]
 
 
 class GpuProgram(Protocol):
-    """What code of a device is made of: TVMScript (`kernel.KernelProgram`), or Triton's Python of the room "triton"."""
+    """What code of a device is made of: TVMScript (`kernel.KernelProgram`), or Python of the folder "triton"."""
 
     @property
     def workspace(self) -> Buffer | None:

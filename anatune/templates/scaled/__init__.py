@@ -12,7 +12,7 @@ __all__ = ["SCALED"]
 class ScaledTemplate(CpuTemplate):
     """Products of float32 with weights of 8 or 4 bits, multiplied as integers, on CPUs."""
 
-    name = room = "scaled"
+    name = folder = "scaled"
     model_name = "model:ScaledModel"
     joins = True
     is_whole = True

@@ -11,7 +11,7 @@ __all__ = ["THIN"]
 class ThinTemplate(GpuTemplate):
     """Products with a vector or few rows, and long reductions: one operand is streamed once, threads share its sums."""
 
-    name = room = "thin"
+    name = folder = "thin"
     model_name = "model:ThinModel"
     writer_name = "program.program:ThinWriter"
     joins = True

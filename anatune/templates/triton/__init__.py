@@ -38,7 +38,7 @@ def _family_of(workload: Workload) -> Family:
 class TritonTemplate(GpuTemplate):
     """Kernels written for Triton's compiler: products on matrix units, and families around them."""
 
-    name = room = toolchain = "triton"
+    name = folder = toolchain = "triton"
     tensor_cores = True
     joins = is_whole = has_kernels = has_ranges = True
     is_limited = False

@@ -12,7 +12,7 @@ __all__ = ["WINOGRAD"]
 class WinogradTemplate(CpuTemplate):
     """3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
 
-    name = room = "winograd"
+    name = folder = "winograd"
     model_name = "model:WinogradModel"
     joins = True
     all_accuracy = "relaxed"

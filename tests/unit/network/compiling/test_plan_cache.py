@@ -48,7 +48,7 @@ def test_whatever_the_answer_depends_on_is_asked(tmp_path, hardware, monkeypatch
     look(known=())
     look(template="winograd")
     look(spec=anatune.hardware("xeon_gold_6230r").with_threads(2))
-    monkeypatch.setattr(plan_cache, "sources_of", lambda *rooms: "other sources")
+    monkeypatch.setattr(plan_cache, "sources_of", lambda *folders: "other sources")
     look()
     monkeypatch.setattr(plan_cache, "digest_of_cards", lambda: "other corrections")
     look()
