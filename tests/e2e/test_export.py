@@ -287,7 +287,7 @@ def test_the_best_record_of_a_template(anatune, tmp_path):
     from anatune.core.trial import Measurement, Outcome, Trial
     from anatune.records.store import RecordStore
 
-    workload, hardware = package.matmul(64, 64, 64), package.hardware("a100_sxm")
+    workload, hardware = package.matmul(8, 256, 64), package.hardware("a100_sxm")
     times = {"cuda": 2.0, "pipelined": 1.0, "thin": 3.0}
     best = {template: package.plan(workload, hardware, top_k=1, template=template).best for template in times}
     with RecordStore(tmp_path / "r.sqlite") as store:
@@ -296,7 +296,7 @@ def test_the_best_record_of_a_template(anatune, tmp_path):
             store.append(session, Trial(best[template], Measurement(Outcome.OK, times_s=(seconds,)), number))
         assert store.best(workload).trial.schedule == best["pipelined"]
         assert store.best(workload, template="cuda").trial.schedule == best["cuda"]
-    words = ("export", "--records", tmp_path / "r.sqlite", "matmul", "64x64x64", "--output", tmp_path / "out")
+    words = ("export", "--records", tmp_path / "r.sqlite", "matmul", "8x256x64", "--output", tmp_path / "out")
     done = anatune(*words, "--template", "thin", "--json")
     assert done.returncode == 0, done.stderr
     assert package.Schedule.from_json(msgspec.json.encode(json.loads(done.stdout)["schedule"])) == best["thin"]

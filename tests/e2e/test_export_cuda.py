@@ -25,6 +25,8 @@ EXPORTS = {
     "int8_75": ("t4", "cuda", package.matmul(64, 64, 32, dtype="int8")),
     "pool_90": ("h200", "cuda", package.parse_workload(["max_pool2d", "1x8x16x16", "2x2"])),
     "pipelined_75": ("t4", "pipelined", package.matmul(128, 128, 128)),
+    "bfloat_86": ("rtx3090", "cuda", package.matmul(128, 128, 64, dtype="bfloat16")),
+    "pipelined_80": ("a100_sxm", "pipelined", package.matmul(512, 4096, 192)),  # too shallow to be split
     "pipelined_86": ("rtx3090", "pipelined", package.matmul(128, 128, 128)),
 }
 SPLITS = {
@@ -97,7 +99,7 @@ def test_exports_share_a_program_with_nvidias_types_and_each_other(exports, tmp_
         #include <cuda_fp16.h>
         #include <cstdint>
         #include "half_86.cu"
-        #include "tensor_bfloat_86.cu"
+        #include "bfloat_86.cu"
         #include "pipelined_86.cu"
         int main() {
           float *f = nullptr;
@@ -109,13 +111,13 @@ def test_exports_share_a_program_with_nvidias_types_and_each_other(exports, tmp_
         }
     """
     (tmp_path / "use.cu").write_text(textwrap.dedent(source))
-    folder = exports("half_86", "tensor_bfloat_86", "pipelined_86")
+    folder = exports("half_86", "bfloat_86", "pipelined_86")
     built = run(*nvcc(), "-arch=sm_86", "-I", folder, tmp_path / "use.cu", "-c", "-o", tmp_path / "use.o")
     if "nv/target" in built.stderr:
         pytest.skip("NVIDIA's cuda_fp16.h needs a package (nvidia-cuda-cccl) that is not installed")
     assert (built.returncode, built.stderr) == (0, "")
     words = ("-fatbin", "-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_86,code=[sm_86,compute_86]")
-    built = run(*nvcc(), *words, folder / "tensor_bfloat_86.cu", "-o", tmp_path / "both.fatbin")
+    built = run(*nvcc(), *words, folder / "bfloat_86.cu", "-o", tmp_path / "both.fatbin")
     assert (built.returncode, built.stderr) == (0, "")
 
 
@@ -149,29 +151,29 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
 """
 PROGRAM = r"""
 #include "bfloat_90.h"
-#include "tensor_tf32_80.h"
+#include "pipelined_80.h"
 extern int capability[2], version, optin;
 int other(void);
 int main(void) {
   CUfunction kernel;
   CUmodule module = (CUmodule)&kernel;
-  if (tensor_tf32_80_get(&kernel, 0) != CUDA_ERROR_INVALID_HANDLE || tensor_tf32_80_get(&kernel, module)) return 1;
-  if (tensor_tf32_80_launch(kernel, 0, 1024, 2048, 4096)) return 2;
-  if (tensor_tf32_80_launch(kernel, 0, 1024, 2056, 4096) != CUDA_ERROR_INVALID_VALUE) return 3;
-  if (!tensor_tf32_80_supported(0) || tensor_tf32_80_supported(1) || bfloat_90_supported(0)) return 4;
+  if (pipelined_80_get(&kernel, 0) != CUDA_ERROR_INVALID_HANDLE || pipelined_80_get(&kernel, module)) return 1;
+  if (pipelined_80_launch(kernel, 0, 1024, 2048, 4096)) return 2;
+  if (pipelined_80_launch(kernel, 0, 1024, 2056, 4096) != CUDA_ERROR_INVALID_VALUE) return 3;
+  if (!pipelined_80_supported(0) || pipelined_80_supported(1) || bfloat_90_supported(0)) return 4;
   version = 11080;
-  if (tensor_tf32_80_supported(0)) return 5;
+  if (pipelined_80_supported(0)) return 5;
   version = 13000; capability[0] = 7;
-  if (tensor_tf32_80_supported(0)) return 6;
+  if (pipelined_80_supported(0)) return 6;
   capability[0] = 8; optin = 65536;
-  if (tensor_tf32_80_supported(0) != (TENSOR_TF32_80_DYNAMIC_SHARED_BYTES <= 65536)) return 7;
+  if (pipelined_80_supported(0) != (PIPELINED_80_DYNAMIC_SHARED_BYTES <= 65536)) return 7;
   return other();
 }
 """
 OTHER = r"""
-#include "tensor_tf32_80.h"
-#include "tensor_tf32_80.h"
-extern "C" int other(void) { return TENSOR_TF32_80_GRID > 0 && TENSOR_TF32_80_BLOCK > 0 ? 0 : 8; }
+#include "pipelined_80.h"
+#include "pipelined_80.h"
+extern "C" int other(void) { return PIPELINED_80_GRID > 0 && PIPELINED_80_BLOCK > 0 ? 0 : 8; }
 """
 
 
@@ -179,7 +181,7 @@ extern "C" int other(void) { return TENSOR_TF32_80_GRID > 0 && TENSOR_TF32_80_BL
 def test_c_and_cpp_programs_launch_by_the_header(exports, tmp_path):
     from anatune.codegen.cuda.lower import cuda_kernel
 
-    folder = exports("bfloat_90", "tensor_tf32_80")
+    folder = exports("bfloat_90", "pipelined_80")
     for name, text in {"driver.c": DRIVER, "main.c": PROGRAM, "other.cpp": OTHER}.items():
         (tmp_path / name).write_text(text)
         compiler = ("g++",) if name.endswith("cpp") else ("gcc", "-std=c99")
@@ -189,9 +191,9 @@ def test_c_and_cpp_programs_launch_by_the_header(exports, tmp_path):
     assert run("gcc", "driver.c.o", "main.c.o", "other.cpp.o", "-o", "main", folder=tmp_path).returncode == 0
     ran = run(tmp_path / "main")
     assert ran.returncode == 0
-    kernel = cuda_kernel(schedule_of("tensor_tf32_80"))
+    kernel = cuda_kernel(schedule_of("pipelined_80"))
     places = {"A": 1024, "B": 2048, "C": 4096}
-    shared, name = kernel.dynamic_shared_bytes, "tensor_tf32_80"
+    shared, name = kernel.dynamic_shared_bytes, "pipelined_80"
     lines = [f"{name} 8 {shared}"] if shared else []
     order = " ".join(str(places[buffer.tensor]) for buffer in kernel.parameters)
     assert ran.stdout.splitlines() == [*lines, f"{name} {kernel.grid} 1 1 {kernel.block} 1 1 {shared} {order}"]

@@ -25,7 +25,7 @@ def test_in_bash(script, environment):
     tried = [
         "anatune ca", "anatune hw ca", "anatune plan --hw rtx308", "anatune plan --hw rtx3090 resnet18:C1",
         "anatune plan --hw rtx3090 conv", "anatune plan --hw rtx3090 matmul 8", "anatune tune --strategy dr",
-        "anatune plan --template te", "anatune plan --time",
+        "anatune plan --template t", "anatune plan --time",
     ]  # fmt: skip
     code = f'PATH="{script.rpartition("/")[0]}:$PATH"\n{_TRY}' + "".join(f'try "{line}"\n' for line in tried)
     done = subprocess.run(

@@ -10,11 +10,11 @@ pytest.importorskip("tvm")
 
 import anatune
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.triton import ranges
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.workload.ranges import parse_ranged
 from anatune.errors import SpaceError
 from anatune.export.cuda.requirements import requirements_of
+from anatune.export.triton import ranges
 from tests.e2e.cuda_compilers import STUB_OF_MODULES, cuda_include, run
 from tests.unit.measure.cuda.test_ranges import a_mixed_plan
 
