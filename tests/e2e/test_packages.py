@@ -127,7 +127,19 @@ def test_the_core_alone_plans_prunes_tunes_and_passes_its_tests(tmp_path):
         assert done.returncode in (1, 2), words
         assert told in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
-    done = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *CORE_TESTS, cwd=tree)
+    done = run(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+        *CORE_TESTS,
+        cwd=tree,
+        PYTHONPATH=str(tree),
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -19,9 +19,9 @@ def test_a_tree_does_not_differ_from_itself(tmp_path, capsys):
         shutil.copy(data_folder("hwspecs") / f"{name}.toml", tmp_path / "specs")
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     for path in (first, second):
-        assert snapshot.main(["write", str(path), "--part", "0/7", "--specs", str(tmp_path / "specs")]) == 0
+        assert snapshot.main(["write", str(path), "--part", "0/5", "--specs", str(tmp_path / "specs")]) == 0
     keys = [row["key"] for row in rows_of(first)]
-    assert keys == [one.key for one in list(snapshot.combinations(tmp_path / "specs"))[0::7]]
+    assert keys == [one.key for one in list(snapshot.combinations(tmp_path / "specs"))[0::5]]
     assert {key.split()[1] for key in keys} == {
         "cpu",
         "cuda",
