@@ -125,7 +125,7 @@ def emulated(tmp_path, *arguments):
     """Return what `tests.emulated_gpu.run` says."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.emulated_gpu.run", arguments[0], str(tmp_path), *arguments[1:]],
-        cwd=Path(__file__).parents[4], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[5], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
