@@ -53,8 +53,8 @@ def main() -> int:
     folders: Counter[str] = Counter()
     packages: Counter[str] = Counter()
     for path in sorted((ROOT / "anatune").rglob("*.py")):
-        place, lines = path.relative_to(ROOT / "anatune"), lines_of_code(path)
-        package = place.parts[0] if place.parts[0] in PACKAGES else "core"
+        lines, folder = lines_of_code(path), path.relative_to(ROOT / "anatune").parts[0]
+        package = folder if folder in PACKAGES else "core"
         packages["pages" if package == "plots" else package] += lines
         folders[str(path.parent.relative_to(ROOT))] += lines
     if options.folders:

@@ -116,7 +116,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
     }
     _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
     _CALLS = ("CompiledModel", "compare", "compile", "load")
-    """Of the package of whole networks, which registers them."""
+    """The package of whole networks registers these names."""
 
     __all__ = sorted([*_MODULE, *_CALLS, "__version__"])
 

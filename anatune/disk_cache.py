@@ -35,9 +35,17 @@ _DISTRIBUTIONS = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
 
 @functools.cache
 def sources_of(*folders: str) -> str:
-    """Return a digest of the package's own sources in some of its folders; none named: of all."""
+    """Return a digest of the package's own sources in some of its folders; none named: of all.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder: a digest of nothing would never change.
+    """
     root, digest = Path(__file__).parent, hashlib.sha256()
     for folder in folders or (".",):
+        if not (root / folder).is_dir():
+            raise FileNotFoundError(f"{root / folder} is no folder of anatune, whose sources a digest needs")
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -36,27 +36,33 @@ def resolve(name: str) -> Any:
         raise AnatuneError(f"{name!r} cannot be imported: {error}") from None
 
 
-@cache
 def entries(group: str) -> Mapping[str, str]:
     """Return the entry points of a group: name -> "module:object".
-
-    In a checkout they are those of its pyproject.toml, else those of the installation.
 
     Parameters
     ----------
     group : str
         "boards", "calls", "commands", "figures", "formats", "logs", "pages" or "places".
     """
+    return _read_entry_points().get(f"anatune.{group}", {})
+
+
+@cache
+def _read_entry_points() -> Mapping[str, Mapping[str, str]]:
+    """Return all groups of entry points: those of a checkout's pyproject.toml, else those of the installation."""
     project = read_project()
     if project is not None:
-        return dict(project["entry-points"].get(f"anatune.{group}", {}))
+        return dict(project.get("entry-points", {}))
     from importlib import metadata
 
     try:
         points = metadata.distribution("anatune").entry_points
     except metadata.PackageNotFoundError:
         return {}
-    return {point.name: point.value for point in points if point.group == f"anatune.{group}"}
+    groups: dict[str, dict[str, str]] = {}
+    for point in points:
+        groups.setdefault(point.group, {})[point.name] = point.value
+    return groups
 
 
 def load(group: str, name: str, purpose: str = "") -> Any:

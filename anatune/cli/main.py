@@ -33,7 +33,7 @@ from anatune.errors import AnatuneError
 from anatune.files import reason, remove_scratch
 from anatune.printable import printable
 
-__all__ = ["app", "main", "run", "whole_command"]
+__all__ = ["app", "load_all_commands", "main", "run"]
 
 app = typer.Typer(
     name="anatune",
@@ -70,7 +70,7 @@ def anatune(
     """Choose schedules for tensor kernels on GPUs and CPUs from an analytical model: no device is needed."""
 
 
-def whole_command() -> Commands:
+def load_all_commands() -> Commands:
     """Return the command line with the commands of all packages: documents and tests walk through it."""
     command = typer.main.get_group(app)
     assert isinstance(command, Commands)

@@ -15,7 +15,7 @@ _ORDER = (
     *("plan", "prune", "tune", "export", "compile", "run", "worker"),
     *("doctor", "completion", "configs", "hw", "records", "cluster"),
 )
-"""Of the commands in the help; others follow."""
+"""The order of the commands in the help; others follow."""
 
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
@@ -66,17 +66,17 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        names = [*super().list_commands(ctx), *(name for name in entries("commands") if " " not in name)]
+        names = [*super().list_commands(ctx), *entries("commands")]
         return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; None where there is none."""
         if cmd_name not in self.commands and cmd_name in entries("commands"):
-            self.commands[cmd_name] = _registered(cmd_name)
+            self.commands[cmd_name] = _load_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
-def _registered(name: str) -> TyperCommand | TyperGroup:
+def _load_command(name: str) -> TyperCommand | TyperGroup:
     """Return the command that a package registers: a function, or several commands below one."""
     registered = load("commands", name)
     app = subcommands("")

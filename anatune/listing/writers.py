@@ -16,9 +16,9 @@ __all__ = ["IGNORED", "OTHER_LINES", "known_formats", "writer"]
 
 _OWN: dict[str, Writer] = {"json": json_lines, "csv": csv_lines}
 OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}
-"""Name -> lines that are not one schedule each."""
+"""Name of a format -> lines that hold no schedule."""
 IGNORED = {"triton": ("template", "accuracy", "time_limit", "distinct", "no_diverse", "correction", "plain", "html")}
-"""Name -> options of the command that it has no use for: its tiles are others, all of them are ranked."""
+"""Name of a format -> options of the command that do not apply to it: it ranks all of Triton's own tiles."""
 
 
 def known_formats() -> tuple[str, ...]:

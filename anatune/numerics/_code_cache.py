@@ -25,7 +25,7 @@ from anatune.files import reason
 __all__ = ["TEMPLATES", "keep_code"]
 
 TEMPLATES = "anatune.templates."
-"""Where compiled functions are, each in the folder ``times`` of its folder."""
+"""Where compiled functions are, each in the folder ``times`` of its template."""
 
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES = hashlib.sha256().digest_size

@@ -68,12 +68,12 @@ _FOLDER = cache_folder()
 
 
 def has_cached_code(folder: str) -> bool:
-    """Whether an earlier process left compiled code of a folder of ``anatune/templates``, such as ``cpu``."""
+    """Return whether an earlier process left compiled code of a folder of ``anatune/templates``, such as ``cpu``."""
     return _FOLDER is not None and any(_FOLDER.glob(f"{folder}.*.nbi"))
 
 
 def first_compilation_s(folder: str) -> float:
-    """Return about how many seconds the first use of a folder will compile, 0 if an earlier process left its code."""
+    """Return about how many seconds the first use of a template will compile, 0 if an earlier process left its code."""
     return 0.0 if has_cached_code(folder) else _FIRST_S.get(folder, 0.0)
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "flat_row",
     "import_json_lines",
     "is_export",
+    "is_export_line",
     "json_lines",
     "workload_text",
 ]
@@ -103,6 +104,11 @@ def json_lines(records: Iterable[Record], sessions: Iterable[Session] = ()) -> I
             yield _line(_SessionLine(FORMAT, session))
 
 
+def is_export_line(entry: object) -> bool:
+    """Return whether the JSON of a line is what `anatune records export` writes."""
+    return isinstance(entry, dict) and {"kind", "format"} <= set(entry)
+
+
 def is_export(path: Path) -> bool:
     """Return whether a file is what `anatune records export` wrote, of any size: its first line of JSON says so.
 
@@ -121,7 +127,7 @@ def is_export(path: Path) -> bool:
                 entry = msgspec.json.decode(line)
             except (msgspec.DecodeError, RecursionError):
                 continue
-            return isinstance(entry, dict) and {"kind", "format"} <= set(entry)
+            return is_export_line(entry)
     except OSError as error:
         raise RecordError(f"{path}: {reason(error)}; give a log to import") from None
     except UnicodeDecodeError:

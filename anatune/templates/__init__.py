@@ -1,8 +1,8 @@
-"""Templates: kinds of schedules, a folder each.
+"""Templates are kinds of schedules; each has a folder.
 
 A folder holds all of a template: ``rules`` (what is a schedule of it), ``space`` (which of them are tried), ``times``
 (compiled code of its model), ``model`` and ``program`` (its code), and exports the `base.template.Template` that tells
-where they are. ``base`` and ``gpu`` have what folders share.
+where they are. Templates share what ``base`` and ``gpu`` have.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anatune.cli.main import whole_command
+from anatune.cli.main import load_all_commands
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,7 +58,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _commands() -> Iterator[str]:
-    command = whole_command()
+    command = load_all_commands()
     with command.make_context("anatune", ["plan"]) as context:
         yield from _command(command, context)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anatune.cli.main import whole_command
+from anatune.cli.main import load_all_commands
 from tests.certificates import make_certificates
 
 pytest.importorskip("distributed", reason="pip install '.[cluster]'")
@@ -84,7 +84,7 @@ def test_there_are_commands_on_the_page():
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_page_is_one(line):
     """As far as words go: the command, its options, what they take."""
-    command, words = whole_command(), line.split()[1:]
+    command, words = load_all_commands(), line.split()[1:]
     while hasattr(command, "commands"):
         command, words = command.commands[words[0]], words[1:]
     assert command.make_context("anatune", words)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from anatune.cli.main import whole_command
+from anatune.cli.main import load_all_commands
 from tests.unit.tuning.fakes import session
 
 CPU = ("--hw", "xeon_gold_6230r", "matmul", "8x8x8")
@@ -81,7 +81,7 @@ def named(command, called=""):
 
 
 def test_every_option_that_names_a_file_is_known():
-    assert set(named(whole_command())) == {*FILES, *FOLDERS, *RECORDS, *READ}
+    assert set(named(load_all_commands())) == {*FILES, *FOLDERS, *RECORDS, *READ}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import anatune as package
-from anatune.named import entries
+from anatune.named import entries, load
 
 ROOT = Path(package.__file__).parents[1]
 OPTIONAL = ("adapters", "export", "fleet", "network", "pages", "plots", "servers")
@@ -104,6 +104,8 @@ def test_the_core_names_no_optional_package():
 def test_every_entry_point_is_of_an_optional_package():
     named = {place.split(".")[1] for group in GROUPS for place in entries(group).values()}
     assert named <= set(OPTIONAL)
+    for group in GROUPS:
+        assert all(callable(load(group, name)) for name in entries(group)), group
     text = (ROOT / "pyproject.toml").read_text()
     assert set(re.findall(r'entry-points\."anatune\.(\w+)"', text)) == set(GROUPS)
 

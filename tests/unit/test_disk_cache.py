@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anatune.disk_cache import DiskCache
+from anatune.disk_cache import DiskCache, sources_of
 
 KEYS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]
 MOST_BYTES = 1 << 20
@@ -142,7 +142,7 @@ def test_where_nothing_can_be_kept_nothing_is_raised(tmp_path, kind):
 WRITER = """
 import sys
 from pathlib import Path
-from anatune.disk_cache import DiskCache
+from anatune.disk_cache import DiskCache, sources_of
 cache = DiskCache(Path(sys.argv[1]), ".entry", 1 << 20)
 for number in range(60):
     key = f"{number % 3:064x}"
@@ -163,3 +163,10 @@ def test_writers_at_the_same_time(tmp_path):
             stack.enter_context(process)
         assert [process.communicate()[1].decode() for process in running] == ["", "", ""]
     assert sorted(path.suffix for path in tmp_path.glob("*/*")) == [".entry"] * 3
+
+
+def test_sources_of_a_folder_that_moved_are_an_error():
+    """Else a digest of nothing would answer with what was compiled from other sources."""
+    assert sources_of("codegen") != sources_of("search")
+    with pytest.raises(FileNotFoundError, match="no folder of anatune"):
+        sources_of("codegen", "compiling")

@@ -16,6 +16,7 @@ import msgspec
 
 from anatune.errors import RecordError
 from anatune.files import read_file, reason
+from anatune.records.export import is_export_line
 from anatune.records.traces import Json
 
 __all__ = ["FORMATS", "NO_JSON", "OWN", "decode", "entries_of", "format_of", "read_log", "whole_of"]
@@ -82,9 +83,9 @@ def format_of(text: str, path: Path) -> str:
 
 def _kind(entry: Json) -> str:
     """Return whose line an entry is, "" if nobody's."""
+    if is_export_line(entry):
+        return OWN
     if isinstance(entry, dict):
-        if {"kind", "format"} <= set(entry):
-            return OWN
         if {"input", "config", "result"} <= set(entry):
             return "autotvm"
         if {"i", "r"} <= set(entry) and isinstance(entry["i"], list) and entry["i"]:

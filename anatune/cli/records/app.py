@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -130,7 +131,7 @@ def _tree(record: Record) -> dict[str, object]:
     rate = row["gflop_per_s"]
     hardware, dtype = record.session.hardware, record.session.workload.dtype
     peak = peak_of_threads(hardware, dtype, trial.threads, trial.schedule.template)
-    tree["peak_fraction"] = rate * 1e9 / peak if rate and isinstance(rate, float) and peak == peak else None
+    tree["peak_fraction"] = rate * 1e9 / peak if rate and isinstance(rate, float) and not math.isnan(peak) else None
     tree["schedule"] = schedule = trial.schedule.to_dict()
     tree |= {name: schedule[name] for name in ("tiles", "vector", "options")}
     tree["times_s"] = trial.measurement.times_s

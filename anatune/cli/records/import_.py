@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from anatune.cli.output import UsageError, print_json, print_text
 from anatune.cli.progress import Progress
 from anatune.cli.workload import WorkloadOptions
 from anatune.named import load
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["import_records"]
 

@@ -22,8 +22,10 @@ from anatune.files import temporary_folder
 from anatune.network.relax.kernels import KERNEL
 from anatune.resources import usable_cores, user_cache_folder
 
-__all__ = ["Objects", "objects_of"]
+__all__ = ["FOLDERS", "Objects", "objects_of"]
 
+FOLDERS = ("codegen", "network/relax")
+"""Folders of the sources that make an object file of a function: it is compiled again where they change."""
 _MOST_BYTES = 256 << 20
 """Some 20,000 functions."""
 _SYMBOL = "__tvm_ffi_"
@@ -125,5 +127,5 @@ def _key(name: str, function: TvmObject, target: TvmObject) -> str:
     text = str(tvm.ir.save_json(function.with_attr("global_symbol", "")))
     if KERNEL in function.attrs:  # what it holds is named after it; those of TVM's have operators in them named so, too
         text = text.replace(name, "\0")  # no JSON has that: two texts that become equal differ in their names alone
-    parts = (text, str(target), sources_of("codegen", "network/relax"), versions_of("tvm", "tvm_ffi"))
+    parts = (text, str(target), sources_of(*FOLDERS), versions_of("tvm", "tvm_ffi"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""What a template has to tell: one object a folder, whose parts are imported when they are asked for."""
+"""What a template says of itself, in one object; its parts are imported when somebody asks for them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anatune as package
-from anatune.cli.main import whole_command
+from anatune.cli.main import load_all_commands
 from tests import documents
 from tests.documents import PAGES, PROGRAM, ROOT, Doing, blocks, commands
 
@@ -145,7 +145,7 @@ def parse(words, block):
 
 
 def parse_anatune(words):
-    command, called, context = whole_command(), "anatune", None
+    command, called, context = load_all_commands(), "anatune", None
     while True:
         context = command.make_context(called, list(words), parent=context)
         if not hasattr(command, "commands"):

@@ -1,6 +1,6 @@
 """Options of commands that have many stand under headings."""
 
-from anatune.cli.main import whole_command
+from anatune.cli.main import load_all_commands
 from anatune.cli.panels import GROUPS, Grouped
 
 _MANY = 8
@@ -24,7 +24,7 @@ def options_of(command):
     ]
 
 
-COMMANDS = dict(commands(whole_command()))
+COMMANDS = dict(commands(load_all_commands()))
 
 
 def test_each_option_of_a_large_command_has_a_group():

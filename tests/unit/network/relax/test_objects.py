@@ -1,5 +1,9 @@
 """Functions as object files: compiled once, whatever they are called, in whatever model."""
 
+import ast
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -71,6 +75,16 @@ def test_what_an_object_depends_on_is_asked(tmp_path, compiled, monkeypatch):
     assert len(compiled) == len(set(compiled)) == 4
     objects_of(functions, TARGET, tmp_path)
     assert len(compiled) == 4
+
+
+def test_sources_that_make_objects_are_in_the_digest():
+    """What `objects` imports of packages that write or change code lies in the folders whose edits it sees."""
+    nodes = ast.walk(ast.parse(Path(objects.__file__).read_bytes()))
+    modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    makers = {name for name in modules if re.match(r"anatune\.(codegen|emit|measure|network|templates)\.", name)}
+    assert makers
+    folders = tuple(f"anatune.{folder.replace('/', '.')}." for folder in objects.FOLDERS)
+    assert all(module.startswith(folders) for module in makers), makers
 
 
 def test_names_inside_functions_of_others_do_not_matter_to_them(tmp_path):
