@@ -99,14 +99,14 @@ class Resources:
     unit: Ints
     """Of `Unit`."""
     threads: Ints
-    accumulators: Ints
+    accumulators: Ints | Floats
     """Results of a thread, at least 1."""
     registers: Ints
     """Of a thread, as far as the hardware allows."""
     spilled: Floats
     """Registers that a thread would like beyond that."""
     shared_bytes: Ints
-    blocks: Ints
+    blocks: Ints | Floats
     resident: Ints
     """Blocks that an SM holds at once, at least 1."""
     limiter: Ints

@@ -144,11 +144,10 @@ class TileSpace(Space):
         SpaceError
             Unknown index or option, a value out of range.
         """
-        given = tiles
         if isinstance(tiles, Mapping):
             sizes = {**{axis: self._default_tile(axis) for axis in self.axes}, **tiles}
-            given = {axis: size if isinstance(size, Sequence) else (size,) for axis, size in sizes.items()}
-        complete = self._covering(given, f"tiles={self.example}", self.extents)
+            tiles = {axis: size if isinstance(size, Sequence) else (size,) for axis, size in sizes.items()}
+        complete = self._covering(tiles, f"tiles={self.example}", self.extents)  # type: ignore[arg-type]
         self._check_options(options)
         values: dict[str, OptionValue] = {
             name: checked_count(name, options.get(name, self.defaults.get(name, 0)), *self.limits[name])

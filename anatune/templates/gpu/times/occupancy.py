@@ -13,6 +13,7 @@ Source: [CUDA-occupancy] cuda_occupancy.h of CUDA 13.5; checked against 1800 row
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from anatune.numerics.columns import Ints
 from anatune.templates.gpu.times.columns import Gpu, Limiter
 
 __all__ = ["blocks_from_table_one", "ceil_div", "register_limit", "resident_blocks", "resident_blocks_one"]
+
+Number = TypeVar("Number", int, Ints)
 
 _THREADS = int(Limiter.THREADS)
 _REGISTERS = int(Limiter.REGISTERS)
@@ -38,15 +41,16 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def register_limit(warps: Ints, gpu: Gpu) -> Ints:
+def register_limit(warps: Number, gpu: Gpu) -> Number:
     """Return the most registers that a thread can have in a block of so many warps, 0 < warps; arrays or numbers."""
     partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
     rounded = -(-warps // partitions) * partitions
     of_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
-    return np.minimum(of_warp // gpu.warp_size, gpu.registers_thread)
+    limit: Number = np.minimum(of_warp // gpu.warp_size, gpu.registers_thread)
+    return limit
 
 
-def resident_blocks(threads: Ints, registers: Ints, shared_bytes: Ints, gpu: Gpu) -> tuple[Ints, Ints]:
+def resident_blocks(threads: Number, registers: Number, shared_bytes: Number, gpu: Gpu) -> tuple[Number, Number]:
     """Return (resident blocks of an SM, Limiter codes); 0 blocks where a block cannot run at all.
 
     It takes arrays, all of one shape, and numbers; `resident_blocks_one` is the same, compiled, of numbers.

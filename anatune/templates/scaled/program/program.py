@@ -164,8 +164,8 @@ class _Writer:
                         (names[access.tensor], f"tile * {self.width * access.shape[1]} + {rest * self.width}")
                     )
                 call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
-                flags = {"goes_on": start > 0, "ends": start + depth == product.depth}
-                call_of = partial(multiplied, columns=columns, at=str(start), depth=depth, **flags)
+                ends = start + depth == product.depth
+                call_of = partial(multiplied, columns=columns, at=str(start), depth=depth, goes_on=start > 0, ends=ends)
                 self._rows(text, own, [FLOAT_ROWS, 4, 2, 1], call_of)
 
         with text.scope(f"for piece in range({pieces}):"):
