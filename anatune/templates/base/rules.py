@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Limit(NamedTuple):
     """
 
     rule: Rule
-    needed: NDArray[Any]
+    needed: NDArray[np.int64] | NDArray[np.float64]
     broken: NDArray[np.bool_] | None = None
 
 

@@ -20,7 +20,7 @@ from anatune.templates.triton.resources import WARP, Resources, is_wide, resourc
 from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.work import PRODUCT, Walk, Work
 
-__all__ = ["PARTS", "TileScores", "score_tiles", "sustained_flop_per_s", "tile_order"]
+__all__ = ["PARTS", "TileScores", "kernel_s", "score_tiles", "sustained_flop_per_s", "tile_order"]
 
 Floats = NDArray[np.float64]
 
@@ -117,11 +117,9 @@ def score_tiles(
     power_s = np.full(len(tiles), _power_s(problem, spec))
     # the result is set to zero, or the parts of sums are added up, by a launch of its own
     launch_s = spec.launch.overhead_s * (1.0 + split) + (0.0 if warm else constants.cold_s)
-    time_s = norm(constants.overlap_l2, cycles / clock, l2_s)
-    time_s = norm(constants.overlap_memory, time_s, dram_s)
     latency = constants.queue * spec.l2.latency_cycles + constants.block_cycles
     split_s = np.zeros(len(tiles)) if problem.atomic else adding_s(problem, tiles, spec, latency)
-    time_s = norm(constants.overlap_power, time_s, power_s) + launch_s + split_s
+    time_s = kernel_s(cycles / clock, l2_s, dram_s, power_s, constants) + launch_s + split_s
     total = grid.blocks * grid.steps / num_sms / clock
     waves = grid.blocks / (num_sms * grid.resident)
     parts = {
@@ -137,6 +135,12 @@ def score_tiles(
         "launch_s": launch_s,
     }
     return TileScores(time_s, need, parts, waves, moved)
+
+
+def kernel_s(sms_s: Floats, l2_s: Floats, dram_s: Floats, power_s: Floats, constants: Constants) -> Floats:
+    """Return the seconds of a kernel without its launch: its SMs, L2, DRAM and the power limit beside each other."""
+    time_s = norm(constants.overlap_memory, norm(constants.overlap_l2, sms_s, l2_s), dram_s)
+    return norm(constants.overlap_power, time_s, power_s)
 
 
 def _with_results(work: Work, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec) -> Work:

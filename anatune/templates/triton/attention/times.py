@@ -25,7 +25,7 @@ from anatune.templates.triton.constants import Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors
 from anatune.templates.triton.memory import PART_BYTES, Traffic, combining_s, kept_share
 from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
-from anatune.templates.triton.times import TileScores, sustained_flop_per_s
+from anatune.templates.triton.times import TileScores, kernel_s, sustained_flop_per_s
 
 __all__ = ["PARTS", "score_attention"]
 
@@ -119,9 +119,7 @@ def score_attention(
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     combine_s = _combine_s(problem, tiles, spec, constants)
     launch_s = spec.launch.overhead_s * (1.0 + split) + (0.0 if warm else constants.cold_s)
-    time_s = norm(constants.overlap_l2, cycles / clock, l2_s)
-    time_s = norm(constants.overlap_memory, time_s, dram_s)
-    time_s = norm(constants.overlap_power, time_s, power_s) + launch_s + combine_s
+    time_s = kernel_s(cycles / clock, l2_s, dram_s, power_s, constants) + launch_s + combine_s
     total = blocks * steps.mean / num_sms / clock
     waves = blocks / (num_sms * resident)
     parts = {
