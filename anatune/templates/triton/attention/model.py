@@ -17,7 +17,7 @@ from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
 from anatune.templates.gpu.model import MEMORY_LANES
 from anatune.templates.triton.attention.constants import ATTENTION
 from anatune.templates.triton.attention.problem import AttentionTiles
-from anatune.templates.triton.attention.resources import attention_resources
+from anatune.templates.triton.attention.resources import attention_rules
 from anatune.templates.triton.attention.space import AttentionSpace
 from anatune.templates.triton.attention.times import PARTS, score_attention
 from anatune.templates.triton.constants import CONSTANTS
@@ -55,7 +55,7 @@ class AttentionModel(TileModel):
         super().__init__(workload, hardware)
         self.space = AttentionSpace(workload, hardware, self._is_legal)
         self.problem = self.space.problem
-        self.rules = attention_resources(self.problem, AttentionTiles.of([]), hardware).rules
+        self.rules = attention_rules(self.problem, hardware)
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:

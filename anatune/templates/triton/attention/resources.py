@@ -5,6 +5,8 @@ Read off kernels that Triton 3.9 compiled for sm_80, sm_90, sm_100 and gfx942.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +30,7 @@ from anatune.templates.triton.resources import (
 __all__ = [
     "OWN_REGISTERS",
     "attention_resources",
+    "attention_rules",
     "attention_units",
     "repetition",
     "warp_grid",
@@ -48,6 +51,12 @@ _PAGE_RULE = Rule("page", "keys of a step that come by descriptors, more than a 
 def _least_depth(spec: GpuSpec, problem: AttentionProblem) -> int:
     found = instructions_of(spec.arch, problem.dtype)
     return 16 if found is None else max(16, found[0].least_depth)
+
+
+@lru_cache(maxsize=64)
+def attention_rules(problem: AttentionProblem, spec: GpuSpec) -> tuple[Rule, ...]:
+    """Return what limits tiles on a device, in the order in which it is tested: the table of no tiles."""
+    return attention_resources(problem, AttentionTiles.of([]), spec).rules
 
 
 def attention_units(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec) -> Ints:

@@ -15,7 +15,7 @@ from anatune.templates.base.model import Columns, Floats, Points
 from anatune.templates.gpu.model import MEMORY_LANES
 from anatune.templates.triton.model import TileModel, rows_of
 from anatune.templates.triton.rows.space import RowSpace
-from anatune.templates.triton.rows.times import PARTS, score_rows
+from anatune.templates.triton.rows.times import PARTS, row_rules, score_rows
 from anatune.templates.triton.times import TileScores
 
 __all__ = ["RowModel"]
@@ -42,7 +42,7 @@ class RowModel(TileModel):
     def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
         super().__init__(workload, hardware)
         self.space = RowSpace(workload, hardware, self._is_legal, accuracy)
-        self.rules = score_rows(workload, np.empty((0, 3), dtype=np.int64), hardware).resources.rules
+        self.rules = row_rules(hardware)
 
     def _scores(self, points: Points, known: Floats | None) -> TileScores:
         return score_rows(self.workload, points, self.hardware, known=known)

@@ -8,6 +8,7 @@ that wait for reductions across warps have nothing on its way meanwhile. NumPy o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,10 @@ from anatune.templates.triton.constants import CONSTANTS
 from anatune.templates.triton.instructions import Unit
 from anatune.templates.triton.memory import Traffic
 from anatune.templates.triton.resources import Resources, register_cap, residency
-from anatune.templates.triton.rows.rules import Rows, rows_of
+from anatune.templates.triton.rows.rules import BODIES, Rows, rows_of
 from anatune.templates.triton.times import TileScores
 
-__all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "moved_of", "score_rows"]
+__all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "moved_of", "row_rules", "score_rows"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -199,6 +200,14 @@ def score_rows(
     time_s = norm(_OVERLAP, cycles / clock, np.maximum(l2_s, dram_s)) + launch_s
     traffic = Traffic(l2_bytes / tile.blocks, l2_bytes, dram_bytes, kept)
     return TileScores(time_s, need, parts, waves, traffic)
+
+
+@lru_cache(maxsize=64)
+def row_rules(spec: GpuSpec) -> tuple[Rule, ...]:
+    """Return what limits tiles on a device, in the order in which it is tested: the table of no tiles, of any body."""
+    sizes, points = Rows(1, 1, BODIES["softmax"]), np.empty((0, 3), dtype=np.int64)
+    moved = Moved(((1.0, 4),), (), ((1.0, 4),), 0, 0, 0)
+    return _resources(sizes, _Tile.of(sizes, points, moved, spec), moved, points[:, 2], spec, None).rules
 
 
 def _resources(sizes: Rows, tile: _Tile, moved: Moved, warps: Ints, spec: GpuSpec, known: Floats | None) -> Resources:
