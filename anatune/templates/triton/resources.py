@@ -242,14 +242,14 @@ def least_depth(spec: GpuSpec, dtype: str) -> int:
 
 
 @lru_cache(maxsize=64)
-def sm_of(spec: GpuSpec, most: int) -> Gpu:
+def _sm(spec: GpuSpec, most: int) -> Gpu:
     """Return the numbers of a device whose threads have at most so many registers, for `gpu.times.occupancy`."""
     return pack_gpu(spec, "float32")._replace(registers_thread=most)
 
 
 def residency(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints) -> tuple[Ints, Ints]:
     """Return the blocks that an SM holds at once, at least 1, and of `Limiter` why it holds no more."""
-    resident, limiter = resident_blocks(threads, registers, shared_bytes, sm_of(spec, most_registers(spec)))
+    resident, limiter = resident_blocks(threads, registers, shared_bytes, _sm(spec, most_registers(spec)))
     return np.maximum(1, resident), limiter
 
 
@@ -306,7 +306,7 @@ def register_cap(num_warps: Ints, spec: GpuSpec) -> Ints:
     most = most_registers(spec)
     # Triton tells AMD's compiler how large its groups are, which then takes all that they can have
     most = most if most > spec.registers.per_thread else min(most, spec.compiler.registers_per_thread)
-    return register_limit(num_warps, sm_of(spec, most))
+    return register_limit(num_warps, _sm(spec, most))
 
 
 def _wanted_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Floats) -> Floats:
