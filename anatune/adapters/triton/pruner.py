@@ -18,7 +18,6 @@ from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.adapters.triton.tiles import bound_by
 from anatune.errors import AnatuneError, SpaceError
 from anatune.model.pruning.subset import Verdict
-from anatune.templates.triton.resources import rules
 from anatune.templates.triton.tiles import Tiles
 
 __all__ = ["MatmulPruner", "matmul_pruner"]
@@ -249,7 +248,7 @@ class MatmulPruner(KernelPruner):
         needed = limit = None
         name = ""
         if rule:
-            broken = rules(self.hardware, problem.dtype)[rule - 1]
+            broken = scores.resources.rules[rule - 1]
             needed, limit, name = float(scores.resources.needed[row]), broken.limit, broken.id
             reason = f"{broken.id}: {broken.text}: {needed:.10g}" + (f", limit {limit:.10g}" if limit else "")
         else:
