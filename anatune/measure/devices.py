@@ -48,7 +48,7 @@ def calls_of(hardware: HardwareSpec) -> Calls:
         from anatune.measure.cuda import calls as gpu
 
         return gpu
-    from anatune.measure.cpu import calls as cpu
+    from anatune.measure.cpu import kernel as cpu
 
     return cpu
 

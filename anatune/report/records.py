@@ -20,8 +20,6 @@ __all__ = [
     "when_text",
 ]  # fmt: skip
 
-_MOST_REASONS = 5
-
 
 def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int, template: str = "") -> float:
     """Return the theoretical peak of as many cores as there are threads, operations a second; of a GPU, all of it.

@@ -17,12 +17,6 @@ class Roofline(NamedTuple):
     fma_s: float
     fma_reachable_s: float
     dram_s: float
-    dram_reachable_s: float
-
-    @property
-    def ridge(self) -> str:
-        """The floor that is higher: "fma" or "dram"."""
-        return "fma" if self.fma_s >= self.dram_s else "dram"
 
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
@@ -59,10 +53,8 @@ def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
 def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:
     """Return the floors of `workload` on `hardware`: all its operations, and its compulsory bytes once."""
     peak = workload_peak(workload, hardware, template)
-    paper, reachable = dram_bandwidth(hardware)
     return Roofline(
         fma_s=workload.flop / peak,
         fma_reachable_s=workload.flop / (peak * reachable_share(hardware, template)),
-        dram_s=workload.compulsory_bytes / paper,
-        dram_reachable_s=workload.compulsory_bytes / reachable,
+        dram_s=workload.compulsory_bytes / hardware.dram.bandwidth_bytes_per_s,
     )

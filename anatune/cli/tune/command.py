@@ -167,7 +167,7 @@ def tune(
 
     Where the machine with the GPU has no compiler: --build-only here, then --manifest there.
     """
-    from anatune.tuning.places.choose import place_of
+    from anatune.tuning.places.local import place_of
     from anatune.tuning.result import TuningInterrupted
     from anatune.tuning.session import TuningSession
     from anatune.tuning.settings import TuningSettings

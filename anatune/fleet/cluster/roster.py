@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import DeviceError
 from anatune.fleet.cluster.fleet import Kind, Seen, Snapshot

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.fleet.cluster.dask_fleet import description_in, standing_in
 from anatune.fleet.cluster.messages import Running, WorkerDescription
 from anatune.fleet.cluster.roster import refusal, wanted_of

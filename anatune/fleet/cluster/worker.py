@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.errors import AnatuneError, DeviceError, RunError, UnknownNameError
 from anatune.files import scratch_folder
 from anatune.fleet.cluster.dask_fleet import BUILD, LEASE, MEASURE, WORD

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from anatune.arguments import shown
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ndtr
 
-from anatune.search.heredity import first_population
+from anatune.search.knobs import first_population
 from anatune.search.learning.process import Process, fit_process
 from anatune.search.learning.surrogate import Surrogate
 from anatune.search.points import Floats, Integers, distinct
