@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from anatune.adapters.device import AUTO, GpuLike
-from anatune.adapters.triton.asked import KernelPruner
-from anatune.adapters.triton.checks import Config, unmodelled_option
+from anatune.adapters.triton.asked import Config, KernelPruner, unmodelled_option
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.triton.arguments import ArgumentNames
-from anatune.adapters.triton.checks import Config, Launch, unmodelled_option
+from anatune.adapters.triton.asked import Config, Launch, unmodelled_option
 from anatune.adapters.triton.operands import Arguments, descriptor_fault
 from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec

@@ -11,9 +11,8 @@ import numpy as np
 
 from anatune.adapters.device import AUTO, GpuLike
 from anatune.adapters.triton.arguments import ArgumentNames, DtypeLike, KernelNames
-from anatune.adapters.triton.asked import KernelPruner
+from anatune.adapters.triton.asked import Config, KernelPruner, unmodelled_option
 from anatune.adapters.triton.calls import Judged, Problem, ProductReading, Reading, judged, scored
-from anatune.adapters.triton.checks import Config, unmodelled_option
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.adapters.triton.tiles import bound_by
 from anatune.errors import AnatuneError, SpaceError
