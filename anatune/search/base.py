@@ -1,24 +1,18 @@
-"""What a search strategy is, which there are, and what those of this package are made of.
-
-Settings of a strategy are attributes of its class; a subclass may have others.
-"""
+"""What a search strategy is, and which there are."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
 
 from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.named import resolve
-from anatune.search.points import Integers, Seen
+from anatune.search.points import Integers
 from anatune.templates.base.model import Model
 
 __all__ = [
@@ -26,8 +20,6 @@ __all__ = [
     "DEFAULT_STRATEGY",
     "STARTS",
     "STRATEGIES",
-    "SequenceStrategy",
-    "SpaceStrategy",
     "Strategy",
     "check_start",
     "check_strategy",
@@ -192,71 +184,3 @@ def make_strategy(
         model, seed=seed, start=check_start(start), ranked=ranked
     )
     return strategy
-
-
-_NUM_RANKED = 16
-
-
-class SpaceStrategy(ABC):
-    """A `search.base.Strategy` for the space of a model; what it learns and keeps is made in `_prepare`.
-
-    Parameters
-    ----------
-    model, seed, start, ranked
-        As for `search.base.make_strategy`.
-    """
-
-    least_samples = 1
-
-    def __init__(self, model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None) -> None:
-        self.model, self.space = model, model.space
-        self.seed = seed
-        self.as_published = start == "paper"
-        self._ranked = ranked
-        self._prepare()
-
-    @abstractmethod
-    def _prepare(self) -> None:
-        """Make what the strategy keeps."""
-
-    @abstractmethod
-    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
-        """Return the next `n` schedules; fewer where it has to be told first (not with `ahead`) or is finished."""
-
-    @abstractmethod
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials; those that are not legal points of this space are left out."""
-
-    @property
-    def ranked(self) -> Integers:
-        """First points of the model's ranking, best first."""
-        if self._ranked is None:
-            self._ranked = self.model.rank(_NUM_RANKED).points
-        return np.asarray(self._ranked, dtype=np.int64)
-
-
-class SequenceStrategy(SpaceStrategy):
-    """Asks for the points of `sequence` in order, whatever is measured: each program once, without those told."""
-
-    def _prepare(self) -> None:
-        self._seen = Seen(self.model)
-        self._points = self.sequence()
-
-    @abstractmethod
-    def sequence(self) -> Iterator[Integers]:
-        """Yield legal points; ends where the space is used up."""
-
-    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
-        """Return the next `n` schedules; fewer only when the space is used up."""
-        asked: list[Schedule] = []
-        while len(asked) < n:
-            point = next(self._points, None)
-            if point is None:
-                break
-            if self._seen.add(point):
-                asked.append(self.space.schedule_of(point))
-        return asked
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Note what was measured, so as not to ask for it."""
-        self._seen.tell(trials)

@@ -23,9 +23,9 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.base import SpaceStrategy
 from anatune.search.knobs import knobs_of, knobs_within_limits
 from anatune.search.points import Integers, legal_point
+from anatune.search.strategy import SpaceStrategy
 
 __all__ = ["MISSING", "Answer", "StepwiseStrategy", "Walk"]
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
-from anatune.search.base import SpaceStrategy
 from anatune.search.learning.kriging import Batch, Kriging, row_of
 from anatune.search.points import Floats, Integers, legal_point
+from anatune.search.strategy import SpaceStrategy
 from anatune.templates.base.model import Model
 
 __all__ = ["Candidates", "ObservingStrategy"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anatune.search.base import SequenceStrategy
 from anatune.search.points import Integers, Seen
+from anatune.search.strategy import SequenceStrategy
 
 __all__ = ["RandomStrategy"]
 

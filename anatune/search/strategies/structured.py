@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anatune.search.base import SequenceStrategy
 from anatune.search.points import Floats, Integers, Seen, occurrence
+from anatune.search.strategy import SequenceStrategy
 
 __all__ = ["StructuredStrategy"]
 
