@@ -34,8 +34,6 @@ from anatune.errors import AnatuneError
 from anatune.files import reason, remove_scratch
 from anatune.printable import printable
 
-__all__ = ["app", "doctor", "load_all_commands", "main", "run"]
-
 
 def doctor(
     quick: Annotated[

@@ -10,8 +10,6 @@ from anatune.doctor.examination import examine
 from anatune.doctor.findings import can_plan, lines, tree
 from anatune.report.text import plain
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str]) -> int:
     """Look, print what was found, and return the exit status: 0, or 1 where anatune cannot plan.

@@ -16,8 +16,6 @@ from anatune.doctor.trials import IS_TRIED, Told, run_trials
 from anatune.requirements import Need, needs, pip_line
 from anatune.version import __version__
 
-__all__ = ["examine"]
-
 _BASIS = "To plan"
 _MORE = "More commands"
 _LEAST_PYTHON = (3, 10)

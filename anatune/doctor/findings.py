@@ -9,8 +9,6 @@ from typing import Literal, NamedTuple
 from anatune.report.text import Line, Style
 from anatune.version import __version__
 
-__all__ = ["LEVELS", "Finding", "Level", "can_plan", "lines", "tree", "verdict"]
-
 Level = Literal["ok", "note", "missing", "warning", "broken", "error"]
 LEVELS: dict[Level, str] = {
     "ok": "works",

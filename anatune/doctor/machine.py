@@ -19,8 +19,6 @@ from anatune.doctor.trials import Told
 from anatune.requirements import pip_line
 from anatune.resources import allowed_cores, cpu_quota
 
-__all__ = ["compiler_findings", "gpu_findings", "machine_findings", "shell_findings"]
-
 _MACHINE = "This machine"
 _COMPILERS = "Compilers and GPUs"
 _TUNE = "tune, hw calibrate"

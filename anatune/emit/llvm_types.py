@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from anatune.core.sizes import Size
 
-__all__ = ["LLVM_TYPE", "float_text", "lane_mask", "number_of", "same_integers", "suffix"]
-
 LLVM_TYPE = {
     "float32": "float",
     "float16": "half",

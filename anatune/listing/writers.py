@@ -16,8 +16,6 @@ from anatune.errors import UnknownNameError
 from anatune.listing.formats import PruneRequest, Writer, object_lines
 from anatune.named import entries, load
 
-__all__ = ["IGNORED", "OTHER_LINES", "csv_lines", "json_lines", "known_formats", "writer"]
-
 _NUMBERS = ("time_s", "gflop_per_s", "bound_by", "occupancy", "waves")
 
 

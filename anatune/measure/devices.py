@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from anatune.measure.cuda.kernel import GpuKernel
     from anatune.measure.cuda.ranges import GpuRangeKernel
 
-__all__ = ["Calls", "RangeCalls", "calls_of", "measurer_of", "range_calls_of"]
-
 
 class Calls(Protocol):
     """The library calls on one schedule; see `measure.verify`."""

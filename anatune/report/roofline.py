@@ -8,8 +8,6 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates import template_named
 
-__all__ = ["Roofline", "ceiling", "dram_bandwidth", "peak_flop_per_s", "reachable_share", "roofline", "workload_peak"]
-
 
 class Roofline(NamedTuple):
     """The floors below which no schedule can go, in seconds, at theoretical peaks and at reachable ones."""

@@ -27,19 +27,6 @@ from anatune.templates.base.space import Part
 from anatune.templates.cpu.space import ORDER_LEVELS
 from anatune.templates.gpu.model import BaseGpuModel
 
-__all__ = [
-    "FEWEST_THREADS",
-    "MOST_RESULTS",
-    "Knobs",
-    "first_population",
-    "is_within_limits",
-    "knobs_of",
-    "knobs_within_limits",
-    "mutate",
-    "roulette",
-    "single_point_crossover",
-]
-
 _MOST_NEIGHBOURS = 4096
 """Neighbours of one distance that are listed; of more, a sample."""
 

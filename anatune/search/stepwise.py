@@ -27,9 +27,6 @@ from anatune.search.knobs import knobs_of, knobs_within_limits
 from anatune.search.points import Integers, legal_point
 from anatune.search.strategy import SpaceStrategy
 
-__all__ = ["MISSING", "Answer", "StepwiseStrategy", "Walk"]
-
-
 _DRAWS = 40
 """Draws without a new program after which the space counts as used up."""
 _BARREN = 256

@@ -26,19 +26,6 @@ from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles, stage_preference
 
-__all__ = [
-    "ROWS",
-    "Floor",
-    "Predicted",
-    "Race",
-    "check_device",
-    "floor_of",
-    "group_bytes",
-    "race",
-    "routing_of",
-    "space_of",
-]
-
 
 class Floor(NamedTuple):
     """Seconds that no tile undercuts, and what takes most of them: "dram", "mma" or "launch"."""

@@ -22,8 +22,6 @@ from anatune.version import __version__
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["configs_page", "plot_blocks", "plot_rows"]
-
 _BOUND = {
     "dram": "bytes that have to come from DRAM",
     "mma": "arithmetic at the peak of the matrix units",

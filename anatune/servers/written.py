@@ -17,8 +17,6 @@ from anatune.servers.judging import read_tiles
 from anatune.servers.names import TITLES, Server, folder_version
 from anatune.servers.shapes import Experts, Product
 
-__all__ = ["LEAST_GAIN", "Choice", "Shipped", "Written", "find_shipped", "reason_against"]
-
 _LIST = Path(__file__).with_name("shipped.txt")
 
 

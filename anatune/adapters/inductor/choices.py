@@ -24,8 +24,6 @@ from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.version import __version__
 
-__all__ = ["LIBRARY", "choice_pruner", "inductor_choices", "lookup_table"]
-
 LIBRARY = ("measured", "predicted")
 """What becomes of cuBLAS and other libraries' kernels beside Triton's: see `inductor_choices`."""
 _TEMPLATES = {

@@ -24,8 +24,6 @@ from anatune.templates.base.model import Model, Rule
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.gpu.times.columns import Col
 
-__all__ = ["MISFIT", "Scorer", "Scores", "shared_by_windows"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

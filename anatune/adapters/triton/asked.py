@@ -19,8 +19,6 @@ from anatune.model.pruning.subset import kept_count
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import TILE_FIELDS
 
-__all__ = ["Config", "KernelPruner", "Launch", "unmodelled_option"]
-
 
 class Config(Protocol):
     """A ``triton.Config``, as far as it is read here."""

@@ -15,8 +15,6 @@ from anatune.templates.triton.attention.problem import AttentionTiles
 from anatune.templates.triton.attention.rules import check_supported
 from anatune.templates.triton.attention.times import score_attention
 
-__all__ = ["AttentionPruner", "attention_pruner"]
-
 WorkloadLike = Workload | Callable[[Mapping[str, Argument]], Workload]
 _BLOCK_M = ("BLOCK_M", "BLOCK_SIZE_M", "BLOCK_Q")
 _BLOCK_N = ("BLOCK_N", "BLOCK_SIZE_N", "BLOCK_KV")

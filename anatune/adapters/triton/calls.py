@@ -24,8 +24,6 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles, tile_order
 
-__all__ = ["Judged", "Problem", "ProductReading", "Reading", "judged", "scored"]
-
 Problem: TypeAlias = MatmulProblem | GroupedProblem
 """What a kernel computes."""
 

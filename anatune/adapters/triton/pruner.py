@@ -20,8 +20,6 @@ from anatune.model.pruning.subset import Verdict
 from anatune.templates.triton.resources import rules
 from anatune.templates.triton.tiles import Tiles
 
-__all__ = ["MatmulPruner", "matmul_pruner"]
-
 _USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5, 6))
 """Block sizes, warps and stages that most configurations have."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from anatune.records.schema import Record
     from anatune.records.store import RecordStore
 
-__all__ = ["app", "merge_records", "report_records"]
-
 app = subcommands("List, choose from and export what was measured.")
 
 

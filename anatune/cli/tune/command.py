@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from anatune.tuning.result import TuningResult
     from anatune.tuning.settings import TuningSettings
 
-__all__ = ["tune"]
-
 _MEASURING = (
     "strategy", "start", "records", "threads", "resume", "time_limit_s", "l2", "device", "backend", "output",
     "cluster", "tls", "tracker", "key", "no_reuse", "stop_at", "patience", "html",

@@ -18,8 +18,6 @@ from msgspec.structs import replace
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError
 
-__all__ = ["Change", "changes_of", "difference"]
-
 
 class Change(NamedTuple):
     """A number of a device that can be another.

@@ -20,18 +20,6 @@ import msgspec
 from anatune.core.workload.access import DTYPE_BYTES, FLOAT8_DTYPES, Access, Term
 from anatune.errors import WorkloadError
 
-__all__ = [
-    "EPSILON",
-    "KERNELS",
-    "LARGEST",
-    "Kernel",
-    "attention_iterations",
-    "attention_read_bytes",
-    "check_kernel_dtypes",
-    "first_key",
-    "visible_pairs",
-]
-
 
 def visible_pairs(seq_q: int, seq_kv: int, *, causal: bool, window: int) -> int:
     """Return the pairs of a query and a key that it sees; window 0: no window."""

@@ -24,8 +24,6 @@ from anatune.core.workload.operators._windows import INPUT_NAMES, KERNEL_NAMES
 from anatune.core.workload.operators.pointwise import ELEMENTWISE_OPERATORS, REDUCTION_KINDS
 from anatune.errors import UnknownNameError, WorkloadError
 
-__all__ = ["FUSED", "GRAMMARS", "PLAIN", "Extents", "Grammar", "operator_words", "parse_workload", "workload_to_text"]
-
 Extents = tuple[int, ...]
 Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 

@@ -8,8 +8,6 @@ from anatune.cli.hardware.calibrations import learn_nests, tell_calibration, tel
 from anatune.cli.output import note, print_json
 from anatune.cli.progress import Progress
 
-__all__ = ["calibrate_board_cpu", "detect_board"]
-
 
 def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_json: bool) -> None:
     """Write the spec of a board's CPU, called after its key."""

@@ -23,18 +23,6 @@ from anatune.measure.run.process import Worker, refusal
 from anatune.printable import printable
 from anatune.records.environment import Environment, environment
 
-__all__ = [
-    "WAIT_S",
-    "BoardDescription",
-    "answered",
-    "ask_board",
-    "describe",
-    "described",
-    "machine_of",
-    "other_device",
-    "spec_name",
-]
-
 _CPUS = "sys/devices/system/cpu"
 _OF_ALL = (
     "sys/devices/cpu_core/cpus",

@@ -26,8 +26,6 @@ from anatune.resources import usable_cores
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["BOARD_ENTRIES", "BoardMeasurer", "BoardRunner"]
-
 BOARD_ENTRIES = Entries(
     builder="anatune.codegen.cpu.lower:build_schedule",
     reference="anatune.codegen.cpu.probes:build_parallel_reference",

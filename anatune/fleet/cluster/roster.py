@@ -19,8 +19,6 @@ from anatune.measure.cpu.host_files import CALIBRATED
 from anatune.measure.place import WorkerState
 from anatune.records.environment import environment
 
-__all__ = ["MOST_OFF", "QUEUED", "Member", "Roster", "Wanted", "refusal", "wanted_of"]
-
 _LOG = logging.getLogger(__name__)
 
 State = Literal["ready", "lost", "refused", "quarantined"]

@@ -12,8 +12,6 @@ from anatune.fleet.cluster.messages import Running, WorkerDescription
 from anatune.fleet.cluster.roster import refusal, wanted_of
 from anatune.fleet.cluster.security import scheduler_identity
 
-__all__ = ["ClusterStatus", "WorkerStatus", "cluster_status"]
-
 
 class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A worker. Immutable; JSON both ways.

@@ -30,8 +30,6 @@ from anatune.named import resolve
 if TYPE_CHECKING:
     from distributed import Worker, WorkerPlugin
 
-__all__ = ["Joined", "join", "make_station", "run_worker"]
-
 _LOG = logging.getLogger(__name__)
 
 _RETRY_S = 2.0

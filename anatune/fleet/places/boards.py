@@ -21,8 +21,6 @@ from anatune.tuning.manifest import Manifest
 from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["BoardPlace", "board_place"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -23,8 +23,6 @@ from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["ClusterPlace", "ExecutorPlace", "cluster_place"]
-
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 0.5

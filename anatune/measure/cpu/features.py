@@ -22,8 +22,6 @@ from pathlib import Path
 
 from anatune.errors import RunError
 
-__all__ = ["allow_tiles", "lacking_features", "missing_features", "processor_flags"]
-
 _FLAGS = {"sse3": "pni", "bmi": "bmi1", "lzcnt": "abm", "neon": "asimd"}
 """LLVM's name -> Linux' flag, where more than punctuation differs. Source: Linux, arch/x86/.../cpufeatures.h."""
 _UNTOLD = {"amx-fp16": ("173", "174")}

@@ -16,8 +16,6 @@ from anatune.measure.cpu.kernel import Constants, Kernel, check_instructions
 from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
 from anatune.model.ranges.plan import RangePlan
 
-__all__ = ["RangeKernel", "build", "load_range", "verify"]
-
 
 class RangeKernel:
     """A built range: ``kernel(*arrays)`` computes on arrays in the workload's own layouts, of any extent of the range.

@@ -21,8 +21,6 @@ from anatune.decoding import converted
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
 from anatune.search.points import Floats
 
-__all__ = ["Batch", "Covariance", "Kriging", "Residuals", "row_of"]
-
 _F = TypeVar("_F", bound=NamedTuple)
 """Features of a batch: arrays with a row a point."""
 _Given = TypeVar("_Given", bound=NamedTuple, contravariant=True)

@@ -18,9 +18,6 @@ from anatune.search.learning.surrogate import Surrogate
 from anatune.search.points import Floats, Integers, distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
-__all__ = ["BayesStrategy", "Bounds"]
-
-
 _POOL = 2048
 """Random candidates that the acquisition function chooses from; drawn anew whenever the memory was emptied."""
 _WIDTHS = (0.1, 0.03)

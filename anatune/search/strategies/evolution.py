@@ -12,9 +12,6 @@ from anatune.search.knobs import first_population, mutate, roulette, single_poin
 from anatune.search.points import Floats, Integers
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
-__all__ = ["EvolutionStrategy", "weighted_neighbours"]
-
-
 _TRIES = 20
 """Times that children are made again where too few of them are legal and new."""
 

@@ -12,8 +12,6 @@ from anatune.search.learning.surrogate import Surrogate, TreeFeatures
 from anatune.search.points import Floats, Integers, distinct
 from anatune.search.stepwise import StepwiseStrategy, Walk
 
-__all__ = ["AnalyticalGeneticStrategy", "GeneticStrategy"]
-
 
 class GeneticStrategy(StepwiseStrategy):
     """Rounds of evolution on the predictions of trees that learn from all trials so far.

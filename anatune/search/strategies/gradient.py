@@ -15,8 +15,6 @@ from anatune.search.learning.surrogate import Surrogate, TreeFeatures
 from anatune.search.points import Integers, distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
-__all__ = ["GradientStrategy"]
-
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 

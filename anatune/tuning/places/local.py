@@ -15,8 +15,6 @@ from anatune.tuning.manifest import Manifest
 from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["LocalPlace", "energy_counters", "place_of"]
-
 
 def energy_counters(device: DeviceChoice) -> tuple[EnergyCounter, ...]:
     """Return what counts the energy of a session on this machine: of its processors, and of the GPU that measures.

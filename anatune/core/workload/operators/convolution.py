@@ -16,8 +16,6 @@ from anatune.core.workload.operators._windows import checked_orders, checked_win
 from anatune.core.workload.orders import Order
 from anatune.errors import WorkloadError
 
-__all__ = ["Channels", "conv1d", "conv2d", "conv3d", "depthwise_conv2d"]
-
 
 class Channels(NamedTuple):
     """The channels of a convolution.
