@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.workload.kernels import first_key
+from anatune.core.workload.visible import first_key
 from anatune.templates.triton.attention.constants import ATTENTION, AttentionConstants
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.attention.resources import attention_resources, repetition, warp_grid
