@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.extremes import register_pipeline
-from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -316,9 +315,7 @@ def parse_program(text: str, llvm: str) -> TvmObject:
     tvm = import_tvm()
     from tvm.script import tirx
 
-    names = {"T": tirx, "LL": llvm}
-    read = quick_reader(text)
-    return tvm.script.from_source(text, names) if read is None else read(tvm, names)
+    return tvm.script.from_source(text, {"T": tirx, "LL": llvm})
 
 
 def operators_left(module: TvmObject) -> list[str]:

@@ -28,20 +28,6 @@ from anatune.templates import check_accuracy, joined_templates, make_model, temp
 from anatune.templates.base.model import Guarantee, Model, Ranking
 from anatune.templates.base.watch import Watch
 
-__all__ = [
-    "Corrections",
-    "Ranked",
-    "applied_model",
-    "asked_templates",
-    "corrected_model",
-    "find_corrections",
-    "joined_guarantee",
-    "merged",
-    "prediction_rows",
-    "rank_templates",
-    "summed_rejections",
-]
-
 _KINDS = ("exhaustive", "certified", "best_found")
 """From the surest on."""
 _LEAST_S = 1e-3

@@ -17,22 +17,6 @@ from anatune.core.trial import Measurement, Trial
 from anatune.measure.run.timing import paired_test
 from anatune.records.choice import choose_winner
 
-__all__ = [
-    "Contender",
-    "Ended",
-    "Ending",
-    "FinalComparison",
-    "Standing",
-    "beyond_noise",
-    "choose_contenders",
-    "compare_contenders",
-    "equalise_speed",
-    "rank_trials",
-    "speed_over",
-    "time_beside",
-    "time_of_best",
-]
-
 Ended = Literal["trials", "stop_at", "patience", "time_limit", "space", "interrupted"]
 """Why a session ended: all trials were made; the best one is as near to its bound as was asked for; nothing better for
 as many trials as was asked for; the time was up; there are no more schedules; Ctrl-C."""

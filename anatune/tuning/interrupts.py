@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupts"]
-
 
 class Interrupts:
     """A context manager that turns SIGINT into KeyboardInterrupt, but not while something is `held`.

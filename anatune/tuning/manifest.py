@@ -31,8 +31,6 @@ from anatune.templates import check_accuracy, template_of
 from anatune.tuning.machine import gpu_templates
 from anatune.version import __version__
 
-__all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_manifest", "read_manifest"]
-
 MANIFEST = "manifest.json"
 VERSION = 2
 """Of the file's layout; files of other versions are refused."""

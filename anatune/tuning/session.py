@@ -31,8 +31,7 @@ from anatune.tuning.cost_history import SessionCosts
 from anatune.tuning.ending import Ended, Ending, FinalComparison, Standing, choose_contenders, compare_contenders
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.manifest import SOURCE
-from anatune.tuning.places.choose import place_of
-from anatune.tuning.places.local import energy_counters
+from anatune.tuning.places.local import energy_counters, place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult

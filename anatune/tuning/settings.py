@@ -22,8 +22,6 @@ from anatune.measure.run.build_processes import Limits
 from anatune.records.place import ServerAddress, record_place
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
 
-__all__ = ["TuningSettings"]
-
 
 class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The keywords of `anatune.tune`, see there. Immutable.

@@ -26,7 +26,7 @@ pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 from anatune.codegen import compat
 from anatune.codegen.cpu import lower as lowering
 from anatune.core.accuracy import error_of
-from anatune.measure.cpu.calls import check_instructions
+from anatune.measure.cpu.kernel import check_instructions
 from anatune.measure.run.correctness import compare, expected, random_inputs
 from tests.instructions import without_rounding
 from tests.machine import host

@@ -34,7 +34,7 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import RecordError
 from anatune.files import read_file, reason
 from anatune.measure.named_hardware import HardwareLike
-from anatune.search.learning.residuals import Residuals
+from anatune.search.learning.kriging import Residuals
 
 __all__ = ["FORMAT", "AnatuneCostModel", "cost_model"]
 

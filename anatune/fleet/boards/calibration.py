@@ -17,9 +17,8 @@ from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.probes import Probe, ProbeModule
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
-from anatune.fleet.boards.asking import WAIT_S, answered
 from anatune.fleet.boards.connection import Board, BoardLostError, connected
-from anatune.fleet.boards.description import BoardDescription, described
+from anatune.fleet.boards.description import WAIT_S, BoardDescription, answered, described
 from anatune.fleet.boards.session import timed_by
 from anatune.fleet.boards.tracker import boards_of, checked_key, tracker_of
 from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate

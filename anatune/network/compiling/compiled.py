@@ -21,7 +21,7 @@ from anatune.codegen.pool import set_threads
 from anatune.errors import RecordError, RunError
 from anatune.files import reason, remove_with, scratch_folder
 from anatune.measure.cpu.blocks import Block, tensor_of
-from anatune.measure.cpu.tiles import allow_tiles
+from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.run.correctness import array_dtype
 from anatune.network.compiling import folder
 from anatune.network.compiling.memory import Memory, mapped_file, new_memory, views

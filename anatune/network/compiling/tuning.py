@@ -40,7 +40,7 @@ from anatune.records.store import RecordStore
 from anatune.templates import joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.ending import Ending, equalise_speed, rank_trials
-from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.local import place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.result import ModelProgress, TuningProgress
 from anatune.tuning.reuse import recorded_leaders, same_device

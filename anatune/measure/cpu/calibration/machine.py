@@ -39,8 +39,8 @@ from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.calibration.samples import Quantity, Reading
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.calibration.together import Together, measure_together
+from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.cpu.kernel import Library
-from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.timing import Timed, timed
 

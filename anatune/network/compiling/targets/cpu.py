@@ -17,9 +17,8 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
 from anatune.errors import RunError, SpaceError
-from anatune.measure.cpu.calls import check_instructions
-from anatune.measure.cpu.features import lacking_features
-from anatune.measure.cpu.tiles import allow_tiles
+from anatune.measure.cpu.features import allow_tiles, lacking_features
+from anatune.measure.cpu.kernel import check_instructions
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.attention import plan_attentions
 from anatune.network.compiling.checking import TOLERANCE, Suspects, checked

@@ -9,7 +9,7 @@ from anatune.adapters.tvm_tiles.tvm_nest import INLINED, NO_PRODUCER, PARTS, Com
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes, read_trace
-from anatune.search.learning.residuals import Residuals
+from anatune.search.learning.kriging import Residuals
 
 CPU = hardware("intel_xeon_gold_6230r")  # AVX-512: 16 lanes, 32 registers
 MATMUL = anatune.matmul(256, 256, 256)

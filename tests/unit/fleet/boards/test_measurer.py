@@ -11,7 +11,7 @@ pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
 import anatune
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, SpaceError
-from anatune.fleet.boards.asking import ask_board
+from anatune.fleet.boards.description import ask_board
 from anatune.fleet.boards.measurer import BOARD_ENTRIES, BoardMeasurer
 from anatune.measure.run.build_processes import Limits
 from anatune.measure.run.timing import TimingProtocol

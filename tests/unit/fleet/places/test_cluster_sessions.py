@@ -15,7 +15,7 @@ from anatune.fleet.places.cluster import ClusterPlace, ExecutorPlace
 from anatune.network.compiling.request import Request
 from anatune.network.compiling.tuning import tuned
 from anatune.records.store import RecordStore
-from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.local import place_of
 from anatune.tuning.settings import TuningSettings
 from tests.unit.fleet.cluster.pretended import HARDWARE
 from tests.unit.fleet.cluster.test_worker import process
