@@ -252,6 +252,11 @@ class Graph:
                 users.setdefault(value, []).append(node)
         return users
 
+    def only_readers(self) -> dict[Value, Node]:
+        """Return the node that reads a value where nothing else does: it is read once, and is no output."""
+        uses = self.uses()
+        return {value: node for node in self.nodes() for value in values_in(node.arguments) if uses[value] == 1}
+
     def uses(self) -> Counter[Value]:
         """Return how often each value is read, outputs included."""
         found = Counter(self.outputs)

@@ -9,6 +9,7 @@ model's in exact arithmetic where a number lies as near as float32 rounds to the
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,8 +71,7 @@ def _is_move(node: Node) -> bool:
 
 def _on(node: Node, value: Value) -> Node:
     """Return an operator that moves elements on other data."""
-    assert isinstance(node.type, TensorType)
-    kind = TensorType(node.type.shape, tensor_type(value).dtype)
+    kind = tensor_type(node)._replace(dtype=tensor_type(value).dtype)
     return node.of((value, *node.arguments[1:]), kind)
 
 
@@ -185,11 +185,11 @@ def with_integer_products(graph: Graph) -> Graph:
 
     That is a bias, a rectifier (whose upper bound is the largest integer's), and the conversion of the result.
     """
-    users, kept = graph.users(), set(graph.outputs)
+    readers = graph.only_readers()
     ends: dict[Value, tuple[Node, _End]] = {}
     for node in graph.nodes():
         if _takes(node):
-            end = _end_of(node, users, kept)
+            end = _end_of(node, readers)
             ends[end.last] = node, end
     new: dict[Value, Value] = {}
 
@@ -224,13 +224,12 @@ def _channel_axis(node: Node, shape: tuple[int, ...]) -> int:
     return 1 if node.op in CONVOLUTIONS else len(shape) - 1
 
 
-def _end_of(node: Node, users: dict[Value, list[Node]], kept: set[Value]) -> _End:
+def _end_of(node: Node, readers: Mapping[Value, Node]) -> _End:
     """Return what is fused behind a product: up to a conversion to integers, or, without one, a bias and rectifier."""
     size = tensor_type(node).shape[_channel_axis(node, tensor_type(node).shape)]
     end = plain = _End(node)
     upper = math.inf
-    while end.last not in kept and len(users.get(end.last, ())) == 1:
-        (user,) = users[end.last]
+    while (user := readers.get(end.last)) is not None:
         if not isinstance(user.type, TensorType):
             break
         following = _End(user, end.bias, end.is_rectified, None, [*end.nodes, user])

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.network.graph.nodes import (
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    rewritten_beside,
-    tensor_type,
-)
+from anatune.network.graph.nodes import Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import CONVOLUTIONS
 
 __all__ = ["pools_last"]

@@ -11,15 +11,7 @@ import numpy as np
 
 from anatune.network.graph import building
 from anatune.network.graph.folding import concatenated
-from anatune.network.graph.nodes import (
-    Constant,
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    rewritten_beside,
-    tensor_type,
-)
+from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import (
     ATTENTION,
     BATCH_MATMUL,
@@ -53,13 +45,13 @@ class _Step(NamedTuple):
 
 def with_products(graph: Graph) -> Graph:
     """Return a graph whose convolutions and matrix products are anatune's, each with the steps that follow it."""
-    users, kept = graph.users(), set(graph.outputs)
+    readers = graph.only_readers()
     chains: dict[Value, tuple[Node, list[_Step]]] = {}
     claimed: set[Value] = set()
     for node in reversed(graph.nodes()):
         # From the end: of two products that are added up, the later one takes the sum, which the other one feeds.
         if _is_product(node):
-            steps = _steps_behind(node, users, kept, claimed)
+            steps = _steps_behind(node, readers, claimed)
             claimed.update(step.node for step in steps)
             chains[steps[-1].node if steps else node] = node, steps
     new: dict[Value, Value] = {}
@@ -92,7 +84,7 @@ def _is_product(node: Node) -> bool:
     return len(left) == len(right) and left[:-2] == right[:-2]
 
 
-def _steps_behind(node: Node, users: Mapping[Value, list[Node]], kept: set[Value], claimed: set[Value]) -> list[_Step]:
+def _steps_behind(node: Node, readers: Mapping[Value, Node], claimed: set[Value]) -> list[_Step]:
     """Return the steps that can be fused into a product, in order; reshapes only where a step follows."""
     channels = channel_axis(node) if node.op in CONVOLUTIONS else len(tensor_type(node).shape) - 1
     assert channels is not None
@@ -100,8 +92,7 @@ def _steps_behind(node: Node, users: Mapping[Value, list[Node]], kept: set[Value
     size = tensor_type(node).shape[channels]
     found: list[_Step] = []
     at: Node = node
-    while at not in kept and len(users.get(at, ())) == 1:
-        (user,) = users[at]
+    while (user := readers.get(at)) is not None:
         words, operator = {step.word for step in found}, operator_of(user)
         word: str | None = None
         other: Value | None = None

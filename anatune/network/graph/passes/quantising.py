@@ -8,16 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.network.graph.integers.scaled import Scale, dequantized, quantized
-from anatune.network.graph.nodes import (
-    Constant,
-    Graph,
-    Input,
-    Node,
-    TensorType,
-    Value,
-    rewritten_beside,
-    tensor_type,
-)
+from anatune.network.graph.nodes import Constant, Graph, Input, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import CONVOLUTIONS
 from anatune.network.graph.passes.integers import MAXIMA, MOVES
 from anatune.network.graph.passes.scaling import channel_axis, channel_values
@@ -51,20 +42,20 @@ class Sites(NamedTuple):
 
 def sites_of(graph: Graph) -> Sites:
     """Return where a graph is quantised, whose batch norms are part of weights."""
-    users, kept = graph.users(), set(graph.outputs)
+    readers = graph.only_readers()
     layers: list[Layer] = []
     tensors: dict[Value, None] = {}
     for node in graph.nodes():
         if not _is_product(node):
             continue
         end = node
-        while end not in kept and len(users.get(end, ())) == 1 and _follows(users[end][0], end):
-            (end,) = users[end]
+        while (user := readers.get(end)) is not None and _follows(user, end):
+            end = user
         layers.append(Layer(node, end))
         data = node.arguments[0]
         if not isinstance(data, Constant):
             tensors[data] = None
-        if node.op in CONVOLUTIONS and end not in kept:
+        if node.op in CONVOLUTIONS and end not in graph.outputs:
             tensors[end] = None
     return Sites(layers, list(tensors))
 

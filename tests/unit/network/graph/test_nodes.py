@@ -14,6 +14,14 @@ def test_readers_of_a_value_are_listed_in_order():
     assert graph.uses() == {x: 3, twice: 2, joined: 1}
 
 
+def test_the_only_reader_of_a_value_reads_it_once_and_it_is_no_output():
+    x, y = Input("x", KIND), Input("y", KIND)
+    inner = Node("multiply", (x, x), KIND)
+    outer = Node("add", (inner, y), KIND)
+    last = Node("nn.relu", (outer,), KIND)
+    assert Graph((x, y), (last, outer), is_tuple=True).only_readers() == {inner: outer, y: outer}
+
+
 def test_equal_nodes_are_different_keys():
     x = Input("x", KIND)
     first, second = (Node("nn.relu", (x,), KIND) for _ in range(2))
