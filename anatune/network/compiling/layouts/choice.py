@@ -210,8 +210,8 @@ class _Costs:
         """Return a node in a form: its time, longer by a share `doubt`, what it writes and reads."""
         time_s = self.kernel_s(node, form) if _counts(node) else 0.0
         ordered = ordered_operands(node, form)
-        others = dict.fromkeys(values_in(node.arguments)).keys() - dict(ordered).keys()
-        reads = [*ordered, *((value, CHANNELS_FIRST) for value in values_in(node.arguments) if value in others)]
+        has_order = dict(ordered)
+        reads = [*ordered, *((one, CHANNELS_FIRST) for one in values_in(node.arguments) if one not in has_order)]
         kept = tuple(read for read in reads if not isinstance(read[0], Constant))
         return Option(math.inf if time_s is None else time_s * (1.0 + doubt), result_order(node, form), kept)
 
