@@ -97,11 +97,10 @@ class Outputs:
         self._sizes = self._sizes_of_arguments()
         self._pieces: dict[int, tuple[TorchObject, tuple[int, ...]]] = {}  # by storage: a node, the order of dimensions
         (returned,) = (node.args[0] for node in self._nodes if node.op == "output")
-        places: dict[int, int] = {}
+        values = [self._values[node] if isinstance(node, torch.fx.Node) else node for node in returned]
         self._outputs = []
-        for place, node in enumerate(returned):
-            value = self._values[node] if isinstance(node, torch.fx.Node) else node
-            first = places.setdefault(id(value), place)
+        for place, (node, value) in enumerate(zip(returned, values, strict=True)):
+            first = next(place for place, other in enumerate(values) if other is value)
             is_again = first < place and isinstance(value, torch.Tensor)
             self._outputs.append(_Output("again", first) if is_again else self._output(node, value))
         if not self._pieces:

@@ -327,8 +327,8 @@ def in_parallel(
 
 def weight_bytes(nodes: Iterable[Node]) -> float:
     """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
-    read = {id(value): value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _operands(node)]}
-    return float(sum(value.array.nbytes for value in read.values() if isinstance(value, Constant)))
+    read = {value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _operands(node)]}
+    return float(sum(value.array.nbytes for value in read if isinstance(value, Constant)))
 
 
 def _operands(node: Node) -> int:

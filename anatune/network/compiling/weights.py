@@ -43,7 +43,7 @@ def pack_weights(
     packers = {one.packer.name: one.packer for one in weights if one.packer and one.packer.copies is None}
     library = objects_of({name: packer.function for name, packer in packers.items()}, target).loaded()
     freed = 0
-    readers = Counter(id(weight.constant) for weight in weights)
+    readers = Counter(weight.constant for weight in weights)
     for weight, array in zip(weights, views(memory, places), strict=True):
         if weight.packer and weight.packer.copies is not None:
             packed_by(weight.packer.copies, weight.constant.array, array)
@@ -51,8 +51,8 @@ def pack_weights(
             library[weight.packer.name](tensor_of(weight.constant.array), tensor_of(array))
         else:
             array[...] = weight.constant.array
-        readers[id(weight.constant)] -= 1
-        if forget and not readers[id(weight.constant)]:
+        readers[weight.constant] -= 1
+        if forget and not readers[weight.constant]:
             freed += weight.constant.array.nbytes
             weight.constant.forget()
         if freed >= _TRIM_BYTES:

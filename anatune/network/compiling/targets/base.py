@@ -28,7 +28,7 @@ from anatune.network.compiling.planning import PlannedKernel
 from anatune.network.compiling.request import Request
 from anatune.network.compiling.sizes.varying import environments
 from anatune.network.compiling.weights import pack_weights
-from anatune.network.graph.nodes import Graph
+from anatune.network.graph.nodes import Graph, Node
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
@@ -94,24 +94,24 @@ class Code(NamedTuple):
     ----------
     planned : PlannedModel
         With the kernels that the compiler made of it.
-    kernels : mapping of int to ModelKernel
-        ``id`` of each node that anatune has a kernel for -> its kernel.
+    kernels : mapping of Node to ModelKernel
+        Each node that anatune has a kernel for -> its kernel.
     weights : tuple of Weight
     built : Built
     """
 
     planned: PlannedModel
-    kernels: Mapping[int, ModelKernel]
+    kernels: Mapping[Node, ModelKernel]
     weights: tuple[Weight, ...]
     built: Built
 
 
 class ModelBuild(NamedTuple):
-    """A model that runs, the plan that it was built from, and its kernels by ``id`` of their nodes."""
+    """A model that runs, the plan that it was built from, and its kernels by their nodes."""
 
     compiled: CompiledModel
     planned: PlannedModel
-    kernels: Mapping[int, ModelKernel]
+    kernels: Mapping[Node, ModelKernel]
 
 
 class Checked(NamedTuple):
@@ -234,7 +234,7 @@ class ModelTarget(ABC):
             weights=places,
             weight_bytes=len(memory),
             kernels=(
-                *(kernel_summary(kernel, kernels[id(kernel.nodes[0])].facts) for kernel in planned.kernels),
+                *(kernel_summary(kernel, kernels[kernel.nodes[0]].facts) for kernel in planned.kernels),
                 *map(attention_summary, planned.attentions),
             ),
             operators=operators_of(graph, kernels, self.cores),

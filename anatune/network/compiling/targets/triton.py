@@ -93,9 +93,9 @@ class _Planner:
             graph = with_float8(graph, self.hardware, self._plain, self._times)
         graph = simplified(without_rows(rewritten(graph, self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
-        written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
+        written = {source_of(value) for value in graph.outputs} | deciding(graph)
         for node in graph.nodes():
-            workload, offsets = self.workload(node, is_output=id(node) in written)
+            workload, offsets = self.workload(node, is_output=node in written)
             if workload is not None:
                 kernels.setdefault((workload, offsets), []).append(node)
         choices = self._chosen(list(dict.fromkeys(workload for workload, _ in kernels)))
@@ -288,15 +288,15 @@ class TritonTarget(ModelTarget):
         made, _ = self._lowered(planned)
         return self._compiled(made.calls, made.arena_bytes, made.state)
 
-    def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[int, ModelKernel]]:
+    def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[Node, ModelKernel]]:
         """Return a planned model as calls of programs, and what stands for each product and attention."""
         planned = with_partial_sums(planned)
-        stubs: dict[int, ModelKernel] = {}
+        stubs: dict[Node, ModelKernel] = {}
         calls: dict[str, Planned] = {}
         for kernel in planned.kernels:
             program = TRITON.program(kernel.schedule)
             for node in kernel.nodes:
-                stubs[id(node)] = stub(kernel.name, node, kernel.schedule.key)
+                stubs[node] = stub(kernel.name, node, kernel.schedule.key)
             operands: Sequence[Access] = kernel.workload.operands
             offsets: tuple[int, ...] = ()
             if kernel.nodes[0].op in (ATTENTION, EXPERTS):
@@ -311,24 +311,24 @@ class TritonTarget(ModelTarget):
         self._check_memory(planned.graph, made)
         return made, stubs
 
-    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel], calls: dict[str, Planned]) -> None:
+    def _add_plain(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, Planned]) -> None:
         """Add products that no template takes and rows put into caches, as loops; scans, and experts' rows."""
         known: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
-                stubs[id(node)] = plain_put(f"put_{len(stubs)}", node)
+                stubs[node] = plain_put(f"put_{len(stubs)}", node)
             if (program := scan_program(node)) is not None:
                 name = program.kernels[0].name
-                stubs[id(node)], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
+                stubs[node], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
             if node.op == ROUTE:
                 own = planned_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
-                stubs[id(node)] = stub(own.program.kernels[0].name, node, "route")
-                calls[stubs[id(node)].name] = own
-            if node.op in PRODUCTS and id(node) not in stubs:
+                stubs[node] = stub(own.program.kernels[0].name, node, "route")
+                calls[stubs[node].name] = own
+            if node.op in PRODUCTS and node not in stubs:
                 workload = workload_of(node)
                 if workload not in known:
                     known[workload] = plain_product(f"{workload.operator}_{len(known)}", workload)
-                stubs[id(node)] = known[workload]
+                stubs[node] = known[workload]
 
     def _check_memory(self, graph: Graph, made: Lowered) -> None:
         """Raise SpaceError for a model that the device's memory does not hold."""

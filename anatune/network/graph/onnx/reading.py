@@ -279,7 +279,7 @@ class Reader:
         self.name, self.read_nodes = name, 0
         self.model, self.large = model, large
         self.versions = _versions(model)
-        self.weights: dict[int, tuple[OnnxObject, dict[str, Value]]] = {}
+        self.weights: list[tuple[OnnxObject, dict[str, Value]]] = []
         self.helper = import_module("onnx.helper")
         self.numpy_helper = import_module("onnx.numpy_helper")
         self.defs = import_module("onnx.defs")
@@ -308,11 +308,11 @@ class Reader:
 
     def weights_of(self, graph: OnnxObject) -> dict[str, Value]:
         """Return the weights that a graph holds, read once: the body of a loop is read often."""
-        if id(graph) not in self.weights:
-            known: dict[str, Value] = {one.name: self.weight(one) for one in graph.initializer}
+        if (known := next((known for other, known in self.weights if other is graph), None)) is None:
+            known = {one.name: self.weight(one) for one in graph.initializer}
             known.update((one.values.name, self.sparse(one)) for one in graph.sparse_initializer)
-            self.weights[id(graph)] = graph, known
-        return self.weights[id(graph)][1]
+            self.weights.append((graph, known))
+        return known
 
     def outputs_of(self, graph: OnnxObject, own: Mapping[str, Value], around: Mapping[str, Value]) -> list[Value]:
         """Return the outputs of a graph; `own` are its inputs, `around` what is seen in it beside them."""

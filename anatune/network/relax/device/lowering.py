@@ -13,7 +13,7 @@ import numpy as np
 from anatune.codegen.compat import TvmObject
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
-from anatune.network.graph.nodes import Array, Graph, Value, tensor_type
+from anatune.network.graph.nodes import Array, Graph, Node, Value, tensor_type
 from anatune.network.relax.device.arena import Life, placed
 from anatune.network.relax.device.expressions import LARGEST, finite, triton_type
 from anatune.network.relax.device.groups import Group, grouped, side_by_side
@@ -114,7 +114,7 @@ def narrowed(array: Array, dtype: str) -> Array:
 
 def lowered(
     graph: Graph,
-    kernels: Mapping[int, ModelKernel],
+    kernels: Mapping[Node, ModelKernel],
     planned: Mapping[str, Planned],
     precision: str,
     hardware: GpuSpec,
@@ -125,8 +125,8 @@ def lowered(
 
     Parameters
     ----------
-    kernels : mapping of int to ModelKernel
-        ``id`` of each product and attention -> what stands for it in the Relax module.
+    kernels : mapping of Node to ModelKernel
+        Each product and attention -> what stands for it in the Relax module.
     planned : mapping of str to Planned
         By the name of that.
     precision : str
