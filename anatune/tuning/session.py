@@ -28,8 +28,15 @@ from anatune.resources import user_cache_folder
 from anatune.search.base import BLIND, DEFAULT_STRATEGY
 from anatune.tuning.cost import CostEstimate
 from anatune.tuning.cost_history import SessionCosts
-from anatune.tuning.ending import Ended, Ending, FinalComparison, Standing, choose_contenders, compare_contenders
-from anatune.tuning.interrupts import Interrupts
+from anatune.tuning.ending import (
+    Ended,
+    Ending,
+    FinalComparison,
+    Interrupts,
+    Standing,
+    choose_contenders,
+    compare_contenders,
+)
 from anatune.tuning.manifest import SOURCE
 from anatune.tuning.places.choose import place_of
 from anatune.tuning.places.local import energy_counters

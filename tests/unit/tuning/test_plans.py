@@ -25,8 +25,7 @@ def test_a_plan_without_evidence_is_the_ranking():
 
 
 def test_records_that_are_not_there_are_told_before_anything_is_ranked(tmp_path):
-    called = []
-    with pytest.raises(RecordError, match="none.sqlite"):
-        evidence = Evidence(records=tmp_path / "none.sqlite")
+    called, evidence = [], Evidence(records=tmp_path / "none.sqlite")
+    with pytest.raises(RecordError, match=r"none\.sqlite"):
         plan_with_evidence(WORKLOAD, H100, 3, Constraints(), evidence, progress=called.append)
     assert not called
