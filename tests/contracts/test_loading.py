@@ -51,6 +51,7 @@ def test_compiling_for_a_cpu_loads_nothing_of_gpus(tmp_path, monkeypatch):
     names = loaded(program, tmp_path, monkeypatch)
     assert "anatune.network.compiling.targets.cpu" in names
     assert [name for name in names if GPU.match(name)] == []
+    assert "anatune.api" not in names  # kernels are ranked by `model.rank`
     assert len(names) <= MOST_FILES
 
 

@@ -230,11 +230,10 @@ def divided_model(source: Imported, request: Request, threads: int, compile_part
     count = sum(not part.left for part in parts)
     if count < len(parts):
         _runtime()
-    asked = msgspec.structs.replace(
-        request,
-        trials=-(-request.trials // max(count, 1)),
-        time_limit_s=None if request.time_limit_s is None else request.time_limit_s / max(count, 1),
-    )
+    limit_s, share = request.measuring.time_limit_s, max(count, 1)
+    trials, limit_s = -(-request.trials // share), None if limit_s is None else limit_s / share
+    measuring = msgspec.structs.replace(request.measuring, trials=trials, time_limit_s=limit_s)
+    asked = msgspec.structs.replace(request, measuring=measuring)
     engines, told = [], []
     for part in parts:
         engine, left = _engine(part, asked, threads, compile_part)

@@ -63,7 +63,7 @@ class TemplateOf(ABC, Generic[Device]):
         Whether its generated kernels have the limits of `core.generation`.
     is_whole : bool
         Whether its model evaluates every point at once: it is ranked first, and others are left out whose every point
-        is slower (`model.joint.rank_templates`).
+        is slower (`model.rank.rank_templates`).
     has_kernels : bool
         Whether it has the bodies that are more than a statement (`core.workload.kernels`).
     learner : {"learned", "ranked"}
