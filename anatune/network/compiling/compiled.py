@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from anatune.untyped import tvm
 __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
 _WIDTH = 120
+_Tensors: TypeAlias = "list[tvm.runtime.Tensor]"
 _COPIED = ("float32", "float64", "int32", "int64")
 _COPIED_ELEMENTS = 1 << 14
 """Inputs that a call copies: checking and wrapping one takes as long as copying some ten thousand elements."""
@@ -305,7 +306,7 @@ class CompiledModel:
             return []
         return [(block.array, block.tensor) for block in itertools.starmap(Block, kinds)]
 
-    def _copied(self, inputs: Sequence[object], frame: Frame) -> list[tvm.runtime.Tensor]:
+    def _copied(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
         """Return small inputs as tensors of the frame's own; []: they have to be looked at closely."""
         if (places := frame.inputs) is None:
             places = frame.inputs = self._places()
@@ -329,9 +330,7 @@ class CompiledModel:
             _check(array, one, known)
         return arrays, known
 
-    def _given(
-        self, inputs: Sequence[object], state: State
-    ) -> tuple[list[tvm.runtime.Tensor], list[tvm.runtime.Tensor], dict[str, int]]:
+    def _given(self, inputs: Sequence[object], state: State) -> tuple[_Tensors, _Tensors, dict[str, int]]:
         """Return the inputs of a call as tensors, all that the library takes in it, and the sizes that vary."""
         arrays, known = self._arrays(inputs)
         tensors = list(map(tensor_of, arrays))
@@ -340,7 +339,7 @@ class CompiledModel:
         return tensors, [*before, *tensors, *behind], known
 
     @in_turn
-    def _on_copy(self, inputs: Sequence[object]) -> list[tvm.runtime.Tensor]:
+    def _on_copy(self, inputs: Sequence[object]) -> _Tensors:
         """Return all that the library takes in a call that leaves the state as it is."""
         return self._given(inputs, self._state.copy())[1]
 
