@@ -21,13 +21,7 @@ from numpy.typing import NDArray
 
 from anatune import api
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import (
-    Candidate,
-    Context,
-    RunnerResult,
-    derived,
-    measurement_of,
-)
+from anatune.adapters.metaschedule.objects import Candidate, Context, RunnerResult, derived, measurement_of
 from anatune.adapters.metaschedule.scores import CandidateScorer, scorer_of
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import RecordError

@@ -12,15 +12,8 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.untyped import ms, tvm
 
 __all__ = [
-    "Candidate",
-    "Context",
-    "RunnerResult",
-    "TracedSchedule",
-    "TuningRecord",
-    "derived",
-    "measurement_of",
-    "run_secs",
-]
+    "Candidate", "Context", "RunnerResult", "TracedSchedule", "TuningRecord", "derived", "measurement_of", "run_secs",
+]  # fmt: skip
 
 
 class Context(Protocol):

@@ -35,6 +35,7 @@ _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 _CONSTANT = "weight"
 """What the name of a constant of `with_constants` begins with; its place follows."""
 Call = Callable[..., object]
+_Compile = Callable[..., CompiledModel]
 
 
 class Divided(NamedTuple):
@@ -88,9 +89,7 @@ def _has_effects(torch: ModuleType, node: fx.Node) -> bool:
     )  # fmt: skip
 
 
-def divided(
-    program: ExportedProgram, inputs: Sequence[TorchTensor], compile_block: Callable[..., CompiledModel], fewest: int
-) -> Divided:
+def divided(program: ExportedProgram, inputs: Sequence[TorchTensor], compile_block: _Compile, fewest: int) -> Divided:
     """Run a program, and compile its blocks without unsupported operators as it comes to them.
 
     Each operator runs once: it may have effects, and random numbers go on from one call to the next.
@@ -151,11 +150,7 @@ class _FirstRun:
     """
 
     def __init__(
-        self,
-        torch: ModuleType,
-        fused: fx.GraphModule,
-        compile_block: Callable[..., CompiledModel],
-        weights: Mapping[str, TorchTensor],
+        self, torch: ModuleType, fused: fx.GraphModule, compile_block: _Compile, weights: Mapping[str, TorchTensor]
     ) -> None:
         self._torch, self._fused, self._compile, self._weights = torch, fused, compile_block, weights
         self.models: list[CompiledModel] = []
@@ -281,11 +276,9 @@ def with_numbers(torch: ModuleType, module: fx.GraphModule, numbers: Mapping[int
 
 
 def with_constants(
-    torch: ModuleType,
-    module: fx.GraphModule,
-    constants: Mapping[int, TorchTensor],
+    torch: ModuleType, module: fx.GraphModule, constants: Mapping[int, TorchTensor],
     sizes: Mapping[int, tuple[int, int]] | None = None,
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """Return a module whose arguments at some places are constants, buffers of it, or sizes; it takes the others."""
     known = sizes or {}
 
@@ -312,9 +305,7 @@ def with_constants(
     return SubGraph().eval()
 
 
-def _blocks(
-    graph_module: fx.GraphModule, refused: frozenset[fx.Node], fewest: int
-) -> list[fx.passes.infra.partitioner.Partition]:
+def _blocks(graph_module: fx.GraphModule, refused: frozenset[fx.Node], fewest: int) -> list[object]:
     """Return the partitions that are worth compiling."""
     support = import_module("torch.fx.passes.operator_support")
 

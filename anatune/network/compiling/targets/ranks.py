@@ -43,13 +43,9 @@ class Exchange(NamedTuple):
 
 
 def rank_of(
-    module: nn.Module,
-    inputs: TorchTensor | Sequence[TorchTensor],
-    ranks: int,
-    plan: Mapping[str, str] | None = None,
-    dynamic_shapes: object = None,
-    sizes: Sizes | None = None,
-) -> tuple[nn.Module, Exchange]:
+    module: nn.Module, inputs: TorchTensor | Sequence[TorchTensor], ranks: int, plan: Mapping[str, str] | None = None,
+    dynamic_shapes: object = None, sizes: Sizes | None = None,
+) -> tuple[nn.Module, Exchange]:  # fmt: skip
     """Return a module on PyTorch's meta device as one rank has it, and what it sends in a call.
 
     A sum over N ranks is sent as a ring does it: 2 (N - 1) / N of it by each rank; a part of the outputs N - 1 times.

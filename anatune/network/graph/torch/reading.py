@@ -365,13 +365,9 @@ class _Reader:
         return value
 
     def call(
-        self,
-        node: fx.Node,
-        name: str,
-        arguments: Sequence[Given],
-        kinds: tuple[TensorType, ...],
+        self, node: fx.Node, name: str, arguments: Sequence[Given], kinds: tuple[TensorType, ...],
         values: Mapping[fx.Node, Given],
-    ) -> Call:
+    ) -> Call:  # fmt: skip
         """Return what the reader of a node's operator sees."""
         schema = node.target._schema.arguments
         named = {one.name: one.default_value for one in schema if one.has_default_value()}
