@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.probes import Probe, ProbeModule
 from anatune.core.hardware.spec import CpuSpec
@@ -25,6 +24,7 @@ from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate
 from anatune.measure.cpu.calibration.machine import Machine, pointer_chain
 from anatune.measure.cpu.calibration.together import Together
 from anatune.measure.run.timing import Timed
+from anatune.untyped import tvm
 
 __all__ = ["BoardMachine", "CalibratedBoard", "calibrate_board", "calibrated"]
 
@@ -94,7 +94,7 @@ class BoardMachine(Machine):
             calls[probe.name] = timed_by(self._board, loaded, probe.name, tensors)
         return calls
 
-    def _random(self, size: int, *, zeros: bool = False) -> TvmObject:
+    def _random(self, size: int, *, zeros: bool = False) -> tvm.runtime.Tensor:
         """Return new memory of so many float32 numbers."""
         address = self._board.memory(4 * size)
         values = np.random.default_rng(0).random(size, np.float32) - np.float32(0.5)

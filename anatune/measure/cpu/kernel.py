@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import build_schedule, inspect_schedule
 from anatune.codegen.pool import call_parallel, set_threads
@@ -40,6 +40,7 @@ from anatune.measure.run.correctness import (
     random_inputs,
     same_bytes,
 )
+from anatune.untyped import tvm
 
 __all__ = [
     "Constants",
@@ -282,7 +283,7 @@ class Kernel:
         return block
 
 
-def _in_turn(main: Callable[..., None], arguments: Sequence[Sequence[TvmObject]]) -> Callable[[], None]:
+def _in_turn(main: Callable[..., None], arguments: Sequence[Sequence[tvm.runtime.Tensor]]) -> Callable[[], None]:
     """Return a call that takes the next arguments each time."""
     calls = itertools.cycle([functools.partial(main, *own) for own in arguments])
     return lambda: next(calls)()

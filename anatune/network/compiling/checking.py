@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject, array_of
+from anatune.codegen.compat import array_of
 from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError, BuildError, DivisionError, RunError, WorkloadError
@@ -38,6 +38,7 @@ from anatune.network.relax.frontends import Imported
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.machine import Machine
 from anatune.network.relax.writing import written
+from anatune.untyped import tvm
 
 __all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "tolerance_of"]
 
@@ -307,7 +308,7 @@ class Suspects:
     graph: Graph
     kernels: Mapping[Node, ModelKernel]
     planned: Sequence[PlannedKernel]
-    target: TvmObject
+    target: tvm.target.Target
     threads: int
     original: Callable[[], Graph]
     prepare: Callable[[Graph], Graph]

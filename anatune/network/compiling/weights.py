@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from anatune.codegen.compat import TvmObject
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, tensor_of
 from anatune.network.compiling.memory import Memory, give_back, new_memory, views
 from anatune.network.graph.summary import WeightPlace
 from anatune.network.relax.objects import objects_of
 from anatune.network.relax.packing import packed_by
 from anatune.network.relax.writing import Weight
+from anatune.untyped import tvm
 
 __all__ = ["pack_weights"]
 
@@ -20,7 +20,7 @@ _TRIM_BYTES = 1 << 24
 
 
 def pack_weights(
-    weights: Sequence[Weight], target: TvmObject, *, forget: bool = False
+    weights: Sequence[Weight], target: tvm.target.Target, *, forget: bool = False
 ) -> tuple[Memory, tuple[WeightPlace, ...]]:
     """Return weights as the built model takes them, packed as their kernels ask for, and where each lies.
 

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.compat import TvmObject
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError, RunError
 from anatune.files import scratch_folder
@@ -37,6 +36,7 @@ from anatune.network.relax.frontends import Imported
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges
 from anatune.network.relax.writing import Weight
+from anatune.untyped import tvm
 from anatune.version import __version__
 
 __all__ = ["Checked", "Code", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
@@ -147,7 +147,7 @@ class ModelTarget(ABC):
     widens = True
     keeps_state = True
 
-    def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:
+    def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: tvm.target.Target) -> None:
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
         self.request, self.target = request, target
 
