@@ -161,9 +161,10 @@ def _join(group: Group, unit: Unit) -> bool:
     is_full = bool(form.reduced) or form.size == rows * max(cols, 1)
     for element in elements_in(unit.nest):
         tensor = unit.tensors[element.buffer]
-        if tensor in group.full and tensor not in unit.writes:
-            if not is_same(unit.nest, form, element, cols, is_full, full=group.full[tensor]):
-                return False
+        if tensor in unit.writes or tensor not in group.full:
+            continue
+        if not is_same(unit.nest, form, element, cols, is_full, full=group.full[tensor]):
+            return False
     if cols and not group.cols:  # what were elements of one row are those of several
         group.rows, group.cols = rows, cols
     group.is_open = not is_last

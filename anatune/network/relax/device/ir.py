@@ -12,36 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 __all__ = [
-    "INFINITY",
-    "LARGEST",
-    "NAN_STAYS",
-    "Assign",
-    "Call",
-    "Cast",
-    "Choice",
-    "Element",
-    "Expanded",
-    "Expr",
-    "For",
-    "Full",
-    "Infix",
-    "Load",
-    "Name",
-    "Negative",
-    "Nest",
-    "Number",
-    "Reduction",
-    "Statement",
-    "Store",
-    "compensated",
-    "elements_in",
-    "equal",
-    "expr_of",
-    "finite",
-    "names_in",
-    "parts_of",
-    "where",
-]
+    "INFINITY", "LARGEST", "NAN_STAYS", "Assign", "Call", "Cast", "Choice", "Element", "Expanded", "Expr", "For",
+    "Full", "Infix", "Load", "Name", "Negative", "Nest", "Number", "Reduction", "Statement", "Store", "compensated",
+    "elements_in", "equal", "expr_of", "finite", "names_in", "parts_of", "where",
+]  # fmt: skip
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 """Numbers of 16 bits."""
@@ -190,7 +164,7 @@ class Element(Expr):
 
 @dataclass(frozen=True)
 class Reduction(Expr):
-    """Terms of a nest joined over its reductions; `kind` is TVM's name of what joins two, `first` what is there before."""
+    """Terms of a nest joined over its reductions, and with `first`; `kind` is TVM's name of what joins two."""
 
     kind: str
     term: Expr

@@ -25,7 +25,7 @@ from anatune.network.relax.device.ir import (
     Statement,
     Store,
     parts_of,
-)
+)  # fmt: skip
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
 __all__ = ["HELPERS", "helpers_in", "print_expr", "print_statements", "triton_type"]
@@ -188,7 +188,7 @@ def print_statements(text: Script, statements: Iterable[Statement]) -> None:
                 text.line(f"{name} = {print_expr(value)}")
             case Store(parameter, index, value, mask):
                 where = "" if mask is None else f", mask={print_expr(mask)}"
-                text.line(f"tl.store({parameter}_ptr + {print_expr(index, 5)}, {print_expr(value)}{where})")
+                text.line(f"tl.store({parameter}_ptr + {print_expr(index, 6)}, {print_expr(value)}{where})")
             case For(name, end, step, body):
                 with text.scope(f"for {name} in range(0, {end}, {step}):"):
                     print_statements(text, body)
@@ -225,5 +225,5 @@ def _text_and_level(node: Expr) -> tuple[str, int]:
         case Load(parameter, index, mask, other):
             where = "" if mask is None else f", mask={print_expr(mask)}"
             where += "" if other is None else f", other={print_expr(other)}"
-            return f"tl.load({parameter}_ptr + {print_expr(index, 5)}{where})", _ALONE
+            return f"tl.load({parameter}_ptr + {print_expr(index, 6)}{where})", _ALONE
     raise BuildError(f"{type(node).__name__} of a nest has no Triton source: it is made one of tiles first")

@@ -21,7 +21,7 @@ from anatune.network.relax.device.ir import (
     Reduction,
     equal,
     where,
-)
+)  # fmt: skip
 from anatune.network.relax.rest import nests
 from anatune.network.relax.rest.nests import number
 

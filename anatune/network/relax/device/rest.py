@@ -36,7 +36,7 @@ from anatune.network.relax.device.ir import (
     finite,
     names_in,
     where,
-)
+)  # fmt: skip
 from anatune.network.relax.device.steps import Tensor, Unit
 from anatune.network.relax.rest.sums import BLOCK
 
@@ -61,7 +61,7 @@ _INSIDE, _WITHIN = Name("inside"), Name("within")
 
 
 class Part(NamedTuple):
-    """A group's statements, where ``program`` is which of its `grid` programs runs, and what `RestKernel` says of it."""
+    """A group's statements, where ``program`` is which of its `grid` programs runs, and what `RestKernel` says."""
 
     name: str
     shape: str
@@ -400,7 +400,10 @@ def _lanes(count: int) -> Expr:
 
 def _all(conditions: Sequence[Expr]) -> Expr | None:
     """Return whether all conditions hold; None: there are none."""
-    return functools.reduce(lambda left, right: left & right, conditions) if conditions else None
+    if not conditions:
+        return None
+    first, *others = conditions
+    return functools.reduce(lambda left, right: left & right, others, first)
 
 
 def _whole(index: Expr, numbers: Sequence[Name]) -> Expr:
