@@ -346,7 +346,7 @@ class _Writer:
             self._steps(node, neutral)
         else:
             value = self._term(node, neutral)
-        made = reduce_tile(node.kind, Cast(value, "int32") if node.dtype == "bool" else value)
+        made: Expr = reduce_tile(node.kind, Cast(value, "int32") if node.dtype == "bool" else value)
         first = self._value(node.first)
         if not (isinstance(first, Number) and first.value in _NOTHING[node.kind]):
             made = join(node.kind, made, first)
