@@ -27,6 +27,7 @@ def compared(**more):
     return anatune.compare(model, inputs, hw=["h100"], precision="bfloat16", **more)[0]
 
 
+@pytest.mark.slow
 def test_a_rank_has_a_share_of_the_weights_and_sends_sums():
     whole = compared()
     part = compared(ranks=4, rank_plan=PLAN, link_bytes_per_s=1e9)
