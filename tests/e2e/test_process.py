@@ -92,6 +92,12 @@ def test_first_run_says_that_it_compiles(new_process, tmp_path):
         assert json.loads(first.stdout)["schedules"]
 
 
+@pytest.mark.parametrize("model", first_runs.WORDS)
+def test_the_words_of_first_runs_are_right(anatune, model):
+    """A run that is refused compiles nothing: each worker would do it again in its tests."""
+    assert anatune(*first_runs.WORDS[model]).returncode == 0
+
+
 def test_broken_pipe_is_quiet(script, environment):
     with subprocess.Popen(
         [script, "hw", "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment

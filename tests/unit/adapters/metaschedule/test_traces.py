@@ -138,6 +138,7 @@ def times(workload, *tilings, threads=1):
 GOOD = tiling([(64, 1, 1, 4), (4, 1, 2, 32), (64, 4)], unroll=64)
 
 
+@pytest.mark.slow
 def test_vectors_beat_scalars_and_registers_beat_memory():
     scalar = tiling([(64, 1, 1, 4), (128, 2, 1, 1), (64, 4)], unroll=64)
     in_memory = tiling([(4, 1, 1, 64), (4, 1, 2, 32), (64, 4)], unroll=0)

@@ -290,6 +290,7 @@ def test_a_module_that_branches_on_data_is_one_line():
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_sizes_of_exported_programs_vary():
     torch = pytest.importorskip("torch")
     module, x = torch.nn.Linear(4, 4).eval(), torch.randn(3, 4)
