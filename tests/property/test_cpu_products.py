@@ -66,7 +66,7 @@ DEVICES = [(name, dtype) for name, (_, _, dtypes) in CASES.items() for dtype in 
 
 
 def every_fourth(cases, *numbers):
-    """Return a quarter of the cases: it changes with every number, so that each device meets each of them."""
+    """Return a quarter of the cases, another one for other numbers: the devices meet all of them together."""
     return cases[sum(numbers) % 4 :: 4]
 
 

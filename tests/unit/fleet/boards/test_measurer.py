@@ -87,7 +87,7 @@ def test_every_fault_is_an_outcome_and_the_board_stays(lab, boards, key):
     assert found[asked[-1]].outcome is Outcome.OK
     assert found[asked[-1]].worker == state.name == board.name
     assert found[asked[-1]].max_rel_error < 1e-6
-    assert len(found[asked[-1]].times_s) == len(found[asked[-1]].reference_times_s) >= 3
+    assert len(found[asked[-1]].times_s) == len(found[asked[-1]].reference_times_s) >= 2
     assert (state.trials, state.failed, state.state) == (
         len(asked) - ("build fails" in faults),
         sum(one != "" for one in faults) - ("build fails" in faults),
