@@ -16,7 +16,7 @@ def test_damaged_compiled_code(new_process, tmp_path):
     shutil.copytree(Path(os.environ["NUMBA_CACHE_DIR"]) / folder.name, folder)
     index = next(folder.rglob("cuda.times.shared_memory.*.nbi"))
     index.write_bytes(index.read_bytes()[:20])
-    code = next(folder.rglob("*occupancy.*.nbc"))
+    code = next(folder.rglob("cuda.times.search.*.nbc"))
     code.write_bytes(b"")
     again = new_process(*WORDS, NUMBA_CACHE_DIR=str(tmp_path))
     assert again.returncode == 0

@@ -215,6 +215,7 @@ def compile_model(
     output = asked.output
     page_file = check_html(html, model, asked.records, output, asked.hw)
     check_place(output)
+    _refuse_unmeasured(asked, elsewhere)
     display = ModelDisplay()
     told: list[ModelEstimate] = []
 
@@ -356,6 +357,20 @@ def _warn_of_code(model: Path) -> None:
             f"note: {model} is read by torch.export.load, which runs code that it may hold: compile only files "
             "of people you trust; ONNX files hold none"
         )
+
+
+def _refuse_unmeasured(asked: CompileOptions, elsewhere: Elsewhere) -> None:
+    """Raise UsageError for an option about measuring where nothing is measured."""
+    if asked.trials:
+        return
+    for name, value, does in (
+        ("--cluster", elsewhere.cluster, "says who measures"),
+        ("--tracker", elsewhere.tracker, "says who measures"),
+        ("--stop-at", asked.stop_at, "ends measuring"),
+        ("--patience", asked.patience, "ends measuring"),
+    ):
+        if value is not None:
+            raise UsageError(f"{name} {does}, and without --trials nothing is measured; say how many")
 
 
 def _shapes(words: list[str] | None) -> list[tuple[int, ...]]:

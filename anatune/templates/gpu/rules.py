@@ -8,10 +8,11 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import PLAIN_DTYPES
 from anatune.errors import SpaceError
 from anatune.templates.base.model import Rule
-from anatune.templates.gpu.times.waves import MAX_GRID
 
-__all__ = ["GRID_RULE", "SPLIT_RULE", "block_rules", "check_formats", "computes", "gpu_of"]
+__all__ = ["GRID_RULE", "MAX_GRID", "SPLIT_RULE", "block_rules", "check_formats", "computes", "gpu_of"]
 
+MAX_GRID = 2147483647.0
+"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
 SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
 

@@ -14,9 +14,10 @@ from enum import IntEnum
 
 from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.columns import Floats, Ints
+from anatune.templates.gpu.rules import MAX_GRID
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
 from anatune.templates.gpu.times.occupancy import blocks_from_table_one, resident_blocks_one
-from anatune.templates.gpu.times.waves import MAX_GRID, sector_bytes_one, split_is_broken
+from anatune.templates.gpu.times.waves import sector_bytes_one, split_is_broken
 
 __all__ = ["CudaRule", "limiters", "load_points", "macro", "take_compiled"]
 

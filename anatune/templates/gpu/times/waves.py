@@ -26,7 +26,6 @@ from anatune.numerics.columns import Floats
 from anatune.templates.gpu.times.columns import Gpu
 
 __all__ = [
-    "MAX_GRID",
     "SECTOR",
     "SM_FILL_BYTES",
     "TAIL_OVERLAP",
@@ -42,8 +41,6 @@ __all__ = [
     "waves_one",
 ]
 
-MAX_GRID = 2147483647.0
-"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 SECTOR = 32.0
 """Bytes of the smallest transfer between L2 and an SM."""
 TAIL_OVERLAP = 0.7

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from anatune.numerics._jit import jit_sequence
 from anatune.numerics.columns import Ints
+from anatune.templates.gpu.rules import MAX_GRID
 from anatune.templates.gpu.times.columns import Gpu
 from anatune.templates.gpu.times.occupancy import ceil_div
-from anatune.templates.gpu.times.waves import MAX_GRID
 from anatune.templates.thin.times.columns import Stream
 
 __all__ = ["MOST_PRODUCTS", "Block", "ThinRule", "block_one", "flight_one", "registers_one", "rule_one"]
