@@ -289,7 +289,7 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
         raise UsageError("--compare plans and predicts; leave who measures out")
     usual = CompileOptions()
     given = {name for name in asked.__struct_fields__ if getattr(asked, name) != getattr(usual, name)}
-    others = given - {"hw", "compare", "price", "precision", "input_shape", "size", "state"}
+    others = given - {"hw", "compare", "price", "precision", "accuracy", "input_shape", "size", "state"}
     if others:
         raise UsageError(f"--compare plans and predicts; leave out --{min(others).replace('_', '-')}")
     names = [name.strip() for name in str(asked.hw).split(",")]
@@ -299,7 +299,7 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
     with Progress() as progress:
         inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
         found = compare(
-            model, inputs, hw=names, precision=asked.precision, sizes=named_sizes(asked.size),
+            model, inputs, hw=names, precision=asked.precision, accuracy=asked.accuracy, sizes=named_sizes(asked.size),
             state=named_state(asked.state), progress=progress.count("predictions"),
         )  # fmt: skip
     named = {one.hardware: prices[name] for one, name in zip(found, names, strict=False) if name in prices}

@@ -274,6 +274,7 @@ def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
     is_checked = target.is_checked(source)
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
     graph = source.graph(environments(source.ranges, source.state)[0])
+    target = target.suited(graph)
     if target.hardware.kind == "cpu":
         check_model(graph, source.name, checked=is_checked)
     costs.tell(graph)

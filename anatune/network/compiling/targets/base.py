@@ -155,6 +155,10 @@ class ModelTarget(ABC):
         """Return what a processor has to have for a model."""
         return self.features
 
+    def suited(self, graph: Graph) -> ModelTarget:
+        """Return the target that takes an imported model: this one, or another one of the same device."""
+        return self
+
     @abstractmethod
     def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels.
