@@ -185,8 +185,9 @@ def compile_model(
     instructions of that CPU, and gives it its own cores.
 
     A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
-    written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, and on AMD's GPUs always,
-    products run on matrix units, and everything is Triton's kernels.
+    written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, on NVIDIA from sm_80 on with
+    --accuracy relaxed (float32 rounded to tf32) unless records are named, and on AMD's GPUs always, products run on
+    matrix units, and everything is Triton's kernels.
 
     `anatune run DIR` and anatune.load("DIR") run it.
 

@@ -85,7 +85,8 @@ def compile(
     threads : int, optional
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
-        As `anatune.plan`.
+        As `anatune.plan`. "relaxed" for NVIDIA's GPUs from sm_80 on, without records: products of float32 are of tf32
+        on matrix units, and all kernels are Triton's; other GPUs multiply float32 on CUDA cores.
     precision : {"float32", "bfloat16", "float16", "int8", "fp8"}, optional
         Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
         where nothing but products reads it. By default the model's own, where the processor has instructions for it;
