@@ -300,8 +300,8 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
     with Progress() as progress:
         inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
         found = compare(
-            model, inputs, hw=names, precision=asked.precision, accuracy=asked.accuracy or "standard", sizes=named_sizes(asked.size),
-            state=named_state(asked.state), progress=progress.count("predictions"),
+            model, inputs, hw=names, precision=asked.precision, accuracy=asked.accuracy or "standard",
+            sizes=named_sizes(asked.size), state=named_state(asked.state), progress=progress.count("predictions"),
         )  # fmt: skip
     named = {one.hardware: prices[name] for one, name in zip(found, names, strict=False) if name in prices}
     if page_file is not None:
